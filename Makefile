@@ -1,0 +1,105 @@
+# caovan: `make run` tries it, `make test` checks it; `make help` lists the rest.
+# Everything is made inside the checkout: .venv, .venv-oldest, .engines, .caovan, csrc/build.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PY := .venv/bin/python
+OLDEST := .venv-oldest/bin/python
+ENGINE := .engines/current/bin/python
+MODELS := .caovan/models
+TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
+PIP := -m pip install -q --disable-pip-version-check
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: run
+run: .venv/ready engine $(MODELS)/hybrid_copy ## caovand in the foreground on a tiny model
+	@exec packaging/demo/run.sh
+
+.PHONY: engine
+engine: .venv/ready ## the engine environment, made on the first call
+	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
+
+$(MODELS)/%: packaging/demo/make_model.py | engine
+	@mkdir -p $(MODELS)
+	@$(ENGINE) $< $@ --kind $*
+
+.venv/ready: pyproject.toml packaging/find-python.sh
+	@echo "making .venv"
+	@python=$$(packaging/find-python.sh 10 13) && $$python -m venv .venv
+	@$(PY) $(PIP) -e '.[dev]' || { echo "cannot install what caovand needs: see above; is the package index reachable?" >&2; exit 1; }
+	@touch $@
+
+# Python 3.10 from the system or pyenv, else brought by uv.
+.venv-oldest/ready: tests/oldest.txt packaging/find-python.sh .venv/ready
+	@echo "making .venv-oldest"
+	@python=$$(packaging/find-python.sh 10 10 2>/dev/null) \
+		|| { $(PY) $(PIP) uv && .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
+		|| { echo "cannot test the oldest libraries: no Python 3.10 is here, and none could be brought; install one (pyenv install 3.10)" >&2; exit 1; }; \
+	$$python -m venv .venv-oldest
+	@$(OLDEST) $(PIP) -r tests/oldest.txt
+	@touch $@
+
+.PHONY: lint
+lint: .venv/ready ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+.PHONY: test
+test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
+	@$(MAKE) -s -j2 --output-sync=target test-newest test-oldest
+	$(PY) -m pytest -m 'engine and not long'
+	@$(MAKE) -s test-torch
+
+.PHONY: test-newest
+test-newest: .venv/ready
+	$(PY) -m pytest -m 'not long and not engine'
+
+# The daemon's tests only: packaging, kernels and the fault matrix do not depend on its libraries.
+.PHONY: test-oldest
+test-oldest: .venv-oldest/ready ## the daemon's tests on the oldest libraries it must work with
+	$(OLDEST) -m pytest -q -m 'not long and not engine' \
+		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/test_verbs.py
+
+# The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
+.PHONY: test-torch
+test-torch: engine .caovan/pytest/ready
+	PYTHONPATH=.caovan/pytest $(ENGINE) -m pytest -q -p no:cacheprovider -c /dev/null \
+		--rootdir tests/kernels --confcutdir tests/kernels tests/kernels/test_core_torch.py
+
+.caovan/pytest/ready: .venv/ready
+	@$(PY) $(PIP) --target .caovan/pytest --upgrade pytest
+	@touch $@
+
+.PHONY: test-all
+test-all: engine $(TEST_MODELS) ## the long tests, up to an hour
+	$(PY) -m pytest -m long
+
+.PHONY: bench
+bench: engine $(MODELS)/hybrid ## what the daemon costs, as a table
+	$(PY) -m tests.bench.daemon
+
+.PHONY: kernels
+kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
+	@$(MAKE) -C csrc
+
+.PHONY: bench-gpu
+bench-gpu: ## the kernels on this machine's GPU: correctness, then a table (PYTHON= one with torch)
+	@$(MAKE) -C csrc bench-gpu
+
+.PHONY: deb
+deb: ## Debian packages in dist/; the tools it needs are installed if you are root
+	@packaging/build-deb.sh
+
+.PHONY: config
+config: .venv/ready ## etc/caovan.toml from the defaults in the code
+	$(PY) -c 'from caovand.core.config import render; print(render(), end="")' > etc/caovan.toml
+
+.PHONY: clean
+clean: ## remove everything that was made here
+	rm -rf .venv .venv-oldest .engines .caovan csrc/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
