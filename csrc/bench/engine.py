@@ -1,0 +1,315 @@
+"""The plugin inside a real vLLM on a GPU: same engine, its kernels off and on, side by side.
+
+    engine.py MODEL_FOLDER [--graphs NONE|PIECEWISE|FULL_AND_PIECEWISE]
+              [--tokens N] [--prompt N] [--repeats N]
+
+MODEL_FOLDER holds the configuration of a Qwen3.5-shaped hybrid model with an MTP layer; weights
+are random (made here). MTP 3, PIECEWISE graphs, prefix caching, mamba align, at most 4 requests.
+The plugin must be installed (entry point vllm.general_plugins). Two sets of weights are used:
+"random", where no draft is accepted, and "copy", whose next token follows from the last one, so
+that the MTP head guesses it and the accepted paths run. Whole decode steps in a graph (FULL...)
+cannot be switched afterwards: there the kernels are on, and the tokens' digests are to be those
+of a PIECEWISE run. Exits 1 if a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import os
+import statistics
+import sys
+import time
+
+os.environ.setdefault(
+    "VLLM_ENABLE_V1_MULTIPROCESSING", "0"
+)  # one process: kernels are switched from here
+os.environ.setdefault("CAOVAN_SM75_FORCE", "1")
+
+import caovan_vllm_sm75_turbo3 as plugin
+import torch
+from vllm import LLM, SamplingParams
+
+failures: list[str] = []
+
+
+def demand(what: str, holds: bool) -> None:
+    print(f"{'pass  ' if holds else 'FAILED'} {what}", flush=True)
+    if not holds:
+        failures.append(what)
+
+
+def start(folder: str, graphs: str) -> LLM:
+    return LLM(
+        folder,
+        dtype="half",
+        load_format="dummy",
+        language_model_only=True,
+        max_model_len=16384,
+        max_num_seqs=4,
+        max_num_batched_tokens=8192,
+        gpu_memory_utilization=0.8,
+        enable_prefix_caching=True,
+        mamba_cache_mode="align",
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
+        enforce_eager=graphs == "NONE",
+        compilation_config=None if graphs == "NONE" else {"cudagraph_mode": graphs},
+        additional_config={
+            "caovan": True,
+            "caovan_mode": "auto",
+            "gdn_prefill_backend": "triton",
+        },
+    )
+
+
+def models(worker) -> list[torch.nn.Module]:
+    return [worker.model_runner.model, worker.model_runner.drafter.model]
+
+
+def random_weights(worker) -> None:
+    """Variance-preserving matrices, decays and filters as trained models have them."""
+    torch.manual_seed(0)
+    seen = set()
+    for model in models(worker):
+        for name, p in model.named_parameters():
+            if p.data_ptr() in seen:
+                continue
+            seen.add(p.data_ptr())
+            if name.endswith("A_log"):
+                p.data.uniform_(0, 2.7)
+            elif name.endswith(("dt_bias", "linear_attn.norm.weight")):
+                p.data.fill_(1)
+            elif "conv1d" in name:
+                p.data.normal_(0, 0.5)
+            elif p.dim() >= 2:
+                p.data.normal_(0, p.shape[-1] ** -0.5)
+
+
+def copy_weights(worker) -> None:
+    """The layers say little, the embedding much: t is followed by t + 1, in the MTP head too."""
+    random_weights(worker)
+    for model in models(worker):
+        named = dict(model.named_parameters())
+        for name, p in named.items():
+            if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
+                p.data.mul_(0.05)
+            elif name.split(".")[-2] == "fc" and p.dim() == 2:
+                hidden = p.shape[0]
+                p.data.zero_()[:, :hidden].fill_diagonal_(1)
+    embed = next(
+        p for n, p in models(worker)[0].named_parameters() if n.endswith("embed_tokens.weight")
+    )
+    head = next(p for n, p in models(worker)[0].named_parameters() if n.endswith("lm_head.weight"))
+    embed.data.normal_()
+    head.data.copy_(embed.data.roll(1, 0) * (20 / embed.shape[1]))
+
+
+def use(worker, kernels: str) -> int:
+    """Switch every layer; the number of layers."""
+    layers = [m for m in worker.model_runner.model.modules() if hasattr(m, "caovan_kernels")]
+    for layer in layers:
+        layer.caovan_kernels = kernels
+    return len(layers)
+
+
+class Logits:
+    """Keeps the first logits the target model computes."""
+
+    def __init__(self, worker, keep: int = 3) -> None:
+        self.model, self.kept = worker.model_runner.model, []
+        inner = type(self.model).compute_logits
+
+        def compute_logits(hidden, *args, **kwargs):
+            logits = inner(self.model, hidden, *args, **kwargs)
+            if len(self.kept) < keep:
+                self.kept.append(logits.float().cpu())
+            return logits
+
+        self.model.compute_logits = compute_logits
+
+    def close(self) -> list[torch.Tensor]:
+        del self.model.compute_logits
+        return self.kept
+
+
+def generate(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    return [list(o.outputs[0].token_ids) for o in outputs]
+
+
+def prompts_of(lengths: list[int], vocab: int, seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in lengths]
+
+
+def disturb(worker, relative_noise: float) -> None:
+    """Multiply each layer's core output by 1 + noise; 0 undoes it."""
+    for layer in worker.model_runner.model.modules():
+        if not hasattr(layer, "caovan_kernels"):
+            continue
+        layer.__dict__.pop("_forward_core", None)
+        if relative_noise:
+
+            def forward(mixed_qkv, b, a, core_attn_out, inner=layer._forward_core):
+                inner(mixed_qkv, b, a, core_attn_out)
+                noise = torch.randn_like(core_attn_out) * relative_noise
+                core_attn_out.mul_(1 + noise)
+
+            layer._forward_core = forward
+
+
+def first_difference(a: list[list[int]], b: list[list[int]]) -> list[int | None]:
+    return [
+        next((i for i, (x, y) in enumerate(zip(p, q, strict=True)) if x != y), None)
+        for p, q in zip(a, b, strict=True)
+    ]
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a - b).norm() / a.norm()).item()
+
+
+def compare(
+    llm: LLM, worker, name: str, lengths: list[int], vocab: int, tokens: int, layers: int
+) -> None:
+    """The same prompts with the kernels off and on, then once more from the prefix cache.
+
+    Both paths round to fp16, differently. How far apart that may put the logits is measured with
+    vLLM's own path: its Gated DeltaNet outputs, half precision, disturbed by one rounding unit
+    (2^-11 of themselves, normally distributed). Ours may be twice as far away.
+    """
+    prompts, first, again, logits = prompts_of(lengths, vocab, 7), {}, {}, {}
+    calls: dict[str, collections.Counter] = {}
+    for run, kernels in (("off", "off"), ("disturbed", "off"), ("on", "all")):
+        use(worker, kernels)
+        disturb(worker, 2**-11 if run == "disturbed" else 0)
+        llm.reset_prefix_cache()
+        before, kept = collections.Counter(plugin.counts()), Logits(worker)
+        first[run] = generate(llm, prompts, tokens)
+        logits[run] = kept.close()
+        again[run] = generate(llm, prompts, tokens)
+        calls[run] = collections.Counter(plugin.counts()) - before
+    disturb(worker, 0)
+    for kind in ("prefill", "verify"):
+        numbers = [n for (_, k), n in calls["on"].items() if k == kind]
+        demand(
+            f"{name}: each of {layers} layers ran {kind} on our kernels "
+            f"({numbers[0] if numbers else 0} times)",
+            len(numbers) == layers and len(set(numbers)) == 1,
+        )
+    demand(f"{name}: no layer did with the kernels off", not calls["off"])
+    for what, (a, b) in {
+        "off and on": (first["off"], first["on"]),
+        "off and disturbed": (first["off"], first["disturbed"]),
+        "off, prompt computed and cached": (first["off"], again["off"]),
+        "on, prompt computed and cached": (first["on"], again["on"]),
+    }.items():
+        print(
+            f"       {name}: first of {tokens} tokens to differ: {what}: {first_difference(a, b)}"
+        )
+    for step, (a, b, c) in enumerate(
+        zip(logits["off"], logits["on"], logits["disturbed"], strict=True)
+    ):
+        if not a.shape == b.shape == c.shape:
+            break
+        top = a.topk(2, -1).values
+        print(
+            f"       {name}: step {step}: logits {relative(a, b):.2e} apart (disturbed: "
+            f"{relative(a, c):.2e}), largest {(a - b).abs().max():.3f}, smallest gap of the best "
+            f"two {(top[:, 0] - top[:, 1]).min():.3f}, same best in "
+            f"{(a.argmax(-1) == b.argmax(-1)).sum()} of {len(a)}"
+        )
+    difference = relative(logits["off"][0], logits["on"][0])
+    noise = relative(logits["off"][0], logits["disturbed"][0])
+    demand(
+        f"{name}: first logits {difference:.2e} apart, one rounding unit gives {noise:.2e}",
+        difference <= 2 * noise,
+    )
+    print(f"       {name}: digest of the tokens, kernels on: {digest(first['on'])}")
+
+
+def digest(tokens: list[list[int]]) -> str:
+    return hashlib.sha256(repr(tokens).encode()).hexdigest()[:12]
+
+
+def timed(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    begin = time.perf_counter()
+    generate(llm, prompts, tokens)
+    return time.perf_counter() - begin
+
+
+def throughput(
+    llm: LLM, worker, requests: int, prompt: int, vocab: int, tokens: int, repeats: int
+) -> None:
+    rows = {}
+    for kernels in ("off", "all"):
+        use(worker, kernels)
+        prefill, whole = [], []
+        for r in range(repeats + 1):
+            llm.reset_prefix_cache()
+            prefill.append(timed(llm, prompts_of([prompt] * requests, vocab, 100 + r), 1))
+            whole.append(timed(llm, prompts_of([prompt] * requests, vocab, 200 + r), tokens))
+        p, w = statistics.median(prefill[1:]), statistics.median(whole[1:])
+        rows[kernels] = (requests * prompt / p, requests * (tokens - 1) / (w - p))
+    (p0, d0), (p1, d1) = rows["off"], rows["all"]
+    print(
+        f"| {requests} x {prompt} + {tokens} | {p0:.0f} | {p1:.0f} | {p1 / p0:.3f} "
+        f"| {d0:.1f} | {d1:.1f} | {d1 / d0:.3f} |",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--graphs", default="PIECEWISE")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    begin = time.perf_counter()
+    llm = start(args.model, args.graphs)
+    print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
+    vocab = llm.llm_engine.model_config.get_vocab_size()
+    worker = []
+    llm.collective_rpc(lambda w: worker.append(getattr(w, "worker", w)))
+    worker = worker[0]
+    layers = use(worker, "all")
+    gdn = sum(
+        type(m).__name__.endswith("GatedDeltaNet")
+        or type(m).__name__.endswith("GatedDeltaNetAttention")
+        for m in worker.model_runner.model.modules()
+    )
+    demand(f"all {gdn} Gated DeltaNet layers are ours", layers == gdn and layers > 0)
+    for name, weights in (("random", random_weights), ("copy", copy_weights)):
+        weights(worker)
+        batches = {
+            "1 request": [args.prompt],
+            "4 requests": [args.prompt, 1000, 33, 517],
+            # more than a batch of 8,192 tokens: some verify drafts while others still prefill
+            "4 requests, mixed batches": [args.prompt] * 3 + [100],
+        }
+        for batch, lengths in batches.items():
+            if args.graphs.startswith("FULL"):
+                llm.reset_prefix_cache()
+                tokens = generate(llm, prompts_of(lengths, vocab, 7), args.tokens)
+                print(f"       {name}, {batch}: digest of the tokens, kernels on: {digest(tokens)}")
+            else:
+                compare(llm, worker, f"{name}, {batch}", lengths, vocab, args.tokens, layers)
+        if args.graphs.startswith("FULL"):
+            continue
+        print(
+            f"\n{name} weights, tokens/s\n"
+            "| requests | prefill off | on | ratio | decode off | on | ratio |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for requests in (1, 4):
+            throughput(llm, worker, requests, args.prompt, vocab, 2 * args.tokens, args.repeats)
+    print("engine: " + (f"{len(failures)} failures" if failures else "pass"))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

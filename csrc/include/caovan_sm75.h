@@ -1,0 +1,133 @@
+/* libcaovan_sm75: Gated DeltaNet for Turing (SM75), plain C.
+ *
+ * Raw device pointers, sizes and a stream; no Torch, no Python, static CUDA runtime. No call
+ * synchronises with the host, allocates device memory or reads device data on the host, so every
+ * call may be captured in a CUDA graph (after caovan_sm75_prepare has run once on the device).
+ *
+ * A call returns CAOVAN_OK or an error code; caovan_sm75_last_error() then says in words what
+ * cannot be done, why, and what to use instead. Strides are in elements of the array they belong
+ * to; the innermost dimension is always contiguous. "slots" are rows of a state cache.
+ *
+ * The recurrence, for each value head h (key head h / (v_heads / k_heads)) and each token t:
+ *     S  <- exp(g_t) S                       S: [head_v_dim, head_k_dim], fp32
+ *     u  =  beta_t (v_t - S k_t)
+ *     S  <- S + u k_t^T
+ *     out_t = scale * S q_t
+ */
+#ifndef CAOVAN_SM75_H
+#define CAOVAN_SM75_H
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+#define CAOVAN_SM75_ABI 1
+#define CAOVAN_SM75_VERSION "0.1.0"
+
+enum caovan_status {
+  CAOVAN_OK = 0,
+  CAOVAN_REFUSED = 1, /* this library cannot do what was asked; nothing was launched */
+  CAOVAN_CUDA = 2     /* the CUDA runtime failed; the text holds its message */
+};
+
+enum caovan_gdn_flags {
+  CAOVAN_GDN_L2NORM = 1,      /* q and k are raw: divide each row by sqrt(sum of squares + 1e-6) */
+  CAOVAN_GDN_GATES = 2,       /* g, beta hold raw fp16 a, b: g = -exp(a_log) softplus(a + dt_bias),
+                                 beta = sigmoid(b); without it they are fp32 log decay and beta */
+  CAOVAN_GDN_DT_BIAS_HALF = 4 /* dt_bias is fp16, not fp32 */
+};
+
+typedef struct caovan_gdn_prefill_args {
+  uint32_t struct_size; /* sizeof(caovan_gdn_prefill_args) */
+  uint32_t flags;       /* caovan_gdn_flags */
+  int32_t tokens;       /* rows of q, k, v, g, beta, out */
+  int32_t sequences;
+  int32_t k_heads;
+  int32_t v_heads;
+  int32_t head_k_dim;
+  int32_t head_v_dim;
+  int32_t num_slots; /* rows of the state arrays */
+  int32_t null_slot; /* slots <= null_slot hold no state: start at zero, write nothing (-1: none) */
+  float scale;
+  int32_t reserved;
+  const void* q; /* fp16 [tokens, k_heads, head_k_dim] */
+  const void* k; /* fp16 [tokens, k_heads, head_k_dim] */
+  const void* v; /* fp16 [tokens, v_heads, head_v_dim] */
+  const void* g; /* [tokens, v_heads], see CAOVAN_GDN_GATES */
+  const void* beta;
+  void* out; /* fp16 [tokens, v_heads, head_v_dim]; rows outside every sequence are not written */
+  int64_t q_stride, k_stride, v_stride, g_stride, beta_stride, out_stride; /* a token */
+  const float* a_log;        /* fp32 [v_heads], with CAOVAN_GDN_GATES */
+  const void* dt_bias;       /* [v_heads], with CAOVAN_GDN_GATES */
+  const int32_t* cu_seqlens; /* [sequences + 1], ascending, on the device */
+  const float* initial_state; /* fp32 [num_slots, v_heads, head_v_dim, head_k_dim]; NULL: zeros */
+  float* final_state;         /* the same layout, may be the same array; NULL: not wanted */
+  int64_t state_stride;       /* a slot, both arrays */
+  const int32_t* slots;       /* [sequences]; NULL: sequence n uses slot n */
+  int64_t slots_stride;
+  const uint8_t* has_initial_state; /* [sequences]; NULL: all true */
+} caovan_gdn_prefill_args;
+
+typedef struct caovan_gdn_decode_args {
+  uint32_t struct_size;
+  uint32_t flags; /* CAOVAN_GDN_DT_BIAS_HALF; l2norm and gates are always fused here */
+  int32_t sequences;
+  int32_t max_tokens; /* no sequence has more new tokens than this; 1..8 */
+  int32_t k_heads;
+  int32_t v_heads;
+  int32_t head_dim;
+  int32_t num_slots;
+  float scale;
+  int32_t conv_width;  /* 4 */
+  const void* qkv;     /* fp16 [tokens, 2 k_heads head_dim + v_heads head_dim], before the conv */
+  const void* a;       /* fp16 [tokens, v_heads] */
+  const void* b;
+  void* out; /* fp16 [tokens, v_heads, head_dim]; zeros for a sequence whose slot is <= 0 */
+  int64_t qkv_stride, a_stride, b_stride, out_stride; /* a token */
+  const float* a_log;
+  const void* dt_bias;
+  const void* conv_weight; /* fp16 [channels, 4] */
+  const void* conv_bias;   /* fp16 [channels] or NULL */
+  void* conv_state;        /* fp16, channel c, column w of slot s at s*slot + w*column + c*channel */
+  int64_t conv_slot_stride, conv_column_stride, conv_channel_stride;
+  const int32_t* cu_seqlens; /* [sequences + 1]; NULL: sequence n is token n */
+  float* state;              /* fp32 [num_slots, v_heads, head_dim, head_dim], updated in place */
+  int64_t state_stride;
+  const int32_t* slots; /* [sequences, max_tokens]: where the state after each token goes */
+  int64_t slots_stride;
+  const int32_t* num_accepted; /* [sequences]; NULL: the state is read from column 0 */
+  int32_t* counters; /* [sequences, k_heads, 2], zero before the first call and again after each;
+                        calls that may overlap in time need their own */
+} caovan_gdn_decode_args;
+
+const char* caovan_sm75_version(void);
+int caovan_sm75_abi(void);
+const char* caovan_sm75_last_error(void); /* of this thread's last failed call */
+
+/* Load every kernel on the current device and raise its shared-memory limit. Call once a device,
+ * outside graph capture. Refused on devices older than SM75. */
+int caovan_sm75_prepare(void);
+
+/* Bytes of device workspace that caovan_gdn_prefill needs (16-byte aligned, contents free). */
+int64_t caovan_gdn_prefill_workspace_bytes(int32_t tokens, int32_t sequences, int32_t v_heads);
+
+/* Chunked prefill on tensor cores: head sizes 64 and 128, head_k_dim == head_v_dim. */
+int caovan_gdn_prefill(const caovan_gdn_prefill_args* args, void* workspace,
+                       int64_t workspace_bytes, void* stream);
+
+/* The same function, a token at a time in fp32: any head size up to 256. Slow; for comparison. */
+int caovan_gdn_recurrent(const caovan_gdn_prefill_args* args, void* stream);
+
+/* Decode and verification of 1..8 tokens a sequence in one launch: causal conv update, SiLU,
+ * l2norm, gates, recurrence; the state after token i goes to slots[n, i] (slots <= 0: nowhere).
+ * The initial state is slots[n, num_accepted[n] - 1]; the conv state is slot slots[n, 0], read
+ * from column num_accepted[n] - 1 and shifted as vLLM's causal_conv1d_update does. */
+int caovan_gdn_decode(const caovan_gdn_decode_args* args, void* stream);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,110 @@
+// The C interface: says in words what it cannot do, launches what it can.
+#include "gdn_chunk.cuh"
+#include "kernels.h"
+#include "status.h"
+
+using caovan::refuse;
+
+static bool misaligned(const void* p, int bytes) { return reinterpret_cast<uintptr_t>(p) % bytes; }
+
+static int check_shape(int sequences, int k_heads, int v_heads, int num_slots) {
+  if (sequences < 1 || sequences > 65535)
+    return refuse("cannot take %d sequences: 1 to 65535 fit a launch; split the batch", sequences);
+  if (k_heads < 1 || v_heads < 1 || v_heads % k_heads || v_heads > 65535)
+    return refuse("cannot map %d value heads to %d key heads: the first must be a multiple of the second", v_heads,
+                  k_heads);
+  if (num_slots < 1) return refuse("cannot use a state cache of %d slots: pass at least one", num_slots);
+  return CAOVAN_OK;
+}
+
+static int check_prefill(const caovan_gdn_prefill_args* p) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->flags & ~7u) return refuse("cannot honour flags 0x%x: bits 0 to 2 are known", p->flags);
+  if (const int status = check_shape(p->sequences, p->k_heads, p->v_heads, p->num_slots)) return status;
+  if (p->tokens < 1) return refuse("cannot prefill %d tokens: pass at least one", p->tokens);
+  if (!p->q || !p->k || !p->v || !p->g || !p->beta || !p->out || !p->cu_seqlens)
+    return refuse("cannot prefill: one of q, k, v, g, beta, out, cu_seqlens is NULL");
+  if ((p->flags & CAOVAN_GDN_GATES) && (!p->a_log || !p->dt_bias))
+    return refuse("cannot compute the gates: a_log or dt_bias is NULL");
+  return CAOVAN_OK;
+}
+
+extern "C" int64_t caovan_gdn_prefill_workspace_bytes(int32_t tokens, int32_t sequences, int32_t v_heads) {
+  if (tokens < 1 || sequences < 1 || v_heads < 1) return 0;
+  return int64_t(caovan::chunk_slots(tokens, sequences)) * v_heads * caovan::kRecordBytes;
+}
+
+extern "C" int caovan_sm75_prepare(void) {
+  int device = 0, major = 0, minor = 0;
+  if (const int status = caovan::check_cuda(cudaGetDevice(&device), "find the current CUDA device")) return status;
+  if (const int status = caovan::check_cuda(
+          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "read the compute capability"))
+    return status;
+  if (const int status = caovan::check_cuda(
+          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "read the compute capability"))
+    return status;
+  if (major * 10 + minor < 75)
+    return refuse("cannot run on device %d: it is SM%d%d, these kernels need SM75 or newer", device, major, minor);
+  if (const int status = caovan::recurrent_load()) return status;
+  if (const int status = caovan::chunk_prepare_load()) return status;
+  if (const int status = caovan::chunk_scan_load()) return status;
+  return caovan::decode_load();
+}
+
+extern "C" int caovan_gdn_prefill(const caovan_gdn_prefill_args* p, void* workspace, int64_t workspace_bytes,
+                                  void* stream) {
+  if (const int status = check_prefill(p)) return status;
+  if (p->head_k_dim != p->head_v_dim || (p->head_k_dim != 64 && p->head_k_dim != 128))
+    return refuse("cannot prefill head sizes %d (key) and %d (value): the chunked kernel has 64 and 128, both equal; "
+                  "use caovan_gdn_recurrent", p->head_k_dim, p->head_v_dim);
+  const int64_t needed = caovan_gdn_prefill_workspace_bytes(p->tokens, p->sequences, p->v_heads);
+  if (!workspace || workspace_bytes < needed || misaligned(workspace, 16))
+    return refuse("cannot prefill %d tokens in a workspace of %lld bytes: %lld are needed, 16-byte aligned", p->tokens,
+                  static_cast<long long>(workspace_bytes), static_cast<long long>(needed));
+  if (misaligned(p->q, 16) || misaligned(p->k, 16) || misaligned(p->v, 16) || misaligned(p->out, 4) ||
+      p->q_stride % 8 || p->k_stride % 8 || p->v_stride % 8 || p->out_stride % 2)
+    return refuse("cannot read q, k, v: rows must start on 16-byte boundaries (strides %lld, %lld, %lld)",
+                  static_cast<long long>(p->q_stride), static_cast<long long>(p->k_stride),
+                  static_cast<long long>(p->v_stride));
+  if (misaligned(p->initial_state, 8) || misaligned(p->final_state, 8) || p->state_stride % 2)
+    return refuse("cannot use the state cache: slots must start on 8-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->state_stride));
+  const auto s = static_cast<cudaStream_t>(stream);
+  if (const int status = caovan::chunk_prepare_launch(*p, workspace, s)) return status;
+  return caovan::chunk_scan_launch(*p, workspace, s);
+}
+
+extern "C" int caovan_gdn_recurrent(const caovan_gdn_prefill_args* p, void* stream) {
+  if (const int status = check_prefill(p)) return status;
+  if (p->head_k_dim < 1 || p->head_k_dim > 256 || p->head_v_dim < 1 || p->head_v_dim > 256)
+    return refuse("cannot use head sizes %d (key) and %d (value): 1 to 256 fit the registers", p->head_k_dim,
+                  p->head_v_dim);
+  return caovan::recurrent_launch(*p, static_cast<cudaStream_t>(stream));
+}
+
+extern "C" int caovan_gdn_decode(const caovan_gdn_decode_args* p, void* stream) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->flags & ~uint32_t(CAOVAN_GDN_DT_BIAS_HALF)) return refuse("cannot honour flags 0x%x: bit 2 is known", p->flags);
+  if (const int status = check_shape(p->sequences, p->k_heads, p->v_heads, p->num_slots)) return status;
+  if (p->head_dim != 64 && p->head_dim != 128)
+    return refuse("cannot decode head size %d: the kernel has 64 and 128", p->head_dim);
+  if (p->max_tokens < 1 || p->max_tokens > 8)
+    return refuse("cannot decode %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
+  if (p->max_tokens > 1 && !p->cu_seqlens)
+    return refuse("cannot decode up to %d tokens a sequence without cu_seqlens", p->max_tokens);
+  if (p->conv_width != 4) return refuse("cannot use a convolution of width %d: the kernel has 4", p->conv_width);
+  if (!p->qkv || !p->a || !p->b || !p->out || !p->a_log || !p->dt_bias || !p->conv_weight || !p->conv_state ||
+      !p->state || !p->slots || !p->counters)
+    return refuse("cannot decode: a required array is NULL");
+  if (misaligned(p->qkv, 8) || p->qkv_stride % 4 || misaligned(p->conv_weight, 8) || misaligned(p->conv_state, 8) ||
+      (p->conv_channel_stride == 1 && (p->conv_slot_stride % 4 || p->conv_column_stride % 4)))
+    return refuse("cannot read qkv or the conv state: rows must start on 8-byte boundaries");
+  if (misaligned(p->state, 16) || p->state_stride % 4)
+    return refuse("cannot use the state cache: slots must start on 16-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->state_stride));
+  return caovan::decode_launch(*p, static_cast<cudaStream_t>(stream));
+}

@@ -1,0 +1,21 @@
+// What the C interface calls: launches of checked arguments, one file each.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "caovan_sm75.h"
+
+namespace caovan {
+
+int recurrent_load();
+int recurrent_launch(const caovan_gdn_prefill_args& args, cudaStream_t stream);
+
+int chunk_prepare_load();
+int chunk_prepare_launch(const caovan_gdn_prefill_args& args, void* workspace, cudaStream_t stream);
+
+int chunk_scan_load();
+int chunk_scan_launch(const caovan_gdn_prefill_args& args, const void* workspace, cudaStream_t stream);
+
+int decode_load();
+int decode_launch(const caovan_gdn_decode_args& args, cudaStream_t stream);
+
+}  // namespace caovan
