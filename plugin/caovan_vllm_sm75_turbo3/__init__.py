@@ -1,0 +1,54 @@
+"""vLLM general plugin: Gated DeltaNet on tensor cores for Turing (SM75).
+
+vLLM calls `register()` in every process, perhaps more than once. Nothing here touches CUDA, and
+nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+__version__ = "0.1.0"
+
+
+@functools.cache
+def register() -> None:
+    """Entry point of `vllm.general_plugins`; idempotent."""
+    from vllm.logger import init_logger
+
+    logger = init_logger("vllm.caovan_sm75")
+    deepen_recursion(os.environ.get("CAOVAN_RECURSION_LIMIT", ""))
+    if os.environ.get("CAOVAN_KERNELS") == "off":
+        logger.info("caovan: CAOVAN_KERNELS=off; vLLM runs on its own kernels")
+        return
+    from . import attention, hooks
+
+    try:
+        if attention.offer_flashinfer() is None:
+            logger.info("caovan: FlashInfer attention is offered on SM75 again")
+    except Exception:
+        logger.exception("caovan: FlashInfer attention could not be offered on SM75 again")
+    try:
+        hooks.bind(*hooks.find())
+    except hooks.NoHook as error:
+        logger.warning("caovan: cannot plug in the SM75 kernels: %s; vLLM runs on its own", error)
+    except Exception:
+        logger.exception("caovan: plugging in the SM75 kernels failed; vLLM runs on its own")
+
+
+def deepen_recursion(wanted: str) -> None:
+    """Let Python recurse `wanted` deep in this process: torch.compile's tracing overflows else.
+
+    Never lowers the limit; anything that is no number is left alone.
+    """
+    if wanted.isdecimal():
+        sys.setrecursionlimit(max(int(wanted), sys.getrecursionlimit()))
+
+
+def counts() -> dict[tuple[str, str], int]:
+    """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times."""
+    from .core import counts as calls
+
+    return dict(calls)

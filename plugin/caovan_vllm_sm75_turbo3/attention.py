@@ -1,0 +1,44 @@
+"""FlashInfer attention on SM75 under vLLM 0.33, which stopped offering it there.
+
+Nothing here imports FlashInfer: that initialises CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from . import dispatch
+
+
+def release(distribution: str) -> tuple[int, ...] | None:
+    """A distribution's version, (0, 6, 18) for 0.6.18.post1; None where it is not installed."""
+    try:
+        version = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(n) for n in found.groups(default="0")) if found else None
+
+
+def refusal() -> str | None:
+    """Why FlashInfer is not offered again here, or None. Asks NVML for the card, not CUDA."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cuda():
+        return f"this is vLLM's {current_platform.device_type} build"
+    capability = current_platform.get_device_capability()
+    found = None if capability is None else (capability.major, capability.minor)
+    return dispatch.flashinfer_refusal(found, release("vllm"), release("flashinfer-python"))
+
+
+def offer_flashinfer() -> str | None:
+    """Let vLLM choose FlashInfer on SM75 again; returns why not, or None when it is done."""
+    reason = refusal()
+    if reason is None:
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        register_backend(
+            AttentionBackendEnum.FLASHINFER, f"{__package__}.flashinfer_sm75.Sm75FlashInferBackend"
+        )
+    return reason

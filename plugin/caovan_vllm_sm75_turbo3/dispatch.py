@@ -1,0 +1,128 @@
+"""Which kernels may run, decided from facts. Pure: no torch, no vLLM, no environment, no log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+KERNELS = ("off", "prefill", "decode", "all")
+MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens a sequence
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One Gated DeltaNet layer on one machine."""
+
+    platform: str  # vLLM's name: "cuda", "cpu", ...
+    capability: tuple[int, int] | None
+    dtype: str  # of the activations, as torch spells it without "torch."
+    conv_dtype: str
+    state_dtype: str
+    k_heads: int  # of this rank
+    v_heads: int
+    head_k_dim: int
+    head_v_dim: int
+    conv_width: int
+    activation: str
+    spec_tokens: int  # draft tokens a step
+    overlapped_batches: bool = False  # two micro-batches on two streams
+    library_error: str | None = None
+    forced: bool = False  # tests: any card from SM75 up
+
+
+def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str:
+    """Which kernels the operator wants: CAOVAN_KERNELS, else `caovan_kernels`, else all.
+
+    `caovan: false` in additional_config switches everything off; `caovan_mode` (auto, stable, fast)
+    is the planner's and changes no kernel. Raises ValueError for a word that means nothing.
+    """
+    if environment is None and config.get("caovan", True) is False:
+        return "off"
+    where, wanted = "caovan_kernels", config.get("caovan_kernels", "all")
+    if environment is not None:
+        where, wanted = "CAOVAN_KERNELS", environment
+    if wanted not in KERNELS:
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {', '.join(KERNELS)}")
+    return str(wanted)
+
+
+def refusal(facts: Facts) -> str | None:
+    """Why this layer stays on vLLM's own path, or None if the kernels can take it."""
+    if facts.platform != "cuda":
+        return f"this is vLLM's {facts.platform} build, the kernels are for CUDA"
+    if facts.capability is None or facts.capability < (7, 5):
+        return f"the GPU is {_sm(facts.capability)}, the kernels need SM75"
+    if facts.capability != (7, 5) and not facts.forced:
+        return (
+            f"the GPU is {_sm(facts.capability)}, where vLLM's own kernels are meant to run "
+            "(CAOVAN_SM75_FORCE=1 forces ours)"
+        )
+    if facts.library_error:
+        return facts.library_error
+    if facts.dtype != "float16" or facts.conv_dtype != "float16":
+        return (
+            f"activations are {facts.dtype} and the conv state {facts.conv_dtype}, "
+            "the kernels take float16; use --dtype half"
+        )
+    if facts.state_dtype != "float32":
+        return (
+            f"the recurrent state is {facts.state_dtype}, the kernels keep float32; "
+            "use --mamba-ssm-cache-dtype float32"
+        )
+    if facts.head_k_dim != facts.head_v_dim or facts.head_k_dim not in (64, 128):
+        return (
+            f"head sizes are {facts.head_k_dim} and {facts.head_v_dim}, the kernels have 64 and 128"
+        )
+    if facts.k_heads < 1 or facts.v_heads % facts.k_heads:
+        return f"{facts.v_heads} value heads do not divide among {facts.k_heads} key heads"
+    if facts.conv_width != 4:
+        return f"the convolution is {facts.conv_width} wide, the kernels have 4"
+    if facts.activation not in ("silu", "swish"):
+        return f"the activation is {facts.activation}, the kernels have silu"
+    if facts.spec_tokens > MAX_SPEC_TOKENS:
+        return f"{facts.spec_tokens} draft tokens a step, the kernels take {MAX_SPEC_TOKENS}"
+    if facts.overlapped_batches:
+        return (
+            "micro-batches overlap on two streams (--enable-dbo), "
+            "the decode kernel's counters do not allow it"
+        )
+    return None
+
+
+def takes_batch(wanted: str, *, prefills: int, decodes: int, spec_decodes: int) -> bool:
+    """Whether a batch of this kind goes to our kernels when `wanted` are on."""
+    if wanted == "prefill":
+        return prefills > 0 and not spec_decodes
+    if wanted == "decode":
+        return prefills == 0
+    return wanted == "all"
+
+
+def _sm(capability: tuple[int, int] | None) -> str:
+    return (
+        "of unknown compute capability"
+        if capability is None
+        else f"SM{capability[0]}{capability[1]}"
+    )
+
+
+def flashinfer_refusal(
+    capability: tuple[int, int] | None,
+    vllm: tuple[int, ...] | None,
+    version: tuple[int, ...] | None,
+) -> str | None:
+    """Why FlashInfer attention is not offered again on SM75, or None if it is.
+
+    vLLM raised its floor to SM80, by 0.33 at the latest, when FlashInfer was broken on Turing;
+    FlashInfer works there again from 0.6.16 on. Versions decide, because importing FlashInfer to
+    ask it would initialise CUDA in vLLM's first process.
+    """
+    if capability != (7, 5):
+        return f"the GPU is {_sm(capability)}"
+    if vllm is None or vllm < (0, 22):
+        return "this vLLM accepts FlashInfer on SM75 itself"
+    if version is None:
+        return "FlashInfer is not installed"
+    if version < (0, 6, 16):
+        return f"FlashInfer {'.'.join(map(str, version))} is broken on SM75; 0.6.16 or newer works"
+    return None

@@ -1,0 +1,123 @@
+"""Where Gated DeltaNet is plugged into each vLLM.
+
+vLLM replaces a class by name (`register_oot`) when it is instantiated; the replacement subclasses
+the in-tree class and calls it for all it does not take. Importing vLLM's layers touches no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from types import ModuleType
+
+CORE = ("self", "mixed_qkv", "b", "a", "core_attn_out")
+WARM_UP = ("self", "qkv_or_qkvz", "v_dim")
+PREFILL = (
+    "q",
+    "k",
+    "v",
+    "g",
+    "beta",
+    "initial_state",
+    "output_final_state",
+    "cu_seqlens",
+    "use_qk_l2norm_in_kernel",
+)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """The Gated DeltaNet classes of some vLLM versions."""
+
+    versions: str
+    module: str
+    layer: str
+    prefill: str
+
+
+HOOKS = (
+    Hook(
+        "0.32, 0.33",
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn",
+        "QwenGatedDeltaNetAttention",
+        "ChunkGatedDeltaRule",
+    ),
+    Hook(
+        "0.21",
+        "vllm.model_executor.layers.mamba.gdn_linear_attn",
+        "GatedDeltaNetAttention",
+        "ChunkGatedDeltaRule",
+    ),
+)
+
+
+class NoHook(Exception):
+    """This vLLM has no place for the kernels that this plugin knows."""
+
+
+def find() -> tuple[Hook, ModuleType]:
+    """The hook of the vLLM at hand, its interface checked. Raises NoHook."""
+    for hook in HOOKS:
+        try:
+            module = importlib.import_module(hook.module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not hook.module.startswith(error.name):
+                raise NoHook(f"cannot import {hook.module}: {error}") from error
+            continue
+        problem = interface_problem(hook, module)
+        if problem:
+            raise NoHook(problem)
+        return hook, module
+    raise NoHook(f"none of {', '.join(hook.module for hook in HOOKS)} is in this vLLM")
+
+
+def interface_problem(hook: Hook, module: ModuleType) -> str | None:
+    """What in `module` is not as this plugin expects, or None."""
+    layer, prefill = getattr(module, hook.layer, None), getattr(module, hook.prefill, None)
+    if layer is None or prefill is None:
+        return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"
+    core = tuple(inspect.signature(getattr(layer, "_forward_core", lambda: None)).parameters)
+    if core != CORE:
+        return f"{hook.layer}._forward_core takes {core}, this plugin knows {CORE}"
+    warm_up = tuple(
+        inspect.signature(getattr(layer, "_warmup_prefill_kernels", lambda: None)).parameters
+    )
+    if warm_up != WARM_UP:
+        return f"{hook.layer}._warmup_prefill_kernels takes {warm_up}, this plugin knows {WARM_UP}"
+    parameters = inspect.signature(prefill.forward_native).parameters
+    missing = [name for name in PREFILL if name not in parameters]
+    if missing:
+        return f"{hook.prefill}.forward_native does not take {', '.join(missing)}"
+    for name in (
+        "causal_conv1d_fn",
+        "is_conv_state_dim_first",
+        "get_forward_context",
+        "get_current_vllm_config",
+    ):
+        if not hasattr(module, name):
+            return f"{hook.module} has no {name}"
+    return None
+
+
+def bind(hook: Hook, module: ModuleType) -> None:
+    """Register the replacements, once a process."""
+    from vllm.logger import init_logger
+    from vllm.model_executor.custom_op import CustomOp, PluggableLayer, op_registry_oot
+
+    logger = init_logger("vllm.caovan_sm75")
+    if hook.layer in op_registry_oot or hook.prefill in op_registry_oot:
+        owner = op_registry_oot.get(hook.layer) or op_registry_oot[hook.prefill]
+        if not owner.__module__.startswith(__package__):
+            logger.warning(
+                "caovan: %s is already replaced by %s; vLLM's path without our kernels",
+                hook.layer,
+                owner,
+            )
+        return
+    from . import replacements
+
+    layer = replacements.layer_class(getattr(module, hook.layer), module)
+    prefill = replacements.prefill_class(getattr(module, hook.prefill), module)
+    PluggableLayer.register_oot(name=hook.layer)(layer)
+    CustomOp.register_oot(name=hook.prefill)(prefill)

@@ -1,0 +1,256 @@
+"""Tensors in, kernels launched: the bridge between torch tensors and the C interface.
+
+Shapes: T tokens, N sequences, Hk and Hv heads, D head size, S slots. Nothing here synchronises
+with the device, so every call may be captured in a CUDA graph once `prepare` has run.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from . import library
+from .library import DecodeArgs, PrefillArgs
+
+Tensor = torch.Tensor
+
+
+@functools.cache
+def shared_library() -> library.Library:
+    """The library, loaded once a process."""
+    return library.load()
+
+
+@functools.cache
+def prepare(device: torch.device) -> None:
+    """Load the kernels on `device`."""
+    with torch.cuda.device(device):
+        shared_library().prepare()
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _expect(name: str, tensor: Tensor, dtype: torch.dtype, *inner: int) -> None:
+    """`tensor` has this dtype and its trailing dimensions are these, contiguous."""
+    if (
+        tensor.dtype is dtype and tensor.shape[-len(inner) :] == inner and tensor.is_contiguous()
+    ):  # nearly always; every microsecond here is paid once a layer and step
+        return
+    if tensor.dtype is not dtype:
+        raise ValueError(f"cannot use {name} of {tensor.dtype}: the kernel takes {dtype}")
+    stride = 1
+    for axis, size in enumerate(reversed(inner), 1):
+        if tensor.shape[-axis] != size or (size > 1 and tensor.stride(-axis) != stride):
+            raise ValueError(
+                f"cannot use {name} of shape {tuple(tensor.shape)}, strides {tensor.stride()}: "
+                f"its last dimensions must be {inner}, contiguous"
+            )
+        stride *= size
+
+
+def _dt_bias_flag(dt_bias: Tensor) -> int:
+    if dt_bias.dtype not in (torch.float16, torch.float32):
+        raise ValueError(
+            f"cannot use dt_bias of {dt_bias.dtype}: the kernel takes float16 or float32"
+        )
+    return library.DT_BIAS_HALF if dt_bias.dtype is torch.float16 else 0
+
+
+def prefill_args(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    out: Tensor,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    final_state: Tensor | None,
+    slots: Tensor | None,
+    has_initial_state: Tensor | None,
+    scale: float,
+    l2norm: bool,
+    null_slot: int,
+    a_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+) -> PrefillArgs:
+    """Check the tensors of a prefill and describe them to the library.
+
+    q, k: float16 [T, Hk, Dk]; v, out: float16 [T, Hv, Dv]; g, beta: float32 [T, Hv], or with a_log
+    (float32 [Hv]) and dt_bias the raw float16 a, b; cu_seqlens: int32 [N + 1]; states: float32
+    [S, Hv, Dv, Dk]; slots: int32 [N]; has_initial_state: bool [N]. Raises ValueError.
+    """
+    (tokens, k_heads, k_dim), (v_heads, v_dim) = q.shape, v.shape[1:]
+    for name, x in (("q", q), ("k", k)):
+        _expect(name, x, torch.float16, k_heads, k_dim)
+    for name, x in (("v", v), ("out", out)):
+        _expect(name, x, torch.float16, v_heads, v_dim)
+    for name, x in (("g", g), ("beta", beta)):
+        _expect(name, x, torch.float32 if a_log is None else torch.float16, v_heads)
+    _expect("cu_seqlens", cu_seqlens, torch.int32, cu_seqlens.shape[0])
+    states = [state for state in (initial_state, final_state) if state is not None]
+    for state in states:
+        _expect("state", state, torch.float32, v_heads, v_dim, k_dim)
+        if state.stride(0) != states[0].stride(0) or state.shape != states[0].shape:
+            raise ValueError("cannot use initial and final states of different layouts")
+    if slots is not None and slots.dtype is not torch.int32:
+        raise ValueError(f"cannot use slots of {slots.dtype}: the kernel takes int32")
+    if has_initial_state is not None:
+        _expect("has_initial_state", has_initial_state, torch.bool, cu_seqlens.shape[0] - 1)
+    flags = library.L2NORM if l2norm else 0
+    if a_log is not None:
+        assert dt_bias is not None
+        _expect("a_log", a_log, torch.float32, v_heads)
+        flags |= library.GATES | _dt_bias_flag(dt_bias)
+    return PrefillArgs(
+        struct_size=library.ctypes.sizeof(PrefillArgs),
+        flags=flags,
+        tokens=tokens,
+        sequences=cu_seqlens.shape[0] - 1,
+        k_heads=k_heads,
+        v_heads=v_heads,
+        head_k_dim=k_dim,
+        head_v_dim=v_dim,
+        num_slots=states[0].shape[0] if states else 1,
+        null_slot=null_slot,
+        scale=scale,
+        q=q.data_ptr(),
+        k=k.data_ptr(),
+        v=v.data_ptr(),
+        g=g.data_ptr(),
+        beta=beta.data_ptr(),
+        out=out.data_ptr(),
+        q_stride=q.stride(0),
+        k_stride=k.stride(0),
+        v_stride=v.stride(0),
+        g_stride=g.stride(0),
+        beta_stride=beta.stride(0),
+        out_stride=out.stride(0),
+        a_log=_pointer(a_log),
+        dt_bias=_pointer(dt_bias),
+        cu_seqlens=cu_seqlens.data_ptr(),
+        initial_state=_pointer(initial_state),
+        final_state=_pointer(final_state),
+        state_stride=states[0].stride(0) if states else 0,
+        slots=_pointer(slots),
+        slots_stride=1 if slots is None else slots.stride(0),
+        has_initial_state=_pointer(has_initial_state),
+    )
+
+
+def prefill(*tensors, workspace: Tensor | None = None, **options) -> None:
+    """Chunked prefill; arguments as `prefill_args`. `workspace`: bytes on the device, reusable."""
+    args = prefill_args(*tensors, **options)
+    lib = shared_library()
+    needed = lib.prefill_workspace_bytes(args.tokens, args.sequences, args.v_heads)
+    if workspace is None:
+        workspace = torch.empty(needed, dtype=torch.uint8, device=tensors[0].device)
+    stream = torch.cuda.current_stream(tensors[0].device).cuda_stream
+    lib.prefill(args, workspace.data_ptr(), workspace.numel(), stream)
+
+
+def recurrent(*tensors, **options) -> None:
+    """The same function a token at a time; arguments as `prefill_args`."""
+    shared_library().recurrent(
+        prefill_args(*tensors, **options), torch.cuda.current_stream(tensors[0].device).cuda_stream
+    )
+
+
+def decode(
+    qkv: Tensor,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    conv_weight: Tensor,
+    conv_bias: Tensor | None,
+    conv_state: Tensor,
+    state: Tensor,
+    slots: Tensor,
+    cu_seqlens: Tensor | None,
+    num_accepted: Tensor | None,
+    counters: Tensor,
+    scale: float,
+    sequences: int,
+) -> None:
+    """Conv update, gates and recurrence of a few new tokens a sequence, in one launch.
+
+    qkv: float16 [T, 2 Hk D + Hv D]; a, b: float16 [T, Hv]; out: float16 [T, Hv, D]; conv_weight:
+    float16 [channels, 4]; conv_state: float16 [S, channels, columns], any strides; state: float32
+    [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens]; cu_seqlens: int32, its
+    first N + 1 are used, None: a token each; num_accepted: int32 [>= N] or None; counters: int32,
+    zero, at least 2 N Hk of them. Raises ValueError or KernelError.
+    """
+    v_heads, dim = out.shape[1:]
+    channels = qkv.shape[1]
+    k_heads = (channels - v_heads * dim) // (2 * dim)
+    _expect("qkv", qkv, torch.float16, 2 * k_heads * dim + v_heads * dim)
+    _expect("out", out, torch.float16, v_heads, dim)
+    _expect("a", a, torch.float16, v_heads)
+    _expect("b", b, torch.float16, v_heads)
+    _expect("a_log", a_log, torch.float32, v_heads)
+    _expect("conv_weight", conv_weight, torch.float16, channels, 4)
+    _expect("state", state, torch.float32, v_heads, dim, dim)
+    max_tokens = 1 if slots.dim() == 1 else slots.shape[1]
+    if conv_state.dtype is not torch.float16 or conv_state.shape[1] != channels:
+        raise ValueError(
+            f"cannot use a conv state of {conv_state.dtype}, shape {tuple(conv_state.shape)}: "
+            f"the kernel takes float16 [slots, {channels}, columns]"
+        )
+    if conv_state.shape[2] < 2 + max_tokens:
+        raise ValueError(
+            f"cannot keep {2 + max_tokens} inputs in {conv_state.shape[2]} columns of conv state"
+        )
+    for name, x in (
+        ("slots", slots),
+        ("cu_seqlens", cu_seqlens),
+        ("num_accepted", num_accepted),
+        ("counters", counters),
+    ):
+        if x is not None and (x.dtype is not torch.int32 or (x.stride(-1) != 1 and x.dim() > 1)):
+            raise ValueError(
+                f"cannot use {name} of {x.dtype}, strides {x.stride()}: "
+                "the kernel takes int32, rows contiguous"
+            )
+    if counters.numel() < 2 * sequences * k_heads:
+        raise ValueError(f"cannot count {sequences} sequences with {counters.numel()} counters")
+    args = DecodeArgs(
+        struct_size=library.ctypes.sizeof(DecodeArgs),
+        flags=_dt_bias_flag(dt_bias),
+        sequences=sequences,
+        max_tokens=max_tokens,
+        k_heads=k_heads,
+        v_heads=v_heads,
+        head_dim=dim,
+        num_slots=state.shape[0],
+        scale=scale,
+        conv_width=4,
+        qkv=qkv.data_ptr(),
+        a=a.data_ptr(),
+        b=b.data_ptr(),
+        out=out.data_ptr(),
+        qkv_stride=qkv.stride(0),
+        a_stride=a.stride(0),
+        b_stride=b.stride(0),
+        out_stride=out.stride(0),
+        a_log=a_log.data_ptr(),
+        dt_bias=dt_bias.data_ptr(),
+        conv_weight=conv_weight.data_ptr(),
+        conv_bias=_pointer(conv_bias),
+        conv_state=conv_state.data_ptr(),
+        conv_slot_stride=conv_state.stride(0),
+        conv_channel_stride=conv_state.stride(1),
+        conv_column_stride=conv_state.stride(2),
+        cu_seqlens=_pointer(cu_seqlens),
+        state=state.data_ptr(),
+        state_stride=state.stride(0),
+        slots=slots.data_ptr(),
+        slots_stride=slots.stride(0),
+        num_accepted=_pointer(num_accepted),
+        counters=counters.data_ptr(),
+    )
+    shared_library().decode(args, torch.cuda.current_stream(qkv.device).cuda_stream)

