@@ -1,0 +1,155 @@
+"""caovand: the daemon. Reads its configuration, binds its sockets, supervises one engine.
+
+Exit status: 0 after a stop, 1 where it cannot run here, 2 for wrong usage, 78 (EX_CONFIG) for a
+configuration that is not valid, which systemd is told not to retry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from caovand import __version__, verbs
+from caovand.adapters import config_file, directories, log, processes, store, threads
+from caovand.adapters.control import CannotBind, Control
+from caovand.core import machine, status
+from caovand.core.config import Config, ConfigError
+from caovand.core.wire import Reply, Request
+from caovand.supervisor import Supervisor
+
+EX_CONFIG = 78
+LAST_WORDS_S = 1.0
+METRICS_S = 5.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon until it is told to stop; its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="caovand", description="Keeps one vLLM server running and correctly configured."
+    )
+    parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")
+    parser.add_argument("--version", action="version", version=f"caovand {__version__}")
+    config_path = parser.parse_args(argv).config.absolute()
+    try:
+        config = config_file.load(config_path)
+    except ConfigError as problem:
+        print(problem, file=sys.stderr)
+        return EX_CONFIG
+    places = directories.directories(os.environ, os.getuid())
+    kind = log.choose_format(config.log.format, os.environ, sys.stderr.isatty())
+    echo = log.Echo(kind, sys.stderr)
+    logger = log.configure(config.log.level, kind, echo)
+    try:
+        return _alone(config_path, config, places, logger, echo)
+    finally:
+        echo.drain(LAST_WORDS_S)
+
+
+def _alone(
+    config_path: Path, config: Config, places: directories.Directories, logger: Any, echo: log.Echo
+) -> int:
+    """Run the daemon where no other uses these folders; its exit status."""
+    try:
+        places.make()
+        # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
+        # a second daemon would take the first one's engine for the leftover of a killed one.
+        locks = [store.take_lock(folder / "lock") for folder in (places.runtime, places.state)]
+        processes.become_subreaper()
+    except store.LockTaken as problem:
+        logger.error(str(problem))
+        return 1
+    except OSError as problem:
+        text = str(problem)
+        if problem.filename is not None:
+            text = (
+                f"cannot use {problem.filename}: {problem.strerror}; mend its rights, or set"
+                " RUNTIME_DIRECTORY, STATE_DIRECTORY, CACHE_DIRECTORY and LOGS_DIRECTORY"
+            )
+        logger.error(text)
+        return 1
+    try:
+        asyncio.run(_run(config_path, config, places, logger, echo))
+    except CannotBind as problem:
+        logger.error(str(problem))
+        return 1
+    finally:
+        for lock in locks:
+            os.close(lock)
+    return 0
+
+
+async def _run(
+    config_path: Path,
+    config: Config,
+    places: directories.Directories,
+    logger: Any,
+    echo: log.Echo,
+) -> None:
+    supervisor = Supervisor(config_path, config, places, os.environ, logger, echo)
+
+    async def handle(request: Request) -> Reply:
+        return await verbs.answer(supervisor, request)
+
+    control = Control(places.runtime, config.control.group, handle)
+    supervisor.publish.append(control.publish)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(threads.Threads())
+
+    def stop() -> None:
+        supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
+        supervisor.command(machine.Stop(time.monotonic(), quit=True))
+
+    reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
+
+    def reload() -> None:
+        task = loop.create_task(handle(Request("reload")))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number, function in (
+        (signal.SIGTERM, stop),
+        (signal.SIGINT, stop),
+        (signal.SIGHUP, reload),
+    ):
+        loop.add_signal_handler(number, function)
+    control.start()
+    _serve_metrics(supervisor, loop)
+    supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
+    supervisor.notifier.ready(status.one_line(supervisor.snapshot))
+    supervisor.command(machine.Start(time.monotonic()))
+    try:
+        await supervisor.run()
+    finally:
+        await control.close()
+
+
+def _serve_metrics(supervisor: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
+    listen = supervisor.config.metrics.listen
+    if not listen:
+        return
+
+    async def describe() -> dict[str, Any]:
+        return supervisor.describe()
+
+    def read() -> dict[str, Any]:
+        # Asked in the server's thread; the status belongs to the loop's.
+        return asyncio.run_coroutine_threadsafe(describe(), loop).result(METRICS_S)
+
+    try:
+        prometheus = importlib.import_module("caovand.adapters.prometheus")
+        prometheus.serve(listen, read)
+    except (OSError, ImportError) as problem:
+        text = f"cannot serve metrics on {listen}: {problem}; set another [metrics] listen"
+        supervisor.notice("noticed", text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

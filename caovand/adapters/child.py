@@ -1,0 +1,227 @@
+"""The one engine process: started in a session of its own, ended with everything it left.
+
+The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
+(TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
+thread). Its processes are written to `ledger`, so that a next daemon can end what a killed one
+left, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import processes, store
+from caovand.adapters.processes import Process
+from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+
+WRAPPER = """
+procs=$1 stack=$2; shift 2
+[ -z "$procs" ] || echo $$ >"$procs" || exit 126
+[ -z "$stack" ] || ulimit -s "$stack" 2>/dev/null || ulimit -s "$(ulimit -H -s)"
+exec setpriv --pdeathsig TERM -- "$@"
+"""
+LOOK_S = 0.02
+KILL_S = 10.0
+DRAIN_S = 0.2
+
+
+class CannotSpawn(Exception):
+    """The engine's command could not be started."""
+
+
+class Child:
+    """A running engine. `members` are its living processes as last seen, `seen` the pids so far."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        ledger: Path,
+        ring: Ring,
+        file: RotatedFile,
+        cgroup: Path | None,
+        on_lines: Callable[[Sequence[str]], None],
+        secrets: Sequence[str] = (),
+        unlimited_stack: bool = False,
+    ) -> None:
+        try:
+            read_end, write_end = os.pipe()
+        except OSError as problem:
+            raise CannotSpawn(f"cannot start the engine: {problem.strerror}") from problem
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+        stack = "unlimited" if unlimited_stack else ""
+        procs = str(cgroup / "cgroup.procs") if cgroup else ""
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", WRAPPER, "caovan-exec", procs, stack, *argv],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as problem:
+            os.close(read_end)
+            raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
+        finally:
+            os.close(write_end)
+        self.pid = self._process.pid
+        seen = processes.read(self.pid)
+        self._start = seen.start if seen else 0
+        self.cgroup, self._ledger = cgroup, ledger
+        self._ended = asyncio.Event()
+        self._kill_now = asyncio.Event()
+        self.members: tuple[Process, ...] = ()
+        self.seen: set[int] = {self.pid}
+        try:
+            self._watch = os.pidfd_open(self.pid)
+        except OSError as problem:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            os.close(read_end)
+            raise CannotSpawn(f"cannot watch the engine: {problem.strerror}") from problem
+        asyncio.get_running_loop().add_reader(self._watch, self._on_exit)
+        self.look()
+        self._pump = Pump(read_end, ring, file, on_lines, secrets)
+
+    @property
+    def status(self) -> int | None:
+        """Exit status of the first process, negative for a signal, None while it lives."""
+        return self._process.returncode
+
+    async def ended(self) -> int:
+        """Wait for the first process to end; its status."""
+        await self._ended.wait()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def look(self) -> tuple[Process, ...]:
+        """See which processes belong to the engine now, and write changes to the ledger."""
+        found = tuple(processes.members(self.pid, self.cgroup, self._start))
+        if {(p.pid, p.start) for p in found} != {(p.pid, p.start) for p in self.members}:
+            record(self._ledger, self.pid, self._start, found)
+        self.members = found
+        self.seen.update(process.pid for process in found)
+        return found
+
+    def drain(self, limit_s: float) -> None:
+        """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
+        self._pump.join(limit_s)
+
+    def hurry(self) -> None:
+        """Cut the grace of a running `end` short."""
+        self._kill_now.set()
+
+    async def end(
+        self, grace_s: float, before_kill: Callable[[], Awaitable[None]] | None = None
+    ) -> tuple[Process, ...]:
+        """TERM, `grace_s` later KILL, then everything left; what outlived even that.
+
+        `before_kill` is the last look at an engine that may have gone on starting meanwhile.
+        """
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            await self._first_of(grace_s, self._ended, self._kill_now)
+        if before_kill is not None:
+            await before_kill()
+        left = await sweep(self.look, KILL_S)
+        if not left:
+            await self.ended()
+            await asyncio.to_thread(self.drain, DRAIN_S)
+            self._ledger.unlink(missing_ok=True)
+        return left
+
+    @staticmethod
+    async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    def _on_exit(self) -> None:
+        if self._process.poll() is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._watch)
+        os.close(self._watch)
+        self._ended.set()
+
+
+async def sweep(look: Callable[[], tuple[Process, ...]], limit_s: float) -> tuple[Process, ...]:
+    """KILL what `look` finds until it finds nothing; what is left after `limit_s` seconds."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + limit_s
+    while left := look():
+        for process in left:
+            processes.send(process, signal.SIGKILL)
+        if clock() > deadline:
+            return left
+        await asyncio.sleep(LOOK_S)
+    return ()
+
+
+def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> None:
+    """Write down whose processes these are; a disk that is full must not hurt serving."""
+    document = {
+        "boot_id": processes.boot_id(),
+        "session": session,
+        "start": start,
+        "uid": os.getuid(),
+        "members": [asdict(process) for process in found],
+    }
+    with contextlib.suppress(OSError):
+        store.write_json(ledger, document)
+
+
+def leftovers(ledger: Path) -> tuple[Process, ...]:
+    """Living processes of the engine that a killed daemon wrote to `ledger`."""
+    document = store.read_json(ledger)
+    if not isinstance(document, dict) or document.get("boot_id") != processes.boot_id():
+        return ()
+    try:
+        session, start, uid = (int(document[name]) for name in ("session", "start", "uid"))
+        known = {(int(m["pid"]), int(m["start"])) for m in document["members"]}
+    except (KeyError, TypeError, ValueError):
+        return ()
+    table = processes.every()
+    # The number of a session is free again once all of its processes have ended: a leader that
+    # is not ours has taken it, and its session is a stranger's.
+    taken = any(process.pid == session and process.start != start for process in table)
+    roots = {
+        process.pid
+        for process in table
+        if (process.pid, process.start) in known
+        or (
+            not taken
+            and process.session == session
+            and process.start >= start
+            and process.uid == uid
+        )
+    }
+    ours = roots | processes.descendants(table, roots)
+    return tuple(p for p in table if p.pid in ours and p.pid != os.getpid() and not p.zombie)
+
+
+async def end_leftovers(ledger: Path) -> tuple[Process, ...]:
+    """End what a killed daemon left; what outlived KILL."""
+    left = await sweep(lambda: leftovers(ledger), KILL_S)
+    if not left:
+        ledger.unlink(missing_ok=True)
+    return left
+
+
+def named(left: Sequence[Any]) -> str:
+    """Processes for people: `VLLM::EngineCore (pid 17)`."""
+    return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

@@ -1,0 +1,58 @@
+"""The configuration file, and the mode that `caovanctl mode` chose (remembered over restarts)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import cast
+
+from caovand.adapters import store
+from caovand.core.config import MODES, Config, ConfigError, Mode, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def load(path: Path) -> Config:
+    """The configuration in `path`; raises ConfigError where it cannot be read or used."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as problem:
+        raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError([f"cannot read {path}: it is no UTF-8 text ({problem})"]) from problem
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as problem:  # also of numbers and nesting beyond measure
+        raise ConfigError([f"{path}: no valid TOML: {problem}"]) from problem
+    return parse(document, str(path))
+
+
+def read_secret(path: str) -> str:
+    """The key in a file, its only line; raises ConfigError where there is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError([f"cannot read [server] api_key_file {path}: {problem}"]) from problem
+    if not (text.isascii() and text.isprintable() and text):
+        raise ConfigError(
+            [f"cannot use [server] api_key_file {path}: it must hold one line of plain ASCII"]
+        )
+    return text
+
+
+class ModeMemory:
+    """The operator's mode in a file of its own; None where the configuration decides."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        content = store.read_json(path)
+        mode = content.get("mode") if isinstance(content, dict) else None
+        self.mode: Mode | None = cast(Mode, mode) if mode in MODES else None
+
+    def choose(self, mode: Mode | None) -> None:
+        """Remember a mode, or with None forget it; OSError leaves things as they were."""
+        store.write_json(self._path, {"mode": mode})
+        self.mode = mode

@@ -1,0 +1,74 @@
+"""Run pip, uv and Pythons as children that die with us, and watch them while they work."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+TICK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a child ended: its exit code (negative: by a signal) and all it said."""
+
+    code: int
+    output: str
+
+
+Progress = Callable[[int, int, str], None]
+Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
+
+
+@dataclass(frozen=True)
+class World:
+    """What an installation touches besides files; tests bring their own."""
+
+    run: Run
+    free_bytes: Callable[[Path], int]
+    now: Callable[[], datetime]
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    progress: Progress
+
+
+def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
+    """Run a command to its end; `tick` is called about once a second meanwhile.
+
+    `env` is added to our own environment; a value of "" removes the variable. The child gets
+    SIGKILL when we die (setpriv of util-linux), so that a killed installation leaves no pip that
+    goes on writing; it also inherits every inheritable descriptor, with it the lock on the root.
+    """
+    whole = {**os.environ, **env}
+    whole = {key: value for key, value in whole.items() if value or key not in env}
+    wrapper = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+    said: list[bytes] = []
+    with subprocess.Popen(
+        [*wrapper, *command],
+        env=whole,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        close_fds=False,
+    ) as child:
+        assert child.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            try:
+                while True:
+                    if selector.select(TICK_S):
+                        data = os.read(child.stdout.fileno(), 65536)
+                        if not data:
+                            break
+                        said.append(data)
+                    tick()
+            except BaseException:
+                child.kill()
+                raise
+    return Finished(child.returncode, b"".join(said).decode(errors="replace"))

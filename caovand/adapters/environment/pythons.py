@@ -1,0 +1,128 @@
+"""Find the engine's Python: the system's, one on PATH, pyenv's, or else one that is brought."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters.environment.bring import bring, places_of
+from caovand.adapters.environment.commands import Run
+from caovand.adapters.environment.errors import EngineError
+
+# asked in the candidate itself; _base_executable leads out of a virtual environment
+_ASK = (
+    "import sys, sysconfig, platform, os\n"
+    "import venv, ensurepip\n"
+    "print(getattr(sys, '_base_executable', None) or sys.executable)\n"
+    "print('%d.%d' % sys.version_info[:2])\n"
+    "print(platform.machine())\n"
+    "print(os.path.exists(os.path.join(sysconfig.get_paths()['include'], 'Python.h')))\n"
+)
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python an engine can be made with.
+
+    `headers`: whether Python.h is there, which Triton and Inductor compile against.
+    `public`: whether another user can run it, as the service does.
+    """
+
+    path: Path
+    version: str
+    headers: bool
+    public: bool
+
+
+def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where Pythons of a version may be, best first; only existing files."""
+    name = f"python{version}"
+    places = [Path("/usr/bin", name), Path("/usr/local/bin", name)]
+    places += [Path(folder, name) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+    pyenv = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/"), ".pyenv"))
+    wanted = re.compile(rf"{re.escape(version)}\.\d+")
+    places += [
+        folder / "bin" / name
+        for folder in sorted(pyenv.glob("versions/*"), reverse=True)
+        if wanted.fullmatch(folder.name)
+    ]
+    places += places_of(version, root)
+    seen = set()
+    for place in places:
+        if place not in seen and place.is_file():
+            seen.add(place)
+            yield place
+
+
+def look(path: Path, run: Run) -> Interpreter | None:
+    """What a candidate is, or None if it does not run or cannot make environments."""
+    done = run([str(path), "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
+    lines = done.output.split("\n")
+    if done.code != 0 or len(lines) < 4 or lines[2] != "x86_64":
+        return None
+    base = Path(lines[0])
+    return Interpreter(base, lines[1], headers=lines[3] == "True", public=_public(base))
+
+
+def _public(path: Path) -> bool:
+    real = path.resolve()
+    try:
+        return all(folder.stat().st_mode & stat.S_IXOTH for folder in (real, *real.parents))
+    except OSError:
+        return False
+
+
+def find(
+    version: str, chosen: str | None, root: Path, environ: Mapping[str, str], run: Run
+) -> Interpreter:
+    """The best Python of `version` ("3.12"): usable by others first, then with headers.
+
+    `chosen` is the user's own: an interpreter's path, or a version, which must be the lock's. With
+    none at hand, one is brought into the root.
+    """
+    what = f"find Python {version}"
+    if (machine := os.uname().machine) != "x86_64":
+        raise EngineError(
+            what,
+            f"this machine is {machine} and the lock's files are for x86_64",
+            "make an environment by hand and name its Python in [engine] python",
+        )
+    if chosen is not None and re.fullmatch(r"[\d.]+", chosen):
+        if chosen != version:
+            raise EngineError(
+                f"use Python {chosen}",
+                f"this lock's files are for Python {version}",
+                f"leave out --python, or give --python {version}",
+            )
+    elif chosen is not None:
+        given = look(Path(chosen), run) if Path(chosen).is_file() else None
+        if given is None:
+            raise EngineError(
+                f"use {chosen}",
+                "it is no Python that can make environments",
+                f"give one of version {version}, with its venv module",
+            )
+        if given.version != version:
+            raise EngineError(
+                f"use {chosen}",
+                f"it is Python {given.version} and this lock's files are for {version}",
+                f"give one of version {version}",
+            )
+        return given
+    found = [
+        python
+        for place in candidates(version, root, environ)
+        if (python := look(place, run)) is not None and python.version == version
+    ]
+    if found:
+        return min(found, key=lambda python: (not python.public, not python.headers))
+    brought = look(bring(version, root, environ, run), run)
+    if brought is None:
+        raise EngineError(
+            what, "the Python that uv brought does not run here", "give --python PATH"
+        )
+    return brought

@@ -1,0 +1,196 @@
+"""Make a lock from its source: for maintainers, with network and uv.
+
+uv decides the versions; the index's JSON says which wheels fit the lock's Python on x86_64 and
+what their sha256 and size are. Only those are written, so a lock never accepts a source archive or
+another platform's file. Nothing is downloaded but metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.environment.lock import Pin, canonical, header, parse, same_version
+
+_WHEEL = re.compile(
+    r"^(?P<name>[^-]+)-(?P<version>[^-]+)(-(?P<build>\d[^-]*))?-(?P<python>[^-]+)-(?P<abi>[^-]+)"
+    r"-(?P<platform>[^-]+)\.whl$"
+)
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """A wheel somebody offers. `uploaded` is an ISO 8601 date and time, or "" where unknown."""
+
+    filename: str
+    sha256: str
+    size_bytes: int
+    uploaded: str
+
+
+def fits(filename: str, python: str, glibc_minor: int) -> bool:
+    """Whether a wheel runs on `python` ("3.12"), x86_64, glibc 2.`glibc_minor`."""
+    match = _WHEEL.match(filename)
+    if match is None:
+        return False
+    minor = int(python.split(".")[1])
+    return any(
+        _python_fits(tag, match["abi"].split("."), minor) for tag in match["python"].split(".")
+    ) and any(_platform_fits(tag, glibc_minor) for tag in match["platform"].split("."))
+
+
+def _python_fits(tag: str, abis: Sequence[str], minor: int) -> bool:
+    pure = re.fullmatch(r"py3(\d*)", tag)
+    if pure is not None:
+        return "none" in abis and int(pure[1] or 0) <= minor
+    if tag == f"cp3{minor}":
+        return any(abi in (f"cp3{minor}", "abi3", "none") for abi in abis)
+    older = re.fullmatch(r"cp3(\d+)", tag)
+    return older is not None and "abi3" in abis and int(older[1]) <= minor
+
+
+def _platform_fits(tag: str, glibc_minor: int) -> bool:
+    if tag in (
+        "any",
+        "linux_x86_64",
+        "manylinux1_x86_64",
+        "manylinux2010_x86_64",
+        "manylinux2014_x86_64",
+    ):
+        return True
+    match = re.fullmatch(r"manylinux_2_(\d+)_x86_64", tag)
+    return match is not None and int(match[1]) <= glibc_minor
+
+
+def index_files(name: str, version: str, index: str) -> list[WheelFile]:
+    """The wheels the index's JSON lists for one release; [] if it has none."""
+    try:
+        with urllib.request.urlopen(f"{index}/pypi/{canonical(name)}/json", timeout=60) as answer:
+            releases = json.load(answer)["releases"]
+    except (OSError, ValueError, KeyError) as error:
+        raise EngineError(
+            "resolve the lock",
+            f"{index} did not list {name}: {error}",
+            "check the network, or give --json-index",
+        ) from error
+    return [
+        WheelFile(
+            file["filename"], file["digests"]["sha256"], int(file["size"]), str(file["upload_time"])
+        )
+        for release, files in releases.items()
+        if same_version(release, version)
+        for file in files
+        if file["packagetype"] == "bdist_wheel"
+    ]
+
+
+def local_files(name: str, version: str, folder: Path) -> list[WheelFile]:
+    """The wheels of one release in a folder, hashed."""
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        match = _WHEEL.match(path.name)
+        if match and canonical(match["name"]) == canonical(name) and match["version"] == version:
+            data = path.read_bytes()
+            found.append(WheelFile(path.name, hashlib.sha256(data).hexdigest(), len(data), ""))
+    return found
+
+
+def compile_versions(source: str, find_links: Path | None, as_of: str | None) -> list[str]:
+    """What uv resolves the source to, as `name==version`."""
+    head = header(source)
+    uv = shutil.which("uv")
+    if uv is None:
+        raise EngineError("resolve the lock", "uv is not installed", "pip install uv")
+    with tempfile.TemporaryDirectory() as temp:
+        wanted = Path(temp, "wanted.in")
+        wanted.write_text(source, encoding="utf-8")
+        command = [
+            uv,
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-build",
+            "--no-annotate",
+            "--no-header",
+            "--python-version",
+            head["python"],
+            "--python-platform",
+            head["platform"],
+            str(wanted),
+        ]
+        if "override" in head:
+            override = Path(temp, "override.txt")
+            override.write_text(head["override"].replace(" ", "\n"), encoding="utf-8")
+            command += ["--override", str(override)]
+        if find_links is not None:
+            command += ["--find-links", str(find_links)]
+        if as_of is not None:
+            command += ["--exclude-newer", as_of]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineError(
+            "resolve the lock", f"uv said: {done.stderr.strip()}", "correct the source"
+        )
+    pins = [
+        line.split(";")[0].strip()
+        for line in done.stdout.splitlines()
+        if line and not line.startswith(("#", " "))
+    ]
+    return pins + head.get("without-dependencies", "").split()
+
+
+def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[str], None]) -> str:
+    """The text of the lock that a source file resolves to today, or as of its `as-of` date."""
+    head = header(source)
+    glibc = re.search(r"manylinux_2_(\d+)", head["platform"])
+    if glibc is None:
+        raise EngineError(
+            "resolve the lock",
+            f'platform "{head["platform"]}" names no glibc',
+            "use x86_64-manylinux_2_N",
+        )
+    pins = []
+    for requirement in compile_versions(source, find_links, head.get("as-of")):
+        name, version = requirement.split("==")
+        files = local_files(name, version, find_links) if find_links else []
+        files = files or index_files(name, version, index)
+        good = [file for file in files if fits(file.filename, head["python"], int(glibc[1]))]
+        if not good:
+            raise EngineError(
+                "resolve the lock",
+                f"{requirement} has no wheel that fits",
+                "pin another version in the source",
+            )
+        pins.append(
+            Pin(
+                name,
+                version,
+                tuple(sorted(file.sha256 for file in good)),
+                max(file.size_bytes for file in good),
+            )
+        )
+        late = min((file.uploaded for file in good), default="")
+        if (limit := head.get("as-of")) and late[:10] > limit:
+            say(f"warning: {requirement} was uploaded on {late[:10]}, after {limit}")
+    text = render(source, sorted(pins, key=lambda pin: canonical(pin.name)))
+    parse(text, "just resolved")
+    return text
+
+
+def render(source: str, pins: Sequence[Pin]) -> str:
+    """A lock file: the source's `# caovan:` lines, then every pin with hashes and size."""
+    lines = ["# Made by `caovanctl engine lock`; change the .in file beside it, not this one."]
+    lines += [line for line in source.splitlines() if line.startswith("# caovan:")]
+    for pin in pins:
+        lines += [pin.requirement(), f"    # {pin.size_bytes} bytes"]
+    return "\n".join(lines) + "\n"

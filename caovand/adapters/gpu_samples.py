@@ -1,0 +1,190 @@
+"""The NVIDIA cards sampled while an engine runs, and the driver's Xid events as they come.
+
+One thread waits for events, with a limit, and samples between them. Where there is no library, no
+driver or no card it ends at once and nothing is ever heard of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from caovand.core.observation import GpuSample
+
+MIB = 1 << 20
+EVENT_WAIT_S = 1.0  # how long one wait for events takes at most: also what stopping takes
+STEADY = 3  # looks in a row that must agree: clocks come and go with the load
+# Bits of nvmlClocksThrottleReasons; idle, the operator's own limits and display settings are none.
+REASONS = {
+    0x04: "its power limit",
+    0x08: "hardware protection",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "the power supply",
+}
+SURE = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
+UNSUPPORTED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_NotFound")
+
+OnSamples = Callable[[Sequence[GpuSample]], None]
+OnXid = Callable[[int, str], None]
+
+
+class GpuSampler:
+    """Calls `on_samples(samples)` and `on_xid(index, line)` in its own thread until `stop`.
+
+    The line is worded as the kernel's log words the same event.
+    """
+
+    def __init__(
+        self,
+        sample_s: float,
+        on_samples: OnSamples,
+        on_xid: OnXid,
+        nvml: Any = None,
+    ) -> None:
+        self._sample_s, self._on_samples, self._on_xid = sample_s, on_samples, on_xid
+        self._given = nvml
+        self._doubtful: set[int] = set()
+        self._stopped = threading.Event()
+        self._reasons: dict[int, list[str]] = {}
+        self._steady: dict[int, str] = {}
+        self._thread = threading.Thread(target=self._run, name="gpu-samples", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Sample no more; does not wait."""
+        self._stopped.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the thread has ended; whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        nvml = self._begin()
+        while nvml is not None and not self._stopped.is_set():
+            try:
+                self._session(nvml)
+            except nvml.NVMLError:
+                pass  # a driver that was unloaded, or is being replaced: begun anew below
+            finally:
+                with contextlib.suppress(nvml.NVMLError):
+                    nvml.nvmlShutdown()
+            nvml = None
+            while nvml is None and not self._stopped.wait(self._sample_s):
+                nvml = self._begin()
+
+    def _session(self, nvml: Any) -> None:
+        """Sample until stopped, or until no card answers any more."""
+        indices = range(nvml.nvmlDeviceGetCount())
+        events = self._subscribe(nvml, indices)
+        due = time.monotonic()
+        while indices and not self._stopped.is_set():
+            now = time.monotonic()
+            if now >= due:
+                due = now + self._sample_s
+                samples = [s for s in (self._sample(nvml, i) for i in indices) if s]
+                self._on_samples(samples)
+                if samples and all(sample.fault for sample in samples):
+                    return
+            events = self._wait(nvml, events, min(max(due - now, 0.01), EVENT_WAIT_S))
+
+    def _begin(self) -> Any:
+        """pynvml, ready; None where there is no library, no driver or the two do not fit."""
+        try:
+            nvml = self._given or importlib.import_module("pynvml")
+            nvml.nvmlInit()
+        except Exception:
+            return None
+        return nvml
+
+    # -- samples ----------------------------------------------------------------------------
+
+    def _sample(self, nvml: Any, index: int) -> GpuSample | None:
+        faults: list[Exception] = []
+
+        def ask(name: str, *arguments: Any) -> Any:
+            """The answer; None where this card or driver has none, with a fault if it is one."""
+            question = getattr(nvml, name, None)
+            if question is None:
+                return None
+            try:
+                return question(*arguments)
+            except nvml.NVMLError as problem:
+                if type(problem).__name__ not in UNSUPPORTED:
+                    faults.append(problem)
+                return None
+
+        card = ask("nvmlDeviceGetHandleByIndex", index)
+        memory = ask("nvmlDeviceGetMemoryInfo", card) if card is not None else None
+        if memory is None:
+            return self._faulty(index, faults[0]) if faults else None
+        self._doubtful.discard(index)
+        busy = ask("nvmlDeviceGetUtilizationRates", card)
+        power = ask("nvmlDeviceGetPowerUsage", card)
+        users = ask("nvmlDeviceGetComputeRunningProcesses", card) or ()
+        bits = ask("nvmlDeviceGetCurrentClocksEventReasons", card)
+        if bits is None:  # the older name of the same
+            bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons", card)
+        return GpuSample(
+            index,
+            memory.used // MIB,
+            memory.total // MIB,
+            None if busy is None else int(busy.gpu),
+            ask("nvmlDeviceGetTemperature", card, 0),
+            None if power is None else power / 1000,
+            time.monotonic(),
+            throttled=self._throttled(index, bits or 0),
+            # What one question could not tell is no fault; a lost card answers none.
+            users=tuple((user.pid, (user.usedGpuMemory or 0) // MIB) for user in users),
+        )
+
+    def _faulty(self, index: int, problem: Exception) -> GpuSample | None:
+        """A sample that tells of a fault: at once if the driver is sure, else the second time."""
+        sure = type(problem).__name__ in SURE or index in self._doubtful
+        self._doubtful.add(index)
+        fault = str(problem)
+        if not sure:
+            return None
+        return GpuSample(index, 0, 0, None, None, None, time.monotonic(), fault=fault)
+
+    def _throttled(self, index: int, bits: int) -> str:
+        """What slows the card down, once it has for some looks; its end is told as late."""
+        now = ", ".join(text for bit, text in REASONS.items() if bits & bit)
+        seen = [*self._reasons.get(index, []), now][-STEADY:]
+        self._reasons[index] = seen
+        if len(seen) == STEADY and len(set(seen)) == 1:
+            self._steady[index] = now
+        return self._steady.get(index, "")
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _subscribe(self, nvml: Any, indices: Sequence[int]) -> Any:
+        """An event set for Xid errors of these cards; None where there are no events."""
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for index in indices:
+                card = nvml.nvmlDeviceGetHandleByIndex(index)
+                nvml.nvmlDeviceRegisterEvents(card, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError:
+            return None
+        return events
+
+    def _wait(self, nvml: Any, events: Any, timeout_s: float) -> Any:
+        """Wait for one event; the event set, None once it is of no use any more."""
+        if events is None:
+            self._stopped.wait(timeout_s)
+            return None
+        try:
+            event = nvml.nvmlEventSetWait_v2(events, int(timeout_s * 1000))
+            index = nvml.nvmlDeviceGetIndex(event.device)
+            bus = nvml.nvmlDeviceGetPciInfo(event.device).busId
+            place = bus.decode() if isinstance(bus, bytes) else bus
+            self._on_xid(index, f"NVRM: Xid (PCI:{place}): {int(event.eventData)}, told by NVML")
+        except nvml.NVMLError as problem:
+            return events if type(problem).__name__ == "NVMLError_Timeout" else None
+        return events

@@ -1,0 +1,87 @@
+"""The machine as /proc, /dev/shm and the scheduler show it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from caovand.core.inventory import Host
+
+MIB = 1 << 20
+
+
+def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host:
+    """Memory, swap, shared memory, cores and limits; `cache_dir` is where free disk is asked."""
+    memory = _meminfo(proc)
+    available = memory.get("MemAvailable", 0)
+    limit = _cgroup_limit(proc)
+    total = memory.get("MemTotal", 0)
+    return Host(
+        ram_mib=min(total, limit) if limit else total,
+        available_mib=min(available, limit) if limit else available,
+        swap_mib=memory.get("SwapTotal", 0),
+        shm_mib=_disk(Path("/dev/shm"))[0],
+        cpus=_physical_cores(proc),
+        wsl=_is_wsl(proc),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        cache_free_mib=_disk(cache_dir)[1] if cache_dir else None,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _meminfo(proc: Path) -> dict[str, int]:
+    rows = (line.split() for line in _text(proc / "meminfo").splitlines())
+    return {row[0].rstrip(":"): int(row[1]) // 1024 for row in rows if len(row) == 3}
+
+
+def _cgroup_limit(proc: Path) -> int:
+    """MiB this process's control groups allow, 0 for no limit: a container sees all of MemTotal."""
+    group = next(
+        (line[3:] for line in _text(proc / "self/cgroup").splitlines() if line.startswith("0::")),
+        "",
+    )
+    limits = []
+    place = Path("/sys/fs/cgroup") / group.lstrip("/")
+    for folder in (place, *place.parents):
+        text = _text(folder / "memory.max").strip()
+        if text.isdigit():
+            limits.append(int(text) // MIB)
+        if folder == Path("/sys/fs/cgroup"):
+            break
+    return min(limits, default=0)
+
+
+def _physical_cores(proc: Path) -> int:
+    """Cores this process may run on, hyper-threads counted once."""
+    allowed = os.sched_getaffinity(0)
+    cores: set[tuple[str, str]] = set()
+    for block in _text(proc / "cpuinfo").split("\n\n"):
+        row = {
+            key.strip(): value.strip()
+            for key, _, value in (line.partition(":") for line in block.splitlines())
+        }
+        if row.get("processor", "").isdigit() and int(row["processor"]) in allowed:
+            cores.add((row.get("physical id", "0"), row.get("core id", row["processor"])))
+    return len(cores) or len(allowed)
+
+
+def _is_wsl(proc: Path) -> bool:
+    return "microsoft" in _text(proc / "version").lower()
+
+
+def _disk(path: Path) -> tuple[int, int]:
+    """Total and free MiB of the file system that holds this path, or its nearest parent."""
+    for place in (path, *path.parents):
+        try:
+            seen = os.statvfs(place)
+        except OSError:
+            continue
+        return seen.f_frsize * seen.f_blocks // MIB, seen.f_frsize * seen.f_bavail // MIB
+    return 0, 0

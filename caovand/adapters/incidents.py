@@ -1,0 +1,110 @@
+"""Incidents on disk: a folder each, `0007-hang/`, the oldest removed by count and size.
+
+Written beside and renamed, so that there is never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST = 20
+MOST_BYTES = 64 << 20
+NEW = ".new-"
+REPORT = "incident.json"
+_NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
+
+
+class NoIncident(Exception):
+    """There is no such incident, or no such file in it."""
+
+
+class Incidents:
+    """The incidents in `folder`, which is made when the first one is written."""
+
+    def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self.folder, self._most, self._most_bytes = folder, most, most_bytes
+
+    def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:
+        """Keep an incident; its name. OSError, and nothing kept, where the disk does not let it."""
+        self.folder.mkdir(mode=0o750, exist_ok=True)
+        for left in self.folder.glob(f"{NEW}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self._prune(self._most - 1)
+        number = max((number for number, _ in self._all()), default=0) + 1
+        fresh = Path(tempfile.mkdtemp(dir=self.folder, prefix=NEW))
+        try:
+            texts = {REPORT: json.dumps({"number": number, **report}, indent=1) + "\n", **files}
+            for name, text in texts.items():
+                (fresh / name).write_text(text, encoding="utf-8", errors="replace")
+            name = f"{number:04}-{failure}"
+            fresh.rename(self.folder / name)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        self._prune(self._most)
+        return name
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What is there, oldest first."""
+        rows = []
+        for number, path in self._all():
+            try:
+                report = json.loads((path / REPORT).read_text(encoding="utf-8"))
+                rows.append({
+                    "number": number,
+                    "failure": report["failure"],
+                    "at": report["at"],
+                    "phase": report["finding"]["phase"],
+                    "text": report["finding"]["text"][:300],
+                    "action": (report["decision"] or {}).get("text", "")[:300],
+                    "bytes": _size(path),
+                })  # fmt: skip
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # pruned meanwhile, or not ours
+        return rows
+
+    def files(self, number: int) -> dict[str, int]:
+        """The files of an incident with their sizes; NoIncident."""
+        path = self._path(number)
+        return {file.name: file.stat().st_size for file in sorted(path.iterdir())}
+
+    def read(self, number: int, name: str, offset: int, most: int) -> bytes:
+        """A piece of a file of an incident; NoIncident."""
+        if name not in self.files(number):
+            raise NoIncident(f'cannot read "{name[:64]}": incident {number} has no such file')
+        with open(self._path(number) / name, "rb") as file:
+            file.seek(offset)
+            return file.read(most)
+
+    def _path(self, number: int) -> Path:
+        for known, path in self._all():
+            if known == number:
+                return path
+        raise NoIncident(f"cannot find incident {number}: it never was, or it was removed by age")
+
+    def _all(self) -> list[tuple[int, Path]]:
+        try:
+            found = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+    def _prune(self, most: int) -> None:
+        """Remove the oldest ones until at most `most` and `most_bytes` are left."""
+        kept = self._all()
+        sizes = {path: _size(path) for _, path in kept}
+        while kept and (len(kept) > most or sum(sizes[p] for _, p in kept) > self._most_bytes):
+            shutil.rmtree(kept.pop(0)[1], ignore_errors=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in path.iterdir())
+    except OSError:
+        return 0

@@ -1,0 +1,126 @@
+"""Files that an engine leaves behind when it is killed, and their removal.
+
+vLLM and its libraries put sockets and scratch files into the temporary folder and shared memory
+into /dev/shm; who is killed removes neither. So the engine gets a temporary folder of its own,
+emptied after each end; and shared memory that its processes use is written down while they live,
+also for a next daemon, and removed afterwards if no living process uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from caovand.adapters import store
+
+SHARED = Path("/dev/shm")
+# A socket's path ends at 107 bytes; the longest name that libraries put into the folder is 37.
+LONGEST_FOLDER = 64
+LOOKS = 3  # at a file, until it counts as somebody else's
+
+
+class Litter:
+    """The temporary folder of the engine and its shared memory; methods may block on a disk."""
+
+    def __init__(
+        self,
+        places: Iterable[Path],
+        ledger: Path,
+        shared: Path = SHARED,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        # Daemons may share a cache, never a ledger: what is emptied here must be ours alone.
+        name = f"tmp-{zlib.crc32(os.fsencode(ledger.absolute())):08x}"
+        short = (place / name for place in places)
+        self.folder = next((f for f in short if len(os.fsencode(f)) <= LONGEST_FOLDER), None)
+        self._ledger, self._shared, self._proc = ledger, shared, proc
+        self._before: frozenset[str] = frozenset()
+        self._looks: Counter[str] = Counter()
+        self._ours: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """An engine is about to start: nothing of an earlier one is left, the folder is there."""
+        self.remove()
+        self._before, self._looks = frozenset(self._files()), Counter()
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def look(self, pids: Iterable[int]) -> None:
+        """See what these processes, the engine's, use that was not there before them."""
+        files = self._files()
+        # A neighbour's file stays nobody's of ours: looking at it again and again costs time.
+        known = self._before | self._ours
+        fresh = {name for name in files if name not in known and self._looks[name] < LOOKS}
+        if not fresh:
+            return
+        self._looks.update(fresh)
+        used: set[int] = set()
+        for pid in pids:
+            used |= self._used_by(pid)
+        if found := {name for name in fresh if files[name] in used}:
+            self._ours |= found
+            with contextlib.suppress(OSError):
+                store.write_json(self._ledger, sorted(self._ours))
+
+    def remove(self) -> tuple[str, ...]:
+        """Remove what dead engines left; what could not be removed."""
+        known = store.read_json(self._ledger)
+        names = {str(name) for name in known} if isinstance(known, list) else set()
+        files = self._files()
+        left: list[str] = []
+        if ours := (names | self._ours) & files.keys():
+            used: set[int] = set()
+            for entry in os.listdir(self._proc):
+                if entry.isdigit():
+                    used |= self._used_by(int(entry))
+            unused = sorted(name for name in ours if files[name] not in used)
+            left += [str(self._shared / n) for n in unused if not _removed(self._shared / n)]
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                left += [str(path) for path in self.folder.iterdir() if not _removed(path)]
+        self._ours = frozenset()
+        with contextlib.suppress(OSError):
+            self._ledger.unlink(missing_ok=True)
+        return tuple(left)
+
+    def _files(self) -> dict[str, int]:
+        """The names in the shared folder, with their inodes."""
+        try:
+            with os.scandir(self._shared) as entries:
+                return {entry.name: entry.inode() for entry in entries}
+        except OSError:
+            return {}
+
+    def _used_by(self, pid: int) -> set[int]:
+        """Inodes in the shared folder that a process maps or has open.
+
+        Not names: a semaphore is made under another one and linked, and that one shows.
+        """
+        prefix = f"{self._shared}/"
+        inodes: set[int] = set()
+        folder = self._proc / str(pid)
+        with contextlib.suppress(OSError), open(folder / "maps", errors="replace") as maps:
+            inodes |= {int(line.split(None, 5)[4]) for line in maps if prefix in line}
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(folder / "fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(folder / "fd" / entry).startswith(prefix):
+                        inodes.add(os.stat(folder / "fd" / entry).st_ino)
+        return inodes
+
+
+def _removed(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""The daemon's log: for people on a terminal, with priorities for journald, JSON elsewhere.
+
+Everything is printed from one thread, the engine's lines in the same formats between the daemon's
+own: where the reader of our output is too slow or gone (Ctrl-S on a terminal), neither waits for
+it, and lines are left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, TextIO, cast
+
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
+ECHO_LINES = 100_000
+ECHO_BATCH = 500
+
+Event = MutableMapping[str, Any]
+
+
+def choose_format(wanted: str | None, environ: Mapping[str, str], terminal: bool) -> str:
+    """console, journald or json: what was asked for, else what fits where the output goes."""
+    if wanted:
+        return wanted
+    if environ.get("JOURNAL_STREAM"):
+        return "journald"
+    return "console" if terminal else "json"
+
+
+def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
+    """Set structlog up for `kind` and return the daemon's logger."""
+    least = LEVELS.index(level)
+
+    def leave_out(_: Any, method: str, event: Event) -> Event:
+        if LEVELS.index(method) < least:
+            raise structlog.DropEvent
+        event["level"] = method
+        return event
+
+    stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+    chains: dict[str, list[Any]] = {
+        "journald": [_journald],
+        "json": [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        "console": [
+            stamp,
+            # No padding: the parameter's name differs between versions, its place does not.
+            structlog.dev.ConsoleRenderer(
+                0, colors=stream.isatty() and "NO_COLOR" not in os.environ
+            ),
+        ],
+    }
+    structlog.configure(
+        processors=[leave_out, *chains[kind]],
+        wrapper_class=structlog.BoundLogger,
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, stream)),
+        cache_logger_on_first_use=False,
+    )
+    return structlog.get_logger()
+
+
+def _journald(_: Any, method: str, event: Event) -> str:
+    event.pop("level")
+    text = str(event.pop("event"))
+    extra = " ".join(f"{name}={value}" for name, value in event.items())
+    return f"<{PRIORITIES[method]}>{text}{' ' + extra if extra else ''}".replace("\n", " | ")
+
+
+def engine_line(kind: str, line: str) -> str:
+    """One line of the engine in the format `kind`, without a newline."""
+    if kind == "console":
+        return f"  vllm | {line}"
+    level = _level(line)
+    if kind == "journald":
+        return f"<{PRIORITIES[level]}>vllm: {line}"
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    fields = {"event": line, "logger": "vllm", "level": level, "timestamp": stamp}
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _level(line: str) -> str:
+    head = line[:60]
+    if "ERROR" in head or "CRITICAL" in head:
+        return "error"
+    return "warning" if "WARNING" in head else "info"
+
+
+class Echo:
+    """Prints to `stream` from a thread: the engine's lines, and as a file what is written to it.
+
+    `left_out` counts skipped lines.
+    """
+
+    def __init__(self, kind: str, stream: TextIO) -> None:
+        self._kind, self._stream = kind, stream
+        self._lines: deque[tuple[str, str]] = deque()  # format ("": as it is) and text
+        self._part = ""
+        self._more, self._idle = threading.Event(), threading.Event()
+        self._idle.set()
+        self.left_out = 0
+        threading.Thread(target=self._run, name="log-echo", daemon=True).start()
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Take lines of the engine to print; never waits."""
+        self._take(self._kind, lines)
+
+    def write(self, text: str) -> int:
+        """Take the daemon's own text, in one thread; printed line by line."""
+        *lines, self._part = (self._part + text).split("\n")
+        self._take("", lines)
+        return len(text)
+
+    def flush(self) -> None:
+        """What a file has; nothing is waited for."""
+
+    def isatty(self) -> bool:
+        """Whether people read this on a terminal."""
+        return self._stream.isatty()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all is printed; whether it is."""
+        return self._idle.wait(timeout_s)
+
+    def _take(self, kind: str, lines: Sequence[str]) -> None:
+        room = max(ECHO_LINES - len(self._lines), 0)
+        self._idle.clear()
+        self._lines.extend((kind, line) for line in lines[:room])
+        self.left_out += len(lines[room:])
+        self._more.set()
+
+    def _run(self) -> None:
+        while True:
+            self._more.wait()
+            self._more.clear()
+            while self._lines:
+                count = min(len(self._lines), ECHO_BATCH)
+                batch = [
+                    engine_line(kind, line) if kind else line
+                    for kind, line in (self._lines.popleft() for _ in range(count))
+                ]
+                try:
+                    self._stream.write("\n".join(batch) + "\n")
+                    self._stream.flush()
+                except (OSError, ValueError):
+                    self.left_out += count
+            self._idle.set()
+            if self._lines:
+                self._idle.clear()

@@ -1,0 +1,108 @@
+"""The NVIDIA cards, as the driver's NVML shows them; no card where there is no driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.core.inventory import Gpu
+
+MIB = 1 << 20
+VENDORED = "/usr/lib/caovan/vendor"
+"""Where the Debian package keeps pynvml: the distribution has none, or one that is too old."""
+
+
+def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+    """The cards CUDA_VISIBLE_DEVICES leaves visible, by NVML's index."""
+    if VENDORED not in sys.path and os.path.isdir(VENDORED):
+        sys.path.insert(0, VENDORED)
+    try:
+        import pynvml  # noqa: PLC0415  (absent on machines with no card)
+
+        pynvml.nvmlInit()
+    except Exception:  # no library, no driver, driver and library of two versions: no card
+        return ()
+    try:
+        cards = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+    return visible(tuple(card for card in cards if card), environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
+    """CUDA's reading of CUDA_VISIBLE_DEVICES: indices or UUID beginnings, up to the first bad."""
+    if wanted is None:
+        return gpus
+    chosen: list[Gpu] = []
+    for name in (part.strip() for part in wanted.split(",")):
+        found = [g for g in gpus if name == str(g.index) or (name and g.uuid.startswith(name))]
+        if len(found) != 1 or found[0] in chosen:
+            break
+        chosen += found
+    return tuple(chosen)
+
+
+def _gpu(nvml: Any, index: int) -> Gpu | None:
+    def ask(question: str, *arguments: Any) -> Any:
+        """The answer, or None where this card, driver or release of the library has none."""
+        try:
+            answer = getattr(nvml, question)(*arguments)
+        except (nvml.NVMLError, AttributeError):
+            return None
+        return answer.decode() if isinstance(answer, bytes) else answer
+
+    card = ask("nvmlDeviceGetHandleByIndex", index)
+    if card is None:
+        return None
+    memory = ask("nvmlDeviceGetMemoryInfo", card)
+    capability = ask("nvmlDeviceGetCudaComputeCapability", card)
+    if memory is None or capability is None:
+        return None  # a lost card still counts in nvmlDeviceGetCount
+    generation = ask("nvmlDeviceGetCurrPcieLinkGeneration", card)
+    lanes = ask("nvmlDeviceGetCurrPcieLinkWidth", card)
+    cuda = ask("nvmlSystemGetCudaDriverVersion")
+    mig = ask("nvmlDeviceGetMigMode", card)
+    persistence = ask("nvmlDeviceGetPersistenceMode", card)
+    return Gpu(
+        index=index,
+        name=ask("nvmlDeviceGetName", card) or "unknown",
+        compute_capability=(int(capability[0]), int(capability[1])),
+        total_mib=memory.total // MIB,
+        free_mib=memory.free // MIB,
+        uuid=ask("nvmlDeviceGetUUID", card) or "",
+        nvlink=_nvlink_peers(nvml, ask, card),
+        driver=ask("nvmlSystemGetDriverVersion") or "",
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        persistence=None if persistence is None else bool(persistence),
+        pcie=(generation, lanes) if generation and lanes else None,
+        mig=bool(mig and mig[0]),
+        users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
+    )
+
+
+def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, ...]:
+    """Indices of the cards at the other end of active links; a switch counts as no card."""
+    peers: set[int] = set()
+    for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+        if not ask("nvmlDeviceGetNvLinkState", card, link):
+            continue
+        remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", card, link)
+        peer = None if remote is None else ask("nvmlDeviceGetHandleByPciBusId", remote.busId)
+        index = None if peer is None else ask("nvmlDeviceGetIndex", peer)
+        if index is not None:
+            peers.add(index)
+    return tuple(sorted(peers))
+
+
+def _users(processes: Any) -> tuple[tuple[int, str, int], ...]:
+    return tuple((p.pid, _name(p.pid), (p.usedGpuMemory or 0) // MIB) for p in processes)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"

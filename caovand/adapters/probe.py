@@ -1,0 +1,193 @@
+"""Asks an engine's own Python what is installed there, without importing vLLM where that serves.
+
+The versions cost 0.2 s and are asked each time. The flags need vLLM imported (8 s and more), so
+they are kept in a file named by a fingerprint of the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from caovand.core.inventory import EngineInfo
+
+MARK = "caovan-probe:"
+VERSIONS = """
+import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
+
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+def folder(name):
+    spec = importlib.util.find_spec(name)
+    return os.path.dirname(spec.origin) if spec and spec.origin else None
+
+def torch_cuda():
+    place = folder("torch")
+    try:
+        with open(os.path.join(place, "version.py")) as source:
+            found = re.search(r"^cuda[^=]*= *'([^']+)'", source.read(), re.M)
+    except (OSError, TypeError):
+        return None
+    return found and found.group(1)
+
+vllm, ours = folder("vllm"), folder("caovan_vllm_sm75_turbo3")
+print("caovan-probe:" + json.dumps({
+    "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
+    "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
+    "python_version": platform.python_version(),
+    "nvcc": shutil.which("nvcc") or (os.environ.get("CUDA_HOME") and
+            shutil.which("nvcc", path=os.path.join(os.environ["CUDA_HOME"], "bin"))),
+    "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc"),
+    "stamp": [sys.version, vllm, vllm and os.stat(vllm).st_mtime_ns,
+              ours, ours and os.stat(ours).st_mtime_ns, sorted(
+        (e.name, e.value) for e in metadata.entry_points(group="vllm.general_plugins"))],
+}))
+"""
+FLAGS = """
+import json
+import vllm.entrypoints.cli.serve as serve
+parser = serve.make_arg_parser(serve.FlexibleArgumentParser())
+options = [(o, a) for a in parser._actions for o in a.option_strings]
+marked = getattr(serve.FlexibleArgumentParser, "_deprecated", ())
+def registered(module, name):
+    try:
+        manager = getattr(__import__(module, fromlist=[name]), name)
+        return sorted(manager.list_registered())
+    except Exception:
+        return []
+def architectures():
+    try:
+        from vllm.model_executor.models.registry import ModelRegistry
+        return sorted(ModelRegistry.get_supported_archs())
+    except Exception:
+        return []
+def plugin():
+    try:
+        from caovan_vllm_sm75_turbo3 import probe
+        interface, operators = probe.describe_interface()
+        return {"gdn_interface": interface, "operators": operators,
+                "library_problem": probe.describe_library().get("error", "")}
+    except Exception:
+        return {}
+print("caovan-probe:" + json.dumps({**plugin(), "architectures": architectures(),
+    "flags": sorted(o for o, a in options),
+    "deprecated": sorted(o for o, a in options if a in marked or getattr(a, "deprecated", False)
+                         or "is deprecated" in (a.help or "")),
+    "choices": {o: sorted(map(str, a.choices)) for o, a in options if a.choices},
+    "tool_parsers": registered("vllm.tool_parsers", "ToolParserManager"),
+    "reasoning_parsers": registered("vllm.reasoning", "ReasoningParserManager"),
+}))
+"""
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+class EngineMissing(Exception):
+    """There is no usable vLLM behind this Python; says what to do."""
+
+
+def probe_engine(python: str, cache_dir: Path | None, timeout_s: float = 60) -> EngineInfo:
+    """What this Python has of vLLM; the slow answers are kept in `cache_dir` where one is given."""
+    found = _ask(python, VERSIONS, timeout_s)
+    if not found["vllm"] or not found["torch"]:
+        lacking = "vLLM" if not found["vllm"] else "PyTorch"
+        raise EngineMissing(
+            f"cannot use {python} as the engine: {lacking} is not installed in it; "
+            "install an engine with `caovanctl engine install`, or set [engine] python"
+        )
+    more = _flags(python, found.pop("stamp"), found, cache_dir, timeout_s)
+    return EngineInfo(
+        python=python,
+        build="cpu" if _is_cpu(found) else "cuda",
+        flags=frozenset(more["flags"]),
+        deprecated=frozenset(more["deprecated"]),
+        choices=tuple(sorted((k, tuple(v)) for k, v in more["choices"].items())),
+        tool_parsers=frozenset(more["tool_parsers"]),
+        reasoning_parsers=frozenset(more["reasoning_parsers"]),
+        architectures=frozenset(more.get("architectures", ())),
+        gdn_interface=str(more.get("gdn_interface", "")),
+        operators=tuple(more.get("operators", ())),
+        library_problem=str(more.get("library_problem", "")),
+        **found,
+    )
+
+
+def _is_cpu(found: dict[str, Any]) -> bool:
+    return "+cpu" in found["vllm"] or ("+cpu" in found["torch"] and not found["cuda"])
+
+
+def _flags(
+    python: str, stamp: Any, found: dict[str, Any], cache_dir: Path | None, timeout_s: float
+) -> dict[str, Any]:
+    text = json.dumps([FLAGS, os.path.abspath(python), stamp, found], sort_keys=True)
+    name = f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    if cache_dir is not None:
+        try:
+            kept = json.loads((cache_dir / name).read_text())
+        except (OSError, ValueError):
+            pass
+        else:
+            if isinstance(kept, dict) and kept.get("flags"):
+                return kept
+    fresh = _ask(python, FLAGS, timeout_s)
+    if cache_dir is not None:
+        _keep(cache_dir / name, fresh)
+    return fresh
+
+
+def _keep(path: Path, answer: dict[str, Any]) -> None:
+    """Best effort: a cache that cannot be written costs time only."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(answer))
+        part.replace(path)
+    with suppress(OSError):
+        part.unlink(missing_ok=True)
+
+
+def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [python, "-c", script],
+            env={**os.environ, **QUIET},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            cwd="/",
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EngineMissing(
+            f"cannot find the engine's Python: there is no {python}; "
+            "install an engine with `caovanctl engine install`, or set [engine] python"
+        ) from None
+    except OSError as problem:
+        raise EngineMissing(
+            f"cannot run the engine's Python {python}: {problem.strerror}; "
+            "set [engine] python to an executable Python with vLLM in it"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EngineMissing(
+            f"cannot ask {python} what it has: no answer in {timeout_s:g} s; "
+            "look for a slow disk or a busy machine, then try again"
+        ) from None
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            answer: dict[str, Any] = json.loads(line[len(MARK) :])
+            return answer
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    raise EngineMissing(
+        f"cannot use {python} as the engine: {last} (exit status {done.returncode}); "
+        "mend that environment, or install an engine with `caovanctl engine install`"
+    )

@@ -1,0 +1,222 @@
+"""The engine's output, read without ever blocking the engine.
+
+One thread reads the pipe. Lines (split at newlines and carriage returns, colour codes removed)
+go to a bounded ring, to a rotated file and to one callback. The file is written from a thread of
+its own: a disk that is full or hangs loses file lines, which are counted, and nothing else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import re
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+READ_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20
+LONGEST_LINE = 1 << 14
+BEHIND_BYTES = 8 << 20
+F_SETPIPE_SZ = 1031
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ENDS = re.compile(r"[\r\n]+")
+
+
+class Ring:
+    """The latest `size` lines, numbered from 1; safe between the pump's thread and readers."""
+
+    def __init__(self, size: int) -> None:
+        self._lines: deque[str] = deque(maxlen=size)
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def extend(self, lines: Sequence[str]) -> None:
+        """Append lines, the oldest fall out."""
+        with self._lock:
+            self._lines.extend(lines)
+            self._count += len(lines)
+
+    def tail(self, most: int) -> list[str]:
+        """The latest `most` lines, oldest first."""
+        with self._lock:
+            return list(self._lines)[-most:] if most > 0 else []
+
+    def since(self, number: int, most_bytes: int) -> tuple[list[str], int]:
+        """Lines after line `number`, up to `most_bytes` as JSON, and the number of the last.
+
+        At least one where there is one, cut if need be: who asks again must get on. A number not
+        reached yet is of an earlier daemon: everything is new then.
+        """
+        with self._lock:
+            first = self._count - len(self._lines)
+            if number > self._count:
+                number = first
+            rest = list(self._lines)[max(number - first, 0) :]
+            last = max(number, first)
+        lines: list[str] = []
+        for line in rest:
+            size = len(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")) + 1
+            if size > most_bytes:
+                if not lines:
+                    lines.append(line[: most_bytes // 6])  # "\u0000" is the longest escape
+                break
+            most_bytes -= size
+            lines.append(line)
+        return lines, last + len(lines)
+
+    @property
+    def count(self) -> int:
+        """The number of the latest line."""
+        return self._count
+
+
+class RotatedFile:
+    """An append-only log file that keeps `backups` older ones of at most `limit` bytes each.
+
+    Written from a thread of its own, which may be `BEHIND_BYTES` late; `lost_bytes` counts what
+    was not written.
+    """
+
+    def __init__(self, path: Path, limit: int = 16 << 20, backups: int = 4) -> None:
+        self._path, self._limit, self._backups = path, limit, backups
+        self._file: int | None = None
+        self._size = 0
+        self._turn = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._behind = 0
+        self._writer: threading.Thread | None = None
+        self.lost_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append, soon; never waits."""
+        with self._turn:
+            if self._behind + len(data) > BEHIND_BYTES:
+                self.lost_bytes += len(data)
+                return
+            self._waiting.append(data)
+            self._behind += len(data)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._run, name="log-file", daemon=True)
+                self._writer.start()
+            self._turn.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was given is written or lost; whether it is."""
+        with self._turn:
+            return self._turn.wait_for(lambda: not self._behind, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._waiting)
+                data = self._waiting.popleft()
+            lost = len(data) - self._append(data)
+            with self._turn:
+                self.lost_bytes += lost
+                self._behind -= len(data)
+                self._turn.notify_all()
+
+    def _append(self, data: bytes) -> int:
+        """Write `data`; how many bytes of it could be written."""
+        written = 0
+        try:
+            if self._file is None or self._size + len(data) > self._limit:
+                self._open(len(data))
+            assert self._file is not None
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError:
+            pass
+        self._size += written
+        return written
+
+    def _open(self, room: int) -> None:
+        """Open the file, a new one where `room` more bytes would be too many for it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._path.exists() and self._path.stat().st_size + room > self._limit:
+            for number in range(self._backups, 0, -1):
+                newer = self._path if number == 1 else self._numbered(number - 1)
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(newer, self._numbered(number))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o640)
+        self._size = os.fstat(self._file).st_size
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+class Pump:
+    """Reads `descriptor` to its end in a thread of its own; `secrets` never leave it."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        ring: Ring,
+        file: RotatedFile,
+        on_lines: Callable[[Sequence[str]], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self._descriptor, self._ring, self._file = descriptor, ring, file
+        self._on_lines, self._secrets = on_lines, tuple(s for s in secrets if s)
+        # The end of a line that goes on may be the beginning of a secret.
+        self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
+        self._rest = ""
+        self._faulty = False
+        self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the pipe is at its end; whether it is."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        with contextlib.suppress(OSError):
+            while chunk := os.read(self._descriptor, READ_BYTES):
+                self._take(self._rest + decode(chunk))
+        self._take(self._rest + decode(b"", True) + "\n")
+        os.close(self._descriptor)
+        self._file.flush(1.0)
+
+    def _take(self, text: str) -> None:
+        if "\x1b" in text:
+            text = _ANSI.sub("", text)
+        for secret in self._secrets:
+            text = text.replace(secret, "[secret]")
+        *lines, rest = _ENDS.split(text)
+        if len(rest) > LONGEST_LINE + self._keep:
+            cut = len(rest) - self._keep
+            lines.append(rest[:cut])
+            rest = rest[cut:]
+        self._rest = rest
+        self._give([piece for line in lines if line for piece in _pieces(line)])
+
+    def _give(self, lines: Sequence[str]) -> None:
+        if not lines:
+            return
+        self._ring.extend(lines)
+        self._file.write(("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        try:
+            self._on_lines(lines)
+        except Exception:
+            # The engine must not stall on a fault of ours: told once, and reading goes on.
+            if not self._faulty:
+                traceback.print_exc()
+            self._faulty = True
+
+
+def _pieces(line: str) -> Sequence[str]:
+    line = line.replace("\x1b", "")
+    if len(line) <= LONGEST_LINE:
+        return (line,)
+    return [line[i : i + LONGEST_LINE] for i in range(0, len(line), LONGEST_LINE)]

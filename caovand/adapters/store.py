@@ -1,0 +1,64 @@
+"""Small JSON files that must never be half-written, and the lock that makes the daemon single."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+class LockTaken(Exception):
+    """Another process holds the lock; `pid` is what it wrote, 0 where it wrote nothing yet."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self.pid = pid
+        who = f"caovand with pid {pid}" if pid else "another caovand"
+        super().__init__(
+            f"cannot start: {who} already uses {path.parent}; stop it first, or set"
+            " RUNTIME_DIRECTORY, STATE_DIRECTORY and LOGS_DIRECTORY to folders of its own"
+        )
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Replace `path` by `document` as a whole; OSError leaves the old file as it was."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """The document in `path`, None where there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def take_lock(path: Path) -> int:
+    """Lock `path` for this process's life and write its pid there; the descriptor keeps it.
+
+    Raises LockTaken where another process has it.
+    """
+    # For us alone: whoever may open a file may also lock it, and keep the daemon from starting.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise LockTaken(path, int(text) if text.isdigit() else 0) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

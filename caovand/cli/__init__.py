@@ -1,0 +1,1 @@
+"""The commands people type: caovanctl (one verb a file), caovan-vllm-serve, the doctor."""

@@ -1,0 +1,41 @@
+"""`caovanctl check-config`: the daemon's own check of a file, with no daemon."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import config_file
+from caovand.cli.client import Exit
+from caovand.core.config import ConfigError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "check-config",
+        help="check a configuration file",
+        description="Check a configuration file as the daemon would. Exit status 1 if it is bad.",
+        epilog="example: caovanctl check-config ./caovan.toml",
+    )
+    parser.add_argument("file", nargs="?", type=Path, default=Path("/etc/caovan.toml"))
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """check-config."""
+    findings: tuple[str, ...] = ()
+    try:
+        config = config_file.load(args.file)
+        if config.server.api_key_file:
+            config_file.read_secret(config.server.api_key_file)
+    except ConfigError as problem:
+        findings = problem.findings
+    if args.json:
+        print(json.dumps({"file": str(args.file), "ok": not findings, "findings": findings}))
+    else:
+        print("\n".join(findings) or f"{args.file}: valid")
+    return Exit.FAILED if findings else Exit.DONE

@@ -1,0 +1,212 @@
+"""`caovanctl doctor` = `caovan-sm75-doctor`: what would stop the engine here, and what mends it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import pwd
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from caovand.adapters import model_folder, ports, processes
+from caovand.adapters.directories import directories
+from caovand.cli.client import Exit, Problem
+from caovand.cli.plan import make, remembered_mode
+from caovand.cli.survey import Machine, configuration, look, running
+from caovand.core.checkup import Facts, Finding, checkup
+from caovand.core.config import Config
+from caovand.core.inventory import Inventory, ModelCard
+from caovand.inspection import wants_no_weights
+
+SERVICE_USER = "caovan"
+COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what would stop the engine here, and what mends it",
+        description="Check system, driver, GPUs, engine, plugin, model, memory, port and caches."
+        " Exit status 1 if anything fails.",
+        epilog="example: caovanctl doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
+    )
+    _add_options(parser)
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="[MODEL] [vLLM flags]", help="what would be run"
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument("--inventory", type=Path, metavar="FILE", help="a saved inventory")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `caovan-sm75-doctor`."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(
+        prog="caovan-sm75-doctor",
+        usage="%(prog)s [--config FILE] [--inventory FILE] [--json] [MODEL] [vLLM flags]",
+        description="Checks a machine for vLLM on Turing cards (and others).",
+        allow_abbrev=False,
+    )
+    _add_options(parser)
+    args, rest = parser.parse_known_args(words)
+    args.words, args.runtime = rest, None
+    try:
+        return run(args)
+    except Problem as problem:
+        print(f"caovan-sm75-doctor: {problem}", file=sys.stderr)
+        return int(problem.status)
+
+
+def run(args: argparse.Namespace) -> int:
+    """doctor."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_options(own)
+    own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
+    options, words = own.parse_known_args(args.words)
+    model, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
+    config = configuration(options.config, model)
+    extra = (*config.engine.extra_args, *flags)
+    config = replace(config, engine=replace(config.engine, extra_args=extra))
+    status = {} if options.inventory else running(args.runtime)
+    machine = look(config, options.inventory, status.get("engine_pid"))
+    facts = gather(config, machine, options.inventory, daemon=bool(status))
+    found = checkup(facts)
+    if options.json:
+        print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
+    else:
+        _show(found)
+    return Exit.DONE if _ok(found) else Exit.FAILED
+
+
+def _ok(found: tuple[Finding, ...]) -> bool:
+    return all(finding.verdict != "FAIL" for finding in found)
+
+
+def _show(found: tuple[Finding, ...]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            group = finding.group
+            console.print(Text(group, style="bold"))
+        line = Text("  ").append(finding.verdict, style=COLOURS[finding.verdict])
+        console.print(line.append(f"  {finding.text}"))
+        if finding.remedy and finding.verdict != "PASS":
+            console.print(Text(f"        mend it: {finding.remedy}", style="dim"))
+
+
+def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool) -> Facts:
+    """Look at everything the checks need; a daemon that runs owns its port and its processes."""
+    model, model_problem = _model(config)
+    own = daemon or saved is not None
+    cache = directories(os.environ, os.getuid()).cache
+    facts = Facts(
+        gpus=machine.gpus,
+        host=machine.host,
+        engine=machine.engine,
+        engine_problem=machine.engine_problem,
+        model=model,
+        model_problem=model_problem,
+        memory=None,
+        plan_problem="",
+        plan_warnings=(),
+        port=config.server.port,
+        listeners=() if own else tuple(map(str, ports.listeners(config.server.port))),
+        leftovers=() if own else _leftovers(),
+        python_version="" if saved else platform.python_version(),
+        wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
+        wants_plugin=config.engine.plugin,
+        unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
+        service_user=SERVICE_USER,
+        cache_dir=str(cache),
+        cache_writable=_writable(cache),
+    )
+    if machine.engine is None or model is None:
+        return facts
+    inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
+    try:
+        found = make(config, inventory, remembered_mode(saved))
+    except Problem as problem:
+        return replace(facts, plan_problem=problem.message)
+    port = found.plan.value("port")
+    if port != facts.port and isinstance(port, int):
+        taken = () if own else tuple(map(str, ports.listeners(port)))
+        facts = replace(facts, port=port, listeners=taken)
+    return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
+
+
+def _model(config: Config) -> tuple[ModelCard | None, str]:
+    if not config.model.path:
+        return None, ""
+    try:
+        weights = not wants_no_weights(config)
+        return model_folder.read_model(config.model.path, weights=weights), ""
+    except model_folder.ModelProblem as problem:
+        return None, str(problem)
+
+
+def _leftovers() -> tuple[tuple[int, str], ...]:
+    """vLLM's processes whose parent is gone: no `vllm serve` holds them any more."""
+    table = {process.pid: process for process in processes.every()}
+    return tuple(
+        (process.pid, process.name)
+        for process in table.values()
+        if process.name.startswith("VLLM::") and not process.zombie and orphan(process, table)
+    )
+
+
+def orphan(process: processes.Process, table: dict[int, processes.Process]) -> bool:
+    """Whether no process outside vLLM's own holds this one any more."""
+    parent = table.get(process.parent)
+    while parent is not None and parent.name.startswith("VLLM::"):
+        process, parent = parent, table.get(parent.parent)
+    return parent is None or parent.pid == 1 or parent.session != process.session
+
+
+def _unreadable(folder: Path) -> str:
+    """The first place the service's user may not enter or read; empty where it may, or is none."""
+    try:
+        user = pwd.getpwnam(SERVICE_USER)
+        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
+        for place in (*reversed(folder.parents), folder):
+            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
+                return str(place)
+        for file in folder.iterdir():
+            if not _may(file, stat.S_IROTH, user.pw_uid, groups):
+                return str(file)
+    except (KeyError, OSError):
+        return ""
+    return ""
+
+
+def _may(path: Path, bit: int, uid: int, groups: set[int]) -> bool:
+    """Whether a user has the right that `bit` is for others."""
+    seen = path.stat()
+    if seen.st_uid == uid:
+        return bool(seen.st_mode & bit << 6)
+    return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
+
+
+def _writable(folder: Path) -> bool:
+    """Whether this folder can be written, or made."""
+    place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    return os.access(place, os.W_OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""`caovanctl explain LOGFILE`: what a vLLM log says went wrong, and what to do; needs no daemon."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.cli.client import Exit, Problem
+from caovand.engines.vllm.explain import Explanation, explain
+
+# Figures for people, in this order, with what they are.
+SHOWN = (
+    ("architecture", "architecture", ""),
+    ("max_model_len", "context", "tokens"),
+    ("weights_gib", "weights on each GPU", "GiB"),
+    ("kv_gib", "KV cache on each GPU", "GiB"),
+    ("kv_tokens", "KV cache", "tokens"),
+    ("concurrency", "requests of full length at once", ""),
+    ("graph_gib", "CUDA graphs", "GiB"),
+    ("attention_backend", "attention backend", ""),
+    ("gdn_backend", "GDN prefill", ""),
+    ("checkpoint_gib", "checkpoint on disk", "GiB"),
+    ("available_ram_gib", "free host memory while loading", "GiB"),
+    ("generation_tps", "generation", "tokens/s"),
+    ("acceptance_length", "tokens accepted a step", ""),
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="what a vLLM log tells: phases, memory, the failure and its remedy",
+        description="Read a vLLM log, of any supervisor or none, and say what happened.",
+        epilog="example: journalctl -u vllm | caovanctl explain -",
+    )
+    parser.add_argument("logfile", help="log file to read; - reads standard input")
+    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain the log that `args` names."""
+    try:
+        raw = sys.stdin.buffer.read() if args.logfile == "-" else Path(args.logfile).read_bytes()
+    except OSError as problem:
+        message = f"cannot read {args.logfile}: {problem.strerror}"
+        raise Problem(Exit.FAILED, message, "name a log file, or - for standard input") from None
+    explanation = explain(raw.decode("utf-8", errors="replace"))
+    if args.json:
+        print(json.dumps(as_json(explanation), indent=2, default=str))
+    else:
+        print("\n".join(page(explanation)))
+    return Exit.DONE
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """The explanation for programs; absent things are null or empty."""
+    finding = explanation.finding
+    return {
+        "engine_version": explanation.engine_version,
+        "phases": [{"phase": p.phase, "seconds": p.seconds} for p in explanation.phases],
+        "reached": explanation.reached,
+        "failure": finding.failure if finding else None,
+        "signature": finding.signature if finding else None,
+        "line": finding.line if finding else None,
+        "text": finding.text if finding else None,
+        "captures": dict(finding.captures) if finding else {},
+        "advice": list(explanation.advice),
+        "figures": dict(explanation.figures),
+        "configured": dict(explanation.configured),
+        "harmless": dict(explanation.harmless),
+    }
+
+
+def page(explanation: Explanation) -> Iterator[str]:
+    """The explanation for people, line by line."""
+    version = explanation.engine_version
+    model = explanation.figures.get("model")
+    yield f"vLLM {version or '(version not in the log)'}{f', model {model}' if model else ''}"
+    finding = explanation.finding
+    if finding:
+        where = "while serving" if finding.phase == "serving" else f"in phase {finding.phase}"
+        yield f"{finding.failure} {where}"
+        yield f"  line {finding.line}: {finding.text}"
+    elif explanation.reached == "serving":
+        yield "no failure: it served"
+    else:
+        yield f"no failure known: the log ends in phase {explanation.reached}"
+    if explanation.advice:
+        yield ""
+        yield "What to do"
+        yield from (f"  {number}. {text}" for number, text in enumerate(explanation.advice, 1))
+    yield from _table("Phases", {p.phase: _seconds(p.seconds) for p in explanation.phases})
+    yield from _table("Figures", _figures(explanation))
+    yield from _table("Configured", {k: str(v) for k, v in explanation.configured.items()})
+    yield from _table(
+        "Harmless, though they look alarming",
+        {name.split(".", 1)[1]: f"{count} x" for name, count in explanation.harmless.items()},
+    )
+
+
+def _figures(explanation: Explanation) -> dict[str, str]:
+    rows = ((label, unit, explanation.figures.get(name)) for name, label, unit in SHOWN)
+    return {label: f"{v:,} {unit}".rstrip() if not isinstance(v, str) else v
+            for label, unit, v in rows if v is not None}  # fmt: skip
+
+
+def _table(title: str, rows: Mapping[str, str]) -> Iterator[str]:
+    if not rows:
+        return
+    width = max(len(name) for name in rows)
+    yield ""
+    yield title
+    yield from (f"  {name:<{width}}  {value}" for name, value in rows.items())
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.0f} s"

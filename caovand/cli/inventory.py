@@ -1,0 +1,78 @@
+"""`caovanctl inventory`: what is there, and what a plan on another machine can be made from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from caovand.cli.client import Exit
+from caovand.cli.survey import Machine, configuration, look
+from caovand.core import inventory_file
+from caovand.core.inventory import Gpu
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "inventory",
+        help="cards, host and engine",
+        description="Show the cards, the host and the engine that a plan is made from.",
+        epilog="example: caovanctl inventory --json > machine.json;"
+        " caovanctl plan MODEL --inventory machine.json",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument("--inventory", type=Path, metavar="FILE", help="show a saved one")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """inventory."""
+    machine = look(configuration(args.config), args.inventory)
+    if args.json:
+        print(json.dumps(inventory_file.render(machine.gpus, machine.host, machine.engine)))
+        return Exit.DONE
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
+    for line in _lines(machine):
+        console.print(line)
+    return Exit.DONE
+
+
+def _cards(gpus: tuple[Gpu, ...]) -> Table:
+    table = Table("GPU", "name", "SM", "MiB free", "of", "link", "used by")
+    for gpu in gpus:
+        link = f"PCIe {gpu.pcie[0]} x{gpu.pcie[1]}" if gpu.pcie else ""
+        link += "".join(f" NVLink:{peer}" for peer in gpu.nvlink)
+        users = ", ".join(f"{name} ({pid}) {mib} MiB" for pid, name, mib in gpu.users)
+        capability = "{}{}".format(*gpu.compute_capability)
+        name = gpu.name + (" MIG" if gpu.mig else "")
+        table.add_row(
+            str(gpu.index), name, capability, str(gpu.free_mib), str(gpu.total_mib), link, users
+        )
+    return table
+
+
+def _lines(machine: Machine) -> Iterator[str]:
+    host, engine = machine.host, machine.engine
+    if machine.gpus and machine.gpus[0].driver:
+        yield f"driver  {machine.gpus[0].driver}, CUDA up to {machine.gpus[0].cuda}"
+    yield (
+        f"host    {host.ram_mib} MiB RAM, {host.available_mib} available, {host.swap_mib} swap,"
+        f" {host.shm_mib} /dev/shm, {host.cpus} cores{', WSL' if host.wsl else ''}"
+    )
+    if engine is None:
+        yield f"engine  {machine.engine_problem}"
+        return
+    parts = [f"vLLM {engine.vllm} ({engine.build})", f"torch {engine.torch}"]
+    parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
+    parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []
+    parts += [f"plugin {engine.plugin}"] if engine.plugin else []
+    yield f"engine  {', '.join(parts)}"
+    yield f"        {engine.python} (Python {engine.python_version or '?'})"

@@ -1,0 +1,151 @@
+"""`caovanctl plan`: the command line that would run, why each part, and whether it fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.directories import directories
+from caovand.cli.client import Exit, Problem
+from caovand.cli.survey import configuration, look, running
+from caovand.core.config import MODES, Config, Mode
+from caovand.core.flags import shown_value
+from caovand.core.forecast import forecast, gpus_of
+from caovand.core.inventory import Inventory
+from caovand.core.memory import MemoryEstimate
+from caovand.core.plan import Plan
+from caovand.core.policy import Unplannable, make_plan
+from caovand.core.report import describe
+from caovand.engines.vllm.command import Command, build, shown
+
+BAR = 60
+COLOURS = {
+    "weights": "blue", "context": "magenta", "activations": "yellow", "graphs": "cyan",
+    "kv": "green", "others": "red", "free": "bright_black",
+}  # fmt: skip
+ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, its command, and its forecast."""
+
+    plan: Plan
+    command: Command
+    memory: MemoryEstimate | None
+    inventory: Inventory
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="the command line that would run, with reasons and memory forecast",
+        description="Show what the daemon would start here: every setting with its reason, and"
+        " whether the model fits. Needs no daemon. Exit status 1 where there is no plan.",
+        epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="instead of [model] path")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--inventory", type=Path, metavar="FILE", help="a saved inventory instead of this machine"
+    )
+    parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had said it")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """plan."""
+    daemon = {} if args.inventory else running(args.runtime)
+    path, mode = args.config, args.mode or remembered_mode(args.inventory)
+    if daemon and path is None:
+        # What runs is what is asked about: its file, and the mode chosen there.
+        path, mode = Path(daemon["daemon"]["config"]), args.mode or daemon["mode"]
+    config = configuration(path, args.model)
+    machine = look(config, args.inventory, daemon.get("engine_pid")).with_model(config)
+    found = make(config, machine, mode)
+    if args.json:
+        print(json.dumps(as_json(found)))
+    else:
+        show(found, Console(highlight=False, soft_wrap=True))
+    return Exit.DONE
+
+
+def remembered_mode(saved: Path | None) -> Mode | None:
+    """What `caovanctl mode` chose on this machine; it says nothing of another one."""
+    if saved is not None:
+        return None
+    return ModeMemory(directories(os.environ, os.getuid()).state / "mode.json").mode
+
+
+def make(config: Config, machine: Inventory, mode: Mode | None) -> Planned:
+    """The plan as the daemon would make it; Problem where there is none."""
+    try:
+        plan = make_plan(config, machine, mode=mode, auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"))
+    except Unplannable as problem:
+        raise Problem(Exit.FAILED, str(problem)) from None
+    cache = directories(os.environ, os.getuid()).cache
+    command = build(plan, machine.engine, cache)
+    return Planned(plan, command, forecast(plan, machine), machine)
+
+
+def as_json(found: Planned) -> dict[str, Any]:
+    """The document `--json` prints; secrets hidden."""
+    return describe(found.plan, shown(found.command), found.command.env, found.memory)
+
+
+def show(found: Planned, console: Console) -> None:
+    """The plan for people."""
+    table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
+    settings = {**found.plan.settings, **found.plan.env}
+    for name, setting in settings.items():
+        value = shown_value(name, setting.value) if name in found.plan.env else setting.value
+        text = (
+            "-" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
+        )
+        style = ORIGINS.get(setting.origin, "") if value is not None else "dim"
+        table.add_row(Text(name, style), Text(text, style), setting.origin, Text(setting.reason))
+    console.print(table, soft_wrap=False)
+    console.print()
+    console.print(Text(shlex.join(shown(found.command)), style="bold"))
+    if found.memory is not None:
+        console.print()
+        show_memory(found, found.memory, console)
+    for warning in found.plan.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+
+
+def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
+    """The forecast: a bar a card, what fits, and what would make it fit."""
+    for gpu in gpus_of(found.plan, found.inventory):
+        bar = Text(f"GPU {gpu.index}  ")
+        total = max(gpu.total_mib, 1)
+        for name, size in memory.parts:
+            bar.append("█" * round(size / total * BAR), style=COLOURS[name])
+        console.print(bar.append(f"  {gpu.total_mib / 1024:.1f} GiB"))
+    legend = Text("       ")
+    for name, size in memory.parts:
+        if round(size):
+            legend.append(f"█ {name} {size / 1024:.2f}  ", style=COLOURS[name])
+    console.print(legend.append("GiB"))
+    verdict = Text("fits: ", style="green") if memory.fits else Text("does not fit: ", style="red")
+    verdict.append(
+        f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens;"
+        f" one whole request needs {memory.needed_mib / 1024:.2f} GiB;"
+        f" the longest context is {memory.max_model_len}",
+        style="default",
+    )
+    console.print(verdict)
+    for text in memory.advice:
+        console.print(f"  would help: {text}")

@@ -1,0 +1,213 @@
+"""`caovan-vllm-serve MODEL [vLLM flags]`: what people type as `vllm serve`, planned and supervised.
+
+The flags given are verbatim and win; everything else is planned. The daemon then runs in the
+foreground with sockets of its own, named by the port, so that it meets no other. With --exec
+there is no supervision: the process becomes vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+import caovand
+from caovand.adapters.directories import directories
+from caovand.cli.client import Exit, Problem
+from caovand.cli.plan import Planned, make, show
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
+from caovand.core import flags
+from caovand.core.config import Config, EngineSection, ModelSection, ServerSection, render
+from caovand.inspection import Wishes
+
+HOME = Path(caovand.__file__).parent.parent
+"""The folder that this very caovand lies in."""
+EVERYWHERE = "0.0.0.0"
+"""Where `vllm serve` listens unless told otherwise."""
+KEY_VARIABLES = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
+DESCRIPTION = (
+    "Serve a model with vLLM: flags you give win, what you leave out is planned for this machine."
+)
+EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --max-model-len 131072"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for; `secrets` by the variable that carries them."""
+
+    config: Config
+    secrets: Mapping[str, str]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb."""
+    parser = subparsers.add_parser(
+        "serve", help="plan and supervise a `vllm serve`", description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="MODEL [vLLM flags]")
+    parser.set_defaults(run=run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `caovan-vllm-serve`."""
+    parser = argparse.ArgumentParser(
+        prog="caovan-vllm-serve",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
+    args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
+    args.words = rest
+    try:
+        return run(args)
+    except Problem as problem:
+        print(f"caovan-vllm-serve: {problem}", file=sys.stderr)
+        return int(problem.status)
+
+
+def run(args: argparse.Namespace) -> int:
+    """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
+    words = [word for word in args.words if word != "--exec"]
+    engine = _engine()
+    machine = look(Config(engine=engine))
+    order = read(words, engine, machine.engine.flags if machine.engine else ())
+    found = make(order.config, machine.with_model(order.config), None)
+    console = Console(highlight=False, soft_wrap=True, stderr=True)
+    show(found, console)
+    if args.exec or "--exec" in args.words:
+        become_engine(found, order)
+    become_daemon(order, found, console)
+    return Exit.FAILED
+
+
+def read(
+    words: Sequence[str], engine: EngineSection | None = None, known: Iterable[str] = ()
+) -> Order:
+    """The configuration these words amount to; Problem where they name no model."""
+    found = flags.read(words, known)
+    model, rest = _model(found)
+    given = flags.values(rest)
+    port = given.get("port", ServerSection().port)
+    if not isinstance(port, int) or not 0 < port < 65536:
+        raise Problem(Exit.USAGE, f"cannot use port {port}: it is no number from 1 to 65535")
+    secrets = {
+        variable: str(given[name]) for name, variable in KEY_VARIABLES.items() if name in given
+    }
+    kept = tuple(word for flag in rest if flag.name not in KEY_VARIABLES for word in flag.words)
+    config = Config(
+        model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
+        server=ServerSection(host=str(given.get("host", EVERYWHERE)), port=port),
+        engine=replace(engine or EngineSection(), extra_args=kept),
+    )
+    return Order(config, secrets)
+
+
+def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:
+    """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
+    for name in ("", "model"):
+        for flag in found:
+            if flag.name == name:
+                return str(flag.value), tuple(other for other in found if other is not flag)
+    raise Problem(
+        Exit.USAGE,
+        "cannot tell which model to serve: none is named",
+        "caovan-vllm-serve MODEL [vLLM flags]",
+    )
+
+
+def _engine() -> EngineSection:
+    """The engine of the system's configuration, the installed one, or that of `vllm` on PATH."""
+    engine = EngineSection()
+    with suppress(Problem):
+        if SYSTEM_CONFIG.exists():
+            typed = configuration(SYSTEM_CONFIG).engine
+            engine = EngineSection(python=typed.python, gpus=typed.gpus, plugin=typed.plugin)
+    if Path(Wishes(Config(engine=engine), None, os.environ).python).exists():
+        return engine
+    script = shutil.which("vllm")
+    return replace(engine, python=_interpreter(Path(script)) if script else None)
+
+
+def _interpreter(script: Path) -> str | None:
+    """The Python that a script's first line names."""
+    with suppress(OSError, UnicodeDecodeError), script.open("rb") as file:
+        line = file.readline(512).decode().strip()
+        if line.startswith("#!/") and " " not in line:
+            return line[2:]
+    return None
+
+
+def become_engine(found: Planned, order: Order) -> None:
+    """Replace this process with vLLM."""
+    if found.command.unlimited_stack:
+        hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+        resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+    sys.stderr.flush()
+    argv = found.command.argv
+    os.execve(argv[0], argv, {**os.environ, **found.command.env, **order.secrets})
+
+
+def become_daemon(order: Order, found: Planned, console: Console) -> None:
+    """Replace this process with the daemon, on a configuration file and folders of its own."""
+    places = directories(os.environ, os.getuid())
+    name = f"serve-{found.plan.value('port')}"
+    runtime, state, logs = (d / name for d in (places.runtime, places.state, places.logs))
+    try:
+        path = write_config(state, order)
+    except OSError as problem:
+        raise Problem(
+            Exit.FAILED,
+            f"cannot write {state}: {problem.strerror}",
+            "set STATE_DIRECTORY to a folder you may write, or use --exec",
+        ) from None
+    console.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
+    env = {
+        **os.environ,
+        "RUNTIME_DIRECTORY": str(runtime),
+        "STATE_DIRECTORY": str(state),
+        "LOGS_DIRECTORY": str(logs),
+        "CACHE_DIRECTORY": str(places.cache),
+        **{name: value for name, value in order.secrets.items() if name != "VLLM_API_KEY"},
+    }
+    sys.stderr.flush()
+    # Not `-m`: that would look for modules in the current folder first, which may be anybody's.
+    code = (
+        f"import runpy, sys; sys.path[0] = {str(HOME)!r}; "
+        "runpy.run_module('caovand', run_name='__main__', alter_sys=True)"
+    )
+    os.execve(sys.executable, [sys.executable, "-c", code, "--config", str(path)], env)
+
+
+def write_config(state: Path, order: Order) -> Path:
+    """The configuration as a file for the daemon, the key beside it; both for us alone."""
+    state.mkdir(parents=True, exist_ok=True)
+    config, key = order.config, order.secrets.get("VLLM_API_KEY")
+    if key is not None:
+        _write_private(state / "api-key", key)
+        config = replace(config, server=replace(config.server, api_key_file=str(state / "api-key")))
+    _write_private(state / "caovan.toml", render(config))
+    return state / "caovan.toml"
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""What the offline verbs look at: configuration, machine, engine and model, with no daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import config_file, host, model_folder, nvml, probe, processes
+from caovand.adapters.directories import directories
+from caovand.cli.client import Client, Exit, Problem, runtime_directory
+from caovand.core import inventory_file
+from caovand.core.config import Config, ConfigError
+from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
+from caovand.inspection import Wishes, wants_no_weights
+
+SYSTEM_CONFIG = Path("/etc/caovan.toml")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cards, host and engine; `engine_problem` says why there is no engine."""
+
+    gpus: tuple[Gpu, ...]
+    host: Host
+    engine: EngineInfo | None
+    engine_problem: str = ""
+
+    def with_model(self, config: Config) -> Inventory:
+        """Everything a plan is made from; Problem where engine or model is missing."""
+        if self.engine is None:
+            raise Problem(Exit.FAILED, self.engine_problem)
+        dummy = wants_no_weights(config)
+        try:
+            model = model_folder.read_model(config.model.path, weights=not dummy)
+        except model_folder.ModelProblem as problem:
+            raise Problem(Exit.FAILED, str(problem)) from None
+        return Inventory(self.gpus, self.host, self.engine, model)
+
+
+def configuration(path: Path | None, model: str | None = None) -> Config:
+    """The file's configuration (the system's where none is named), with this model."""
+    if path is None and not SYSTEM_CONFIG.exists():
+        config = Config()
+    else:
+        try:
+            config = config_file.load(path or SYSTEM_CONFIG)
+        except ConfigError as problem:
+            raise Problem(Exit.FAILED, str(problem)) from None
+    if model is None:
+        return config
+    return replace(config, model=replace(config.model, path=model))
+
+
+def look(config: Config, saved: Path | None = None, engine_pid: int | None = None) -> Machine:
+    """This machine, or the one in a saved inventory; an engine it does not name is looked for.
+
+    The memory of the daemon's own engine counts as free: a plan is for its successor.
+    """
+    if saved is not None:
+        gpus, seen, engine = read_saved(saved)
+        if engine is not None:
+            return Machine(gpus, seen, engine)
+        return replace(_engine(config), gpus=gpus, host=seen)
+    found = _engine(config)
+    own = engine_processes(engine_pid) if engine_pid else frozenset()
+    return replace(found, gpus=reclaimed(found.gpus, own))
+
+
+def engine_processes(first: int) -> frozenset[int]:
+    """The processes of the session that the engine's first process leads."""
+    return frozenset(p.pid for p in processes.every() if first in (p.session, p.pid))
+
+
+def running(runtime: Path | None) -> dict[str, Any]:
+    """The status of a running daemon that has an engine, else nothing."""
+    try:
+        with Client(runtime_directory(runtime)) as client:
+            answer = dict(client.ask("status", answer_s=1.0))
+    except Problem:
+        return {}
+    return answer if answer.get("engine_pid") else {}
+
+
+def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
+    """A saved inventory; Problem where it is none."""
+    remedy = "make one with `caovanctl inventory --json > FILE`"
+    try:
+        return inventory_file.parse(json.loads(path.read_bytes()))
+    except OSError as problem:
+        raise Problem(Exit.FAILED, f"cannot read {path}: {problem.strerror}; {remedy}") from None
+    except (ValueError, RecursionError) as problem:
+        raise Problem(Exit.FAILED, f"cannot read {path}: no JSON: {problem}; {remedy}") from None
+    except inventory_file.BadInventory as problem:
+        raise Problem(Exit.FAILED, f"cannot use {path}: {problem}; {remedy}") from None
+
+
+def _engine(config: Config) -> Machine:
+    cache = directories(os.environ, os.getuid()).cache
+    gpus, seen = nvml.read_gpus(), host.read_host(cache)
+    try:
+        engine = probe.probe_engine(Wishes(config, None, os.environ).python, cache)
+    except probe.EngineMissing as problem:
+        return Machine(gpus, seen, None, str(problem))
+    return Machine(gpus, seen, engine)

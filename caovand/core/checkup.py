@@ -1,0 +1,315 @@
+"""What the doctor looks for: each check is a function from facts to findings.
+
+A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
+WARN what costs speed or will bite later; both carry the command or the key that mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
+from caovand.core.memory import MemoryEstimate
+from caovand.core.turing import FIRST_WITHOUT_FLASHINFER, flashinfer_refusal, version_numbers
+
+Verdict = Literal["PASS", "WARN", "FAIL"]
+OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
+OLDEST_CAPABILITY = (7, 5)
+SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
+DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
+"""The oldest driver for each CUDA, by NVIDIA's compatibility table."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report; `remedy` is empty where nothing has to be done."""
+
+    group: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the checks look at; what could not be found out is a problem in words.
+
+    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port,
+    `plan_problem` why there is no plan.
+    """
+
+    gpus: tuple[Gpu, ...]
+    host: Host
+    engine: EngineInfo | None
+    engine_problem: str
+    model: ModelCard | None
+    model_problem: str
+    memory: MemoryEstimate | None
+    plan_problem: str
+    plan_warnings: tuple[str, ...]
+    port: int
+    listeners: tuple[str, ...]
+    leftovers: tuple[tuple[int, str], ...]
+    python_version: str
+    wants_gpu: bool
+    wants_plugin: bool
+    unreadable: str = ""
+    service_user: str = ""
+    cache_dir: str = ""
+    cache_writable: bool = True
+
+
+def checkup(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding, in the order of CHECKS."""
+    return tuple(finding for check in CHECKS for finding in check(facts))
+
+
+def _turing(facts: Facts) -> bool:
+    return any(gpu.compute_capability == OLDEST_CAPABILITY for gpu in facts.gpus)
+
+
+def python_release(facts: Facts) -> Iterator[Finding]:
+    """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
+    engine = facts.engine.python_version if facts.engine else ""
+    for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
+        if version == "3.10.0":
+            text = f"{whose} Python is 3.10.0, whose bytecode tools are broken"
+            yield Finding("system", "FAIL", text, "install Python 3.10.1 or newer and use that")
+        elif version:
+            yield Finding("system", "PASS", f"{whose} Python is {version}")
+
+
+def wsl(facts: Facts) -> Iterator[Finding]:
+    if facts.host.wsl:
+        text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
+        yield Finding("system", "WARN", text, "use one card, or Linux on the metal")
+
+
+def shared_memory(facts: Facts) -> Iterator[Finding]:
+    size = facts.host.shm_mib
+    if size < SMALL_SHM_MIB:
+        text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
+        verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
+        mend = "mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        yield Finding("system", verdict, text, mend)
+    else:
+        yield Finding("system", "PASS", f"/dev/shm has {size} MiB")
+
+
+def open_files(facts: Facts) -> Iterator[Finding]:
+    if 0 < facts.host.open_files < FEW_FILES:
+        text = f"only {facts.host.open_files} files may be open; each connection takes one"
+        yield Finding("system", "WARN", text, "ulimit -n 65536, or LimitNOFILE=65536 in the unit")
+
+
+def driver(facts: Facts) -> Iterator[Finding]:
+    """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
+    wanted = facts.engine.cuda if facts.engine else None
+    if not facts.gpus or not facts.gpus[0].driver:
+        return
+    has, name = facts.gpus[0].cuda, facts.gpus[0].driver
+    if wanted and version_numbers(has)[:1] < version_numbers(wanted)[:1]:
+        need = DRIVER_OF_CUDA.get(version_numbers(wanted)[0], "a newer one")
+        text = f"driver {name} is made for CUDA {has}, the engine for CUDA {wanted}"
+        mend = f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot"
+        yield Finding("driver", "FAIL", text, mend)
+    else:
+        yield Finding("driver", "PASS", f"driver {name} serves CUDA {has}")
+
+
+def cards(facts: Facts) -> Iterator[Finding]:
+    if not facts.gpus:
+        if facts.wants_gpu:
+            text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
+            mend = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
+            yield Finding("GPUs", "FAIL", text, mend)
+        return
+    for gpu in facts.gpus:
+        major, minor = gpu.compute_capability
+        name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
+        if gpu.compute_capability < OLDEST_CAPABILITY:
+            text = f"{name} is older than vLLM supports (SM75)"
+            yield Finding("GPUs", "FAIL", text, "leave it out: [engine] gpus")
+        elif gpu.mig:
+            text = f"{name} is partitioned (MIG); each part counts as a small card"
+            yield Finding("GPUs", "WARN", text, f"sudo nvidia-smi -i {gpu.index} -mig 0")
+        else:
+            yield Finding("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
+    if any(gpu.persistence is False for gpu in facts.gpus):
+        text = "persistence mode is off: the driver unloads between starts, which takes seconds"
+        yield Finding("GPUs", "WARN", text, "sudo systemctl enable --now nvidia-persistenced")
+
+
+def leftovers(facts: Facts) -> Iterator[Finding]:
+    """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
+    if facts.leftovers:
+        pids = " ".join(str(pid) for pid, _ in facts.leftovers)
+        names = ", ".join(sorted({name for _, name in facts.leftovers}))
+        text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
+        yield Finding("GPUs", "FAIL", text, f"kill -9 {pids}")
+
+
+def foreign_memory(facts: Facts) -> Iterator[Finding]:
+    known = {pid for pid, _ in facts.leftovers}
+    for gpu in facts.gpus:
+        others = [user for user in gpu.users if user[0] not in known and user[2] > 256]
+        for pid, name, mib in others:
+            text = f"GPU {gpu.index}: {name} (pid {pid}) holds {mib} MiB"
+            yield Finding("GPUs", "WARN", text, f"stop it if it is not needed: kill {pid}")
+
+
+def engine(facts: Facts) -> Iterator[Finding]:
+    found = facts.engine
+    if found is None:
+        text, _, mend = facts.engine_problem.partition("; ")
+        yield Finding("engine", "FAIL", text, mend)
+        return
+    if OLDEST_VLLM <= found.version[:2] <= NEWEST_VLLM:
+        yield Finding("engine", "PASS", f"vLLM {found.vllm} ({found.build}), torch {found.torch}")
+    else:
+        text = f"vLLM {found.vllm} is outside what caovan was tested with (0.21 to 0.33)"
+        yield Finding("engine", "WARN", text, "caovanctl engine install 0.21.0")
+    if found.build == "cuda" and not found.compiler and found.python_version:
+        text = "there is no C compiler: Triton cannot build its launchers"
+        yield Finding("engine", "FAIL", text, "sudo apt install gcc")
+
+
+def flashinfer(facts: Facts) -> Iterator[Finding]:
+    """Without it attention falls to Triton: slower, and with a float16 cache."""
+    found = facts.engine
+    if found is None or found.build != "cuda" or not _turing(facts):
+        return
+    width = facts.model.head_dim if facts.model else 256
+    why = flashinfer_refusal(found, width, bool(found.plugin) and facts.wants_plugin)
+    if why:
+        mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
+        if found.version >= FIRST_WITHOUT_FLASHINFER:
+            mend = "caovanctl engine plugin, or caovanctl engine install 0.21.0"
+        yield Finding("engine", "WARN", f"{why}: attention falls to Triton", mend)
+    elif not found.nvcc and found.python_version:
+        text = "FlashInfer has no ready kernels for SM75, and there is no nvcc to build them"
+        yield Finding("engine", "FAIL", text, "sudo apt install nvidia-cuda-toolkit; set CUDA_HOME")
+    else:
+        yield Finding("engine", "PASS", f"FlashInfer {found.flashinfer} serves SM75")
+
+
+def plugin(facts: Facts) -> Iterator[Finding]:
+    if facts.engine is None or facts.engine.build != "cuda" or not _turing(facts):
+        return
+    if facts.engine.plugin:
+        yield Finding("plugin", "PASS", f"caovan's kernels {facts.engine.plugin} are installed")
+    elif facts.wants_plugin:
+        text = "caovan's SM75 kernels are not installed in the engine"
+        yield Finding("plugin", "WARN", text, "caovanctl engine plugin")
+
+
+def gdn(facts: Facts) -> Iterator[Finding]:
+    """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
+    found = facts.engine
+    hybrid = facts.model is None or facts.model.linear is not None
+    if found is None or not found.plugin or not hybrid or not _turing(facts):
+        return
+    mend = "caovanctl engine install 0.21.0"
+    if found.library_problem:
+        text = f"the kernels cannot be loaded: {found.library_problem}"
+        yield Finding("plugin", "FAIL", text, "caovanctl engine plugin")
+    elif found.gdn_interface.startswith("fail"):
+        text = f"the GDN interface of vLLM {found.vllm} is unknown ({found.gdn_interface[6:]})"
+        yield Finding("plugin", "WARN", f"{text}: vLLM uses its own kernels", mend)
+    elif found.gdn_interface:
+        replaced = ", ".join(name.rpartition(".")[2] for name in found.operators)
+        yield Finding("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
+
+
+def model(facts: Facts) -> Iterator[Finding]:
+    found = facts.model
+    if found is None:
+        if facts.model_problem:
+            text, _, mend = facts.model_problem.partition("; ")
+            yield Finding("model", "FAIL", text, mend)
+        return
+    if not found.architecture:
+        text = f"{found.path} is not on this machine yet"
+        yield Finding("model", "WARN", text, f"hf download {found.path}")
+        return
+    gib = found.size() / (1 << 30)
+    drafts = "an MTP head" if found.mtp_layers else "no MTP head"
+    yield Finding("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
+    for note in found.notes:
+        yield Finding("model", "WARN", note, "download the model again if that is not meant")
+    if facts.unreadable:
+        text = f"user {facts.service_user} may not read {facts.unreadable}"
+        yield Finding("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
+
+
+def host_memory(facts: Facts) -> Iterator[Finding]:
+    """Loading maps the whole checkpoint; less RAM than that thrashes or is killed."""
+    if facts.model is None or not facts.model.weights:
+        return
+    need, host = facts.model.size() >> 20, facts.host
+    if need > host.ram_mib + host.swap_mib:
+        text = f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM"
+        text += f" and {host.swap_mib} MiB swap"
+        mend = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
+        yield Finding(
+            "memory", "FAIL", text, f"{mend} && sudo mkswap /swapfile && sudo swapon /swapfile"
+        )
+    elif need > host.available_mib:
+        text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
+        yield Finding("memory", "WARN", text, "stop what else uses memory; loading will be slow")
+    else:
+        yield Finding(
+            "memory", "PASS", f"{host.available_mib} MiB of RAM for {need} MiB of weights"
+        )
+
+
+def fit(facts: Facts) -> Iterator[Finding]:
+    if facts.plan_problem:
+        text, _, mend = facts.plan_problem.partition("; ")
+        yield Finding("memory", "FAIL", text, mend)
+    if facts.memory is None:
+        return
+    have, need = facts.memory.kv_mib / 1024, facts.memory.needed_mib / 1024
+    text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one whole request"
+    if facts.memory.fits:
+        yield Finding("memory", "PASS", f"the model fits: {text}")
+    else:
+        mend = "; ".join(facts.memory.advice) or "serve a smaller model"
+        yield Finding("memory", "FAIL", f"the model does not fit: {text}", mend)
+
+
+def warnings(facts: Facts) -> Iterator[Finding]:
+    notes = facts.model.notes if facts.model else ()
+    for text in facts.plan_warnings:
+        if text not in notes and not text.startswith("it does not fit"):
+            yield Finding("plan", "WARN", text)
+
+
+def port(facts: Facts) -> Iterator[Finding]:
+    if facts.listeners:
+        text = f"port {facts.port} is taken by {', '.join(facts.listeners)}"
+        yield Finding("port", "FAIL", text, "stop it, or set another [server] port")
+    else:
+        yield Finding("port", "PASS", f"port {facts.port} is free")
+
+
+def caches(facts: Facts) -> Iterator[Finding]:
+    free = facts.host.cache_free_mib
+    if not facts.cache_writable:
+        text = f"{facts.cache_dir} cannot be written: every start compiles anew"
+        yield Finding(
+            "caches", "WARN", text, f"make {facts.cache_dir} writable for the service user"
+        )
+    elif free is not None and free < SMALL_CACHE_MIB:
+        text = f"{free} MiB are free for caches; compiled kernels take gigabytes"
+        yield Finding("caches", "WARN", text, f"free space under {facts.cache_dir}")
+    elif free is not None:
+        yield Finding("caches", "PASS", f"{free} MiB are free under {facts.cache_dir}")
+
+
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    python_release, wsl, shared_memory, open_files, driver, cards, leftovers, foreign_memory,
+    engine, flashinfer, plugin, gdn, model, host_memory, fit, warnings, port, caches,
+)  # fmt: skip

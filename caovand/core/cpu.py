@@ -1,0 +1,63 @@
+"""The CPU build: a modest cache, sized from the machine's memory so that it stays the same."""
+
+from __future__ import annotations
+
+from caovand.core.draft import Draft, policy
+from caovand.core.flags import whole_number
+from caovand.core.forecast import CPU_BLOCK, aligned
+from caovand.core.inventory import ModelCard
+from caovand.core.kv_cache import Layout, element_bytes, layout
+from caovand.core.memory import MIB
+from caovand.core.plan import Setting
+
+MOST_OF_RAM = 16
+REQUESTS = 2
+STEP_MIB = 64
+BATCH_TOKENS = 2048
+
+
+def _layout(draft: Draft, model: ModelCard) -> Layout:
+    dtype = str(draft.value("dtype") or model.dtype)
+    return layout(
+        model,
+        dtype=str(draft.value("kv_cache_dtype") or "auto"),
+        activation=element_bytes(dtype),
+        mtp=draft.mtp,
+        batch_tokens=BATCH_TOKENS,
+        aligned_states=aligned(
+            draft.value("mamba_cache_mode"),
+            draft.value("enable_prefix_caching"),
+            draft.engine.version,
+        ),
+        alignment=CPU_BLOCK,
+        version=draft.engine.version,
+    )
+
+
+def _most_bytes(draft: Draft) -> int:
+    return max(draft.host.ram_mib // MOST_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def max_model_len(draft: Draft) -> Setting | None:
+    model = draft.model
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
+        return None
+    longest = _layout(draft, model).longest(_most_bytes(draft), model.max_model_len)
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(longest, f"the longest that fits {_most_bytes(draft) // MIB} MiB of cache")
+
+
+def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return None
+    if not draft.model.layer_types:
+        return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; the model is unknown")
+    context = whole_number(draft.value("max_model_len")) or draft.model.max_model_len
+    one = _layout(draft, draft.model).needed(context)
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _most_bytes(draft):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _most_bytes(draft))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")

@@ -1,0 +1,347 @@
+"""From observations of one child to signs: how far it is, that it stalls, hangs, is dead or slow.
+
+`observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls when
+nothing moves for `stall_s`: no mark, no bar, no line of a kind that was not there before. While
+serving, a hang is *suspected* when work is pending and no counter moves for `hang_s`, and
+*confirmed* when a completion of our own does not come back. `/health` is believed only when it
+says that the engine is dead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caovand.core import trends
+from caovand.core.config import WatchSection
+from caovand.core.failure import Finding
+from caovand.core.observation import (
+    ChildExit,
+    GpuSample,
+    Health,
+    LogLine,
+    ProbeResult,
+    Progress,
+    Tick,
+)
+
+JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
+DEAD_CHECKS = 2  # answers of 503 in a row: one may belong to an orderly end
+KINDS_KEPT = 500  # of lines of a start; after so many different ones nothing is new any more
+
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds in seconds."""
+
+    stall_s: float = 600.0
+    hang_s: float = 60.0
+    confirm_s: float = 30.0
+    idle_probe_s: float = 0.0
+
+
+def rules_of(watch: WatchSection) -> Rules:
+    """The detector's rules in `[watch]`."""
+    return Rules(watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Something was noticed at `at`."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Advanced(Sign):
+    """The start got further, or a heartbeat showed that it waits."""
+
+    phase: str
+    progress: float | None
+    detail: str
+    heartbeat: bool
+
+
+@dataclass(frozen=True)
+class Probe(Sign):
+    """Send a completion and observe its ProbeResult within `timeout_s`."""
+
+    timeout_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cleared(Sign):
+    """A suspicion was refuted."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Broken(Sign):
+    """The child is of no use any more."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Noticed(Sign):
+    """Worth telling, nothing to be done: slow, throttled, or well again."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is known of one child. Times are monotonic seconds, None for never.
+
+    `owed_since`: work is pending and nothing moves since. `suspected_at`, `probed_at`: a probe is
+    under way, for a suspicion or of an idle engine. `broken` children give no more signs.
+    """
+
+    serving: bool = False
+    broken: bool = False
+    phase: str = ""
+    progress: float | None = None
+    detail: str = ""
+    moved_at: float = 0.0
+    kinds: frozenset[str] = frozenset()
+    counters: Progress | None = None
+    heard_at: float = 0.0
+    owed_since: float | None = None
+    jit_at: float | None = None
+    suspected_at: float | None = None
+    probed_at: float | None = None
+    dead_checks: int = 0
+    throttled: Mapping[int, str] = field(default_factory=dict)
+    trend: trends.Trend = field(default_factory=trends.Trend)
+
+
+Result = tuple[Watch, tuple[Sign, ...]]
+Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick
+
+
+def begin(at: float) -> Watch:
+    """The watch over a child that was just started."""
+    return Watch(moved_at=at, heard_at=at)
+
+
+def proven(watch: Watch, at: float) -> Watch:
+    """The child serves from now on."""
+    return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
+
+
+def observe(watch: Watch, observation: Observation, rules: Rules) -> Result:
+    """What an observation adds to a watch, and the signs it gives."""
+    if watch.broken:
+        return watch, ()
+    return _HANDLERS[type(observation)](watch, observation, rules)
+
+
+# -- starting -------------------------------------------------------------------------------
+
+
+def _line(watch: Watch, line: LogLine, rules: Rules) -> Result:
+    if watch.serving:
+        jit = line.mark is not None and line.mark.jit
+        return (replace(watch, jit_at=line.at) if jit else watch), ()
+    if line.mark is None:
+        return _new_kind(watch, line)
+    mark = line.mark
+    if mark.heartbeat:
+        sign = Advanced(line.at, watch.phase, watch.progress, mark.detail, True)
+        return watch, (sign,)
+    now = replace(
+        watch, phase=mark.phase or watch.phase, progress=mark.progress, detail=mark.detail
+    )
+    if (now.phase, now.progress, now.detail) == (watch.phase, watch.progress, watch.detail):
+        return watch, ()
+    sign = Advanced(line.at, now.phase, now.progress, now.detail, False)
+    return replace(now, moved_at=line.at), (sign,)
+
+
+def _new_kind(watch: Watch, line: LogLine) -> Result:
+    """A line of a kind not seen before is progress too: wordings change with versions."""
+    kind = _NUMBERS.sub("#", line.text[:200])
+    if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= KINDS_KEPT:
+        return watch, ()
+    sign = Advanced(line.at, watch.phase, watch.progress, watch.detail, False)
+    return replace(watch, kinds=watch.kinds | {kind}, moved_at=line.at), (sign,)
+
+
+def _stalled(watch: Watch, at: float, rules: Rules) -> Result:
+    if at - watch.moved_at < rules.stall_s:
+        return watch, ()
+    phase = watch.phase or "launch"
+    text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"
+    if watch.detail:
+        text += f", the last was: {watch.detail}"
+    return _break(watch, at, Finding("start-stall", text, phase))
+
+
+# -- serving --------------------------------------------------------------------------------
+
+
+def _counters(watch: Watch, now: Progress, rules: Rules) -> Result:
+    if not watch.serving:
+        return watch, ()
+    before = watch.counters
+    trend, reports = trends.follow(watch.trend, now)
+    watch = replace(watch, counters=now, heard_at=now.at, trend=trend)
+    signs: tuple[Sign, ...] = tuple(Noticed(now.at, text) for text in reports)
+    if trend.collapsed:
+        text = f"{trends.BARREN_INTERVALS} intervals of drafts, and none was accepted"
+        broken, more = _break(watch, now.at, Finding("draft-collapse", text))
+        return broken, signs + more
+    if before is None or _vector(now) != _vector(before):
+        cleared, more = _clear(watch, now.at, "the counters move")
+        return replace(cleared, owed_since=None, moved_at=now.at, dead_checks=0), signs + more
+    if watch.owed_since is None and (_pending(now) or _given_up(before, now)):
+        watch = replace(watch, owed_since=before.at if _pending(before) else now.at)
+    watch, more = _suspect(watch, now.at, rules)
+    return watch, signs + more
+
+
+def _vector(progress: Progress) -> tuple[float, ...]:
+    """What moves when the engine works. In a long prefill only the KV cache's use does."""
+    return (
+        progress.generation_tokens,
+        progress.prompt_tokens,
+        progress.requests_finished,
+        progress.iterations,
+        progress.kv_cache_usage,
+    )
+
+
+def _pending(progress: Progress) -> float:
+    """Requests under way. vLLM's own gauge stays 0 if the first step after idling hangs."""
+    return progress.running + progress.waiting if progress.pending is None else progress.pending
+
+
+def _given_up(before: Progress, now: Progress) -> bool:
+    """Requests are gone and none was finished: clients gave up waiting."""
+    return _pending(now) < _pending(before) and now.requests_finished == before.requests_finished
+
+
+def _suspect(watch: Watch, at: float, rules: Rules) -> Result:
+    """Suspect a hang where it is time to, and confirm one whose probe never came back."""
+    if watch.suspected_at is not None:
+        if at - watch.suspected_at < 2 * rules.confirm_s:
+            return watch, ()
+        return _hung(watch, at, "its completion got no answer")
+    silent_s = at - watch.heard_at
+    if silent_s >= rules.hang_s:
+        return _probe(watch, at, rules, f"the HTTP server has not answered for {silent_s:.0f} s")
+    if watch.owed_since is None:
+        return watch, ()
+    since, patience_s = watch.owed_since, rules.hang_s
+    if watch.jit_at is not None and at - watch.jit_at < rules.hang_s * JIT_PATIENCE:
+        patience_s *= JIT_PATIENCE
+    if at - since < patience_s:
+        return watch, ()
+    return _probe(watch, at, rules, f"work is pending and nothing moved for {at - since:.0f} s")
+
+
+def _probe(watch: Watch, at: float, rules: Rules, reason: str) -> Result:
+    probe = Probe(at, rules.confirm_s, reason)
+    return replace(watch, suspected_at=at, probed_at=at, detail=reason), (probe,)
+
+
+def _probed(watch: Watch, result: ProbeResult, rules: Rules) -> Result:
+    if watch.probed_at is None:
+        return watch, ()
+    watch = replace(watch, probed_at=None)
+    if result.answered:
+        watch = replace(watch, owed_since=None, heard_at=result.at, moved_at=result.at)
+        return _clear(watch, result.at, "a completion of our own was answered")
+    if watch.suspected_at is None:
+        return _probe(watch, result.at, rules, f"an idle engine did not answer: {result.text}")
+    return _hung(watch, result.at, f"a completion of our own failed: {result.text}")
+
+
+def _hung(watch: Watch, at: float, proof: str) -> Result:
+    return _break(watch, at, Finding("hang", f"{watch.detail}; {proof}"))
+
+
+def _clear(watch: Watch, at: float, reason: str) -> Result:
+    if watch.suspected_at is None:
+        return watch, ()
+    cleared = replace(watch, suspected_at=None, probed_at=None, detail="")
+    return cleared, (Cleared(at, reason),)
+
+
+def _idle(watch: Watch, at: float, rules: Rules) -> Result:
+    """Test an engine that nobody has used for a while."""
+    quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
+    if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
+        return watch, ()
+    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s")
+    return replace(watch, probed_at=at), (probe,)
+
+
+def _health(watch: Watch, health: Health, rules: Rules) -> Result:
+    if not watch.serving or health.status is None:
+        return watch, ()
+    watch = replace(watch, heard_at=health.at)
+    if health.status != 503:
+        return replace(watch, dead_checks=0), ()
+    watch = replace(watch, dead_checks=watch.dead_checks + 1)
+    if watch.dead_checks < DEAD_CHECKS:
+        return watch, ()
+    return _break(watch, health.at, Finding("engine-died", "/health says that the engine is dead"))
+
+
+# -- always ---------------------------------------------------------------------------------
+
+
+def _tick(watch: Watch, tick: Tick, rules: Rules) -> Result:
+    if not watch.serving:
+        return _stalled(watch, tick.at, rules)
+    watch, signs = _suspect(watch, tick.at, rules)
+    if signs or watch.broken:
+        return watch, signs
+    return _idle(watch, tick.at, rules)
+
+
+def _gpu(watch: Watch, sample: GpuSample, rules: Rules) -> Result:
+    if sample.fault:
+        phase = "serving" if watch.serving else watch.phase
+        finding = Finding("gpu-lost", f"GPU {sample.index}: {sample.fault}", phase)
+        return _break(watch, sample.at, finding)
+    before = watch.throttled.get(sample.index, "")
+    if sample.throttled == before:
+        return watch, ()
+    watch = replace(watch, throttled={**watch.throttled, sample.index: sample.throttled})
+    how = f" at {sample.temperature} °C" if sample.temperature is not None else ""
+    text = (
+        f"GPU {sample.index} is slowed down by {sample.throttled}{how}"
+        if sample.throttled
+        else f"GPU {sample.index} runs at full speed again"
+    )
+    return watch, (Noticed(sample.at, text),)
+
+
+def _exit(watch: Watch, exit: ChildExit, rules: Rules) -> Result:
+    """Any end of a wanted engine is a failure; vLLM's status is 0 after most deaths."""
+    how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
+    phase = "serving" if watch.serving else watch.phase or "launch"
+    return _break(watch, exit.at, Finding("engine-died", f"the engine ended: {how}", phase))
+
+
+def _break(watch: Watch, at: float, finding: Finding) -> Result:
+    return replace(watch, broken=True), (Broken(at, finding),)
+
+
+_HANDLERS: Mapping[type, Callable[[Watch, Any, Rules], Result]] = {
+    LogLine: _line,
+    Progress: _counters,
+    Health: _health,
+    ProbeResult: _probed,
+    GpuSample: _gpu,
+    ChildExit: _exit,
+    Tick: _tick,
+}

@@ -1,0 +1,89 @@
+"""The engine's environment: quiet, offline where the model is local, sized to the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from caovand.core.draft import Draft, policy, user
+from caovand.core.plan import Setting
+
+MOST_THREADS = 12
+
+
+def environment(draft: Draft) -> dict[str, Setting]:
+    """Every variable with its reason; the operator's own from [engine] env win."""
+    decided = {
+        name: setting for name, rule in RULES for setting in [rule(draft)] if setting is not None
+    }
+    typed = {name: user(value, "[engine] env") for name, value in draft.config.engine.env}
+    return {**decided, **typed}
+
+
+def _always(value: str, reason: str) -> Callable[[Draft], Setting | None]:
+    return lambda draft: policy(value, reason)
+
+
+def _on_cuda(value: str, reason: str) -> Callable[[Draft], Setting | None]:
+    return lambda draft: policy(value, reason) if draft.cuda else None
+
+
+def _offline(draft: Draft) -> Setting | None:
+    if not draft.model.folder:
+        return None
+    return policy("1", "the model is a local folder: a start must not wait for the network")
+
+
+def _threads(draft: Draft) -> Setting | None:
+    cores = min(draft.host.cpus, MOST_THREADS)
+    if not draft.cuda:
+        return None  # the CPU build binds its own threads to cores; this would fight it
+    return policy(str(cores), f"physical cores, at most {MOST_THREADS}: {draft.host.cpus} here")
+
+
+def _expandable(draft: Draft) -> Setting | None:
+    if not draft.cuda or draft.given.get("enable_sleep_mode"):
+        return None  # sleep mode brings an allocator that refuses expandable segments
+    return policy("expandable_segments:True", "less memory is lost to fragments")
+
+
+def _visible(draft: Draft) -> Setting | None:
+    if not draft.cuda:
+        return None
+    indices = ",".join(str(gpu.index) for gpu in draft.gpus)
+    return policy(indices, "the cards this plan uses, by their index in nvidia-smi")
+
+
+def _recursion(draft: Draft) -> Setting | None:
+    if not draft.turing:
+        return None
+    return policy("50000", "tracing this model for Turing overflows Python's default of 1,000")
+
+
+def _kernels(draft: Draft) -> Setting | None:
+    if not draft.cuda or draft.config.engine.plugin:
+        return None
+    return user("off", "[engine] plugin is false")
+
+
+RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
+    ("VLLM_NO_USAGE_STATS", _always("1", "nothing is reported to anyone")),
+    ("DO_NOT_TRACK", _always("1", "nothing is reported to anyone")),
+    ("VLLM_LOGGING_COLOR", _always("0", "colour codes do not belong in a log that is read")),
+    ("HF_HUB_OFFLINE", _offline),
+    ("TRANSFORMERS_OFFLINE", _offline),
+    ("OMP_NUM_THREADS", _threads),
+    ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
+    ("CUDA_VISIBLE_DEVICES", _visible),
+    ("PYTORCH_CUDA_ALLOC_CONF", _expandable),
+    (
+        "TORCHINDUCTOR_COMPILE_THREADS",
+        _on_cuda("1", "parallel compilation takes host memory that loading needs"),
+    ),
+    ("TRITON_CACHE_AUTOTUNING", _on_cuda("1", "autotuning results are kept between starts")),
+    (
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
+        _on_cuda("1", "looking for a card must not open a CUDA context in the parent"),
+    ),
+    ("CAOVAN_RECURSION_LIMIT", _recursion),
+    ("CAOVAN_KERNELS", _kernels),
+)

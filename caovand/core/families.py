@@ -1,0 +1,95 @@
+"""Parsers of tool calls and reasoning, by model family.
+
+A family's parser is only used where the engine has it and the model's own chat template speaks
+of tools or of thinking: a checkpoint without them answers plain text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caovand.core.draft import Draft, Unplannable, nearest, policy, user
+from caovand.core.plan import Setting
+
+
+@dataclass(frozen=True)
+class Family:
+    """`marks` are beginnings of model_type; None where the family has no such parser."""
+
+    marks: tuple[str, ...]
+    tools: str | None
+    reasoning: str | None
+
+
+FAMILIES = (
+    Family(("qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"), "qwen3_coder", "qwen3"),
+    Family(("qwen3",), "hermes", "qwen3"),
+    Family(("qwen2",), "hermes", None),
+    Family(("gpt_oss",), "openai", "openai_gptoss"),
+    Family(("gemma4",), "gemma4", "gemma4"),
+    Family(("deepseek_v32",), "deepseek_v32", "deepseek_v3"),
+    Family(("deepseek_v3", "deepseek_v2"), "deepseek_v3", "deepseek_r1"),
+    Family(("glm4_moe", "glm4"), "glm45", "glm45"),
+    Family(("kimi_k2",), "kimi_k2", "kimi_k2"),
+    Family(("minimax_m2",), "minimax_m2", "minimax_m2"),
+    Family(("mistral", "ministral"), "mistral", "mistral"),
+    Family(("llama4",), "llama4_pythonic", None),
+    Family(("llama",), "llama3_json", None),
+    Family(("granitemoehybrid", "granite"), "granite", "granite"),
+    Family(("seed_oss",), "seed_oss", "seed_oss"),
+    Family(("olmo3",), "olmo3", "olmo3"),
+    Family(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
+)
+THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
+
+
+def family_of(model_type: str) -> Family | None:
+    """The first family whose mark the type begins with."""
+    return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
+
+
+def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
+    if name == "none":
+        return user(None, f"[server] {key} is none")
+    if known and name not in known:
+        raise Unplannable(
+            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
+        )
+    return user(name, f"[server] {key}")
+
+
+def tool_call_parser(draft: Draft) -> Setting | None:
+    typed = draft.config.server.tool_call_parser
+    if typed is not None:
+        return _typed("tool_call_parser", typed, draft.engine.tool_parsers)
+    family = family_of(draft.model.model_type)
+    template = draft.model.chat_template or ""
+    if family is None or family.tools is None or "tools" not in template:
+        return None
+    name = family.tools
+    if name == "qwen3_coder" and "<function=" not in template:
+        name = "hermes"  # an older template of the same family writes calls as JSON
+    if draft.engine.tool_parsers and name not in draft.engine.tool_parsers:
+        return policy(None, f"vLLM {draft.engine.vllm} has no tool-call parser {name}")
+    return policy(name, f"how models of type {draft.model.model_type} write tool calls")
+
+
+def enable_auto_tool_choice(draft: Draft) -> Setting | None:
+    if not draft.value("tool_call_parser"):
+        return None
+    return policy(True, "clients may offer tools and the model chooses")
+
+
+def reasoning_parser(draft: Draft) -> Setting | None:
+    typed = draft.config.server.reasoning_parser
+    if typed is not None:
+        return _typed("reasoning_parser", typed, draft.engine.reasoning_parsers)
+    family = family_of(draft.model.model_type)
+    template = draft.model.chat_template or ""
+    thinks = any(mark in template for mark in THINKING)
+    if family is None or family.reasoning is None or not thinks:
+        return None
+    name = family.reasoning
+    if draft.engine.reasoning_parsers and name not in draft.engine.reasoning_parsers:
+        return policy(None, f"vLLM {draft.engine.vllm} has no reasoning parser {name}")
+    return policy(name, f"how models of type {draft.model.model_type} mark their thoughts")

@@ -1,0 +1,255 @@
+"""What a failure calls for: the same plan again, a more modest one, waiting, or giving up.
+
+Two tables. REACTIONS says for each failure how patient to be; CURES which rungs help against it,
+best first, by phase where that matters. Remedies point in opposite directions, so no rung is tried
+that is not in the failure's row. A rung's step is taken once at most, and every rung ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from caovand.core.config import PolicySection
+from caovand.core.failure import Failure, Finding
+from caovand.core.plan import Plan, Setting
+from caovand.core.rungs import BY_NAME, RUNGS, Rung, Step
+
+# fatal: only the operator can help. hold: wait for the world, for ever. wait: the same, but after
+# `patience` failures take a rung. retry: the same plan again, always. restart: the same plan again
+# `patience` times, then a rung. rung: a rung at once.
+Kind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
+Verdict = Literal["again", "lower", "hold", "fail"]
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """How to answer a failure, and how often before a rung is taken."""
+
+    kind: Kind
+    patience: int = 0
+
+
+REACTIONS: Mapping[Failure, Reaction] = {
+    "device-oom-load": Reaction("rung"),
+    "kv-cache-none": Reaction("rung"),
+    "kv-cache-short": Reaction("rung"),
+    "vram-busy": Reaction("wait", 3),
+    "device-oom-capture": Reaction("rung"),
+    "device-oom-run": Reaction("rung"),
+    "sampler-oom": Reaction("rung"),
+    "illegal-access": Reaction("restart", 1),
+    "launch-failure": Reaction("restart", 1),
+    "collective-timeout": Reaction("restart", 1),
+    "gpu-lost": Reaction("hold"),
+    "gpu-absent": Reaction("hold"),
+    "host-oom": Reaction("restart", 1),
+    "compile-cache-stale": Reaction("rung"),
+    "shared-memory-limit": Reaction("rung"),
+    "jit-toolchain": Reaction("rung"),
+    "backend-unsupported": Reaction("rung"),
+    "bad-arguments": Reaction("fatal"),
+    "model-missing": Reaction("fatal"),
+    "network": Reaction("retry"),
+    "access-denied": Reaction("fatal"),
+    "port-busy": Reaction("hold"),
+    "plugin-error": Reaction("rung"),
+    "compile-failed": Reaction("rung"),
+    "engine-died": Reaction("restart", 1),
+    "start-stall": Reaction("restart", 1),
+    "hang": Reaction("restart", 1),
+    "draft-collapse": Reaction("restart", 1),
+    "unknown": Reaction("restart", 2),
+}
+
+# An engine that was killed says nothing against its plan; the third time in a row something may.
+MORE_PATIENCE = 2
+
+ANY = ""  # a row for every phase that has none of its own
+
+_CRASH = ("mtp-safe", "plugin-off", "mtp-off", "piecewise", "eager")
+_PEAK = ("batch", "sequences", "mtp", "offload")
+
+CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+    ("device-oom-load", ANY): ("mtp-off", "offload"),
+    ("kv-cache-none", ANY): (
+        "gmu-up", "batch", "mtp", "kv-dtype", "sequences", "eager", "offload", "kv-memory",
+    ),
+    ("kv-cache-short", ANY): (
+        "context", "gmu-up", "kv-memory", "kv-dtype", "batch", "mtp", "eager",
+    ),
+    ("vram-busy", ANY): ("share",),
+    ("device-oom-capture", ANY): ("gmu-down", "graph-sizes", "mtp", "eager"),
+    ("device-oom-capture", "profile"): _PEAK,
+    ("device-oom-capture", "compile"): _PEAK,
+    ("device-oom-run", ANY): ("gmu-down", "batch", "mtp", "sequences", "eager"),
+    ("sampler-oom", ANY): ("sequences", "gmu-down", "batch"),
+    ("illegal-access", ANY): _CRASH,
+    ("launch-failure", ANY): _CRASH,
+    ("launch-failure", "capture"): ("piecewise", "eager", "plugin-off", "mtp-off"),
+    ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "eager"),
+    ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
+    ("gpu-lost", ANY): (),
+    ("gpu-absent", ANY): (),
+    ("host-oom", ANY): ("kv-memory-less", "sequences", "mtp-off"),
+    ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
+    ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
+    ("jit-toolchain", ANY): ("sampler-plain", "attention", "eager"),
+    ("jit-toolchain", "compile"): ("eager",),
+    ("backend-unsupported", ANY): ("half", "kv-dtype-plain", "attention"),
+    ("bad-arguments", ANY): (),
+    ("model-missing", ANY): (),
+    ("network", ANY): (),
+    ("access-denied", ANY): (),
+    ("port-busy", ANY): (),
+    ("plugin-error", ANY): ("plugin-off",),
+    ("compile-failed", ANY): ("fresh-cache", "eager", "plugin-off"),
+    ("engine-died", ANY): (*_CRASH[:3], "prefix-caching-off", *_CRASH[3:]),
+    ("start-stall", ANY): ("mtp-safe", "plugin-off", "mtp-off", "eager"),
+    ("start-stall", "engine"): ("p2p-off", "all-reduce-off"),
+    ("start-stall", "compile"): ("fresh-cache", "eager"),
+    ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
+    ("hang", ANY): _CRASH,
+    ("draft-collapse", ANY): ("piecewise", "mtp-off"),
+    ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
+}  # fmt: skip
+
+# What a traceback blames is given up before anything else.
+BLAMED: Mapping[str, str] = {
+    "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
+}  # fmt: skip
+
+RUNG_NAMES = tuple(rung.name for rung in RUNGS)
+_OF_THE_MOMENT = "share "
+
+
+@dataclass(frozen=True)
+class LadderRules:
+    """What the operator allows: no degrading at all, keys that stay, rungs that may be used."""
+
+    strict: bool = False
+    pinned: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+
+
+def rules_of(policy: PolicySection) -> LadderRules:
+    """The ladder's rules in `[policy]`."""
+    allowed = None if policy.ladder is None else frozenset(policy.ladder)
+    return LadderRules(policy.strict, frozenset(policy.pinned), allowed)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, in a form for the machine and in words for people.
+
+    `text` is the change, or why there is none; `obstacles` are remedies that exist and may not be
+    used, each with what stands in its way.
+    """
+
+    verdict: Verdict
+    plan: Plan | None = None
+    rung: str = ""
+    text: str = ""
+    obstacles: tuple[str, ...] = ()
+
+
+def judge(
+    plan: Plan, finding: Finding, repeats: int, rules: LadderRules
+) -> tuple[Verdict, Plan | None]:
+    """`decide` for the state machine."""
+    decision = decide(plan, finding, repeats, rules)
+    return decision.verdict, decision.plan
+
+
+def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
+    """Answer a failure; `repeats` counts failures of this plan in a row, this one included."""
+    reaction = REACTIONS[finding.failure]
+    kind = reaction.kind
+    if kind == "fatal":
+        return Decision("fail", text="starting again cannot help")
+    if kind == "hold":
+        return Decision("hold", text="waiting until it is gone")
+    if kind == "retry":
+        return Decision("again", text="the same plan again")
+    silent = finding.failure == "engine-died" and finding.silent
+    if repeats <= reaction.patience + (MORE_PATIENCE if silent else 0):
+        verdict: Verdict = "hold" if kind == "wait" else "again"
+        return Decision(verdict, text="the same plan again")
+    taken, obstacles = _descend(plan, finding, rules)
+    if taken:
+        rung, step = taken
+        lower = _apply(plan, rung, step, finding)
+        return Decision("lower", lower, lower.rungs[-1], step.change, obstacles)
+    text = "; ".join(obstacles) or "no rung of the ladder is left for it"
+    if kind == "rung":
+        return Decision("fail", text=text, obstacles=obstacles)
+    return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
+
+
+def fall_back(plan: Plan, finding: Finding, rules: LadderRules) -> Plan | None:
+    """The next more modest plan for a failure, None where nothing is left."""
+    taken, _ = _descend(plan, finding, rules)
+    return _apply(plan, *taken, finding) if taken else None
+
+
+def cures(finding: Finding) -> tuple[Rung, ...]:
+    """The rungs that help against a failure, best first."""
+    names = CURES.get((finding.failure, finding.phase)) or CURES[(finding.failure, ANY)]
+    blamed = BLAMED.get(finding.captures.get("component", ""))
+    if blamed and names:
+        names = (blamed, *(name for name in names if name != blamed))
+    return tuple(BY_NAME[name] for name in names)
+
+
+def worth_remembering(plan: Plan) -> bool:
+    """Whether a plan that served is good beyond this moment: not one that others' use forced."""
+    return not any(rung.startswith(_OF_THE_MOMENT) for rung in plan.rungs)
+
+
+def _descend(
+    plan: Plan, finding: Finding, rules: LadderRules
+) -> tuple[tuple[Rung, Step] | None, tuple[str, ...]]:
+    """The first rung that may be used and has a step left, and what kept better ones from it."""
+    obstacles: list[str] = []
+    for rung in cures(finding):
+        step = rung.step(plan, finding)
+        if step is None or _label(rung, step) in plan.rungs:
+            continue
+        obstacle = _obstacle(plan, rung, rules)
+        if not obstacle:
+            return (rung, step), tuple(obstacles)
+        obstacles.append(f"cannot {rung.does} ({step.change}): {obstacle}")
+    return None, tuple(obstacles)
+
+
+def _obstacle(plan: Plan, rung: Rung, rules: LadderRules) -> str:
+    """What forbids a rung, "" if nothing does."""
+    if rules.strict and rung.degrades:
+        return "[policy] strict is true"
+    if rung.key and rung.key in rules.pinned:
+        return f"[policy] pinned names {rung.key}"
+    if rules.allowed is not None and rung.name not in rules.allowed:
+        return f'[policy] ladder does not name "{rung.name}"'
+    for name in rung.touches:
+        if name in plan.verbatim:
+            return f"--{name.replace('_', '-')} is given verbatim; change or remove it"
+        if name in plan.env and plan.env[name].origin == "user":
+            return f"[engine] env sets {name}; change or remove it"
+    return ""
+
+
+def _label(rung: Rung, step: Step) -> str:
+    return f"{rung.name} {step.value}".rstrip()
+
+
+def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding) -> Plan:
+    reason = f"{step.change}, because of {finding.failure}"
+    settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
+    env = {name: Setting(value, "ladder", reason) for name, value in step.env.items()}
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        env={**plan.env, **env},
+        rungs=(*plan.rungs, _label(rung, step)),
+    )

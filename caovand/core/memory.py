@@ -1,0 +1,317 @@
+"""The memory forecast: what one card holds when the engine runs, and what would make it fit.
+
+Weights and cache blocks are computed exactly as vLLM computes them. What a forward pass needs
+beside them is not: the constants below were fitted to measured starts (tests/core/test_memory.py
+lists them) and are off by up to 0.5 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2
+
+from caovand.core.inventory import Gpu, ModelCard, Weights
+from caovand.core.kv_cache import TURBOQUANT, Layout, layout
+
+MIB, GIB = 1 << 20, 1 << 30
+HIDDEN_COMPILED = (6.0, 30.0)
+HIDDEN_EAGER = (1.0, 4.0)
+"""Hidden-state widths alive at the peak of a step: on every rank, and split over the ranks."""
+SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 20, 31
+"""Bytes a logit takes in the sampler's warm-up: sorted values, indices, probabilities."""
+CONTEXT_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 184, 120, 394, 480
+POSITION_BYTES = 256
+"""Sine and cosine of one position, for model and drafter."""
+GRAPH_MIB = 6
+UNPACKED = 4.25
+"""Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+STARTUP_MIB = 256
+"""What a CUDA context takes before vLLM looks at the free memory."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes."""
+
+    context: int
+    sequences: int
+    batch_tokens: int
+    utilization: float
+    tensor_parallel: int = 1
+    mtp: int = 0
+    kv_dtype: str = "auto"
+    activation: int = 2
+    eager: bool = False
+    aligned_states: bool = False
+    vision: bool = False
+    turing: bool = False
+    offload_gib: float = 0.0
+    version: tuple[int, ...] = (0, 21, 0)
+    kv_bytes: int | None = None
+    alignment: int = 16
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The forecast for the fullest card, in MiB; `parts` add up to the card.
+
+    `kv_tokens` is what vLLM will report, `max_model_len` the longest context of which one
+    request fits, `needed_mib` what one request of the wanted context needs.
+    """
+
+    fits: bool
+    gpu_memory_utilization: float | None
+    weights_mib: float
+    kv_mib: float
+    needed_mib: float
+    kv_tokens: int
+    max_model_len: int
+    concurrency: float
+    reserve_mib: float
+    parts: tuple[tuple[str, float], ...]
+    advice: tuple[str, ...] = ()
+
+
+def visible_mib(total_mib: float) -> float:
+    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
+    return total_mib * 0.9965 - 240
+
+
+def reserve_mib(load: Load) -> float:
+    """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
+
+    The driver's and the context's own, what long prompts gather and plan beyond the profiled
+    step, drafting buffers, transients of large batches, collectives, and a little a sequence.
+    """
+    return (
+        752
+        + load.context * 4 / 1024
+        + load.mtp * 128
+        + load.batch_tokens * 48 / 1024
+        + 256 * log2(load.tensor_parallel)
+        + load.sequences * 8
+    )
+
+
+def utilization(load: Load, gpus: Sequence[Gpu]) -> float:
+    """AutoMem: the share of every card that leaves the reserve, and that is free at all."""
+    wanted = min(1 - reserve_mib(load) / gpu.total_mib for gpu in gpus)
+    room = free_share(gpus)
+    if wanted > room:
+        wanted = int(room * 100 - 0.5) / 100  # coarse: what others use comes and goes a little
+    return max(int(wanted * 1000) / 1000, 0.0)
+
+
+def free_share(gpus: Sequence[Gpu]) -> float:
+    """The largest share of every card that vLLM can ask for and get."""
+    return max(min(_free_share(gpu) for gpu in gpus), 0.0)
+
+
+def _free_share(gpu: Gpu) -> float:
+    visible = visible_mib(gpu.total_mib)
+    free = min(gpu.free_mib, visible) - STARTUP_MIB
+    return min(free / visible, gpu.free_mib / gpu.total_mib) if visible > 0 else 0.0
+
+
+def weights_bytes(model: ModelCard, load: Load) -> float:
+    """What loading leaves on one rank, buffers of the step and of the positions included."""
+    kept = (w for w in model.weights if _loaded(w, load))
+    stored = sum(_on_rank(w, model, load) for w in kept)
+    drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
+    positions = model.max_model_len * POSITION_BYTES
+    return max(stored - load.offload_gib * GIB, 0.0) + drafter + positions
+
+
+def _loaded(weights: Weights, load: Load) -> bool:
+    if weights.part == "mtp":
+        return load.mtp > 0
+    return weights.part != "vision" or load.vision
+
+
+def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+    size = float(weights.size)
+    if weights.dtype == "F32" and model.quantization is None:
+        size *= load.activation / 4  # float parameters are loaded as the activation type
+    if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
+        size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
+    if weights.sharding == "replicated":
+        return size
+    if weights.sharding == "kv" and not model.latent:
+        return size / min(load.tensor_parallel, model.kv_heads)
+    return size / load.tensor_parallel
+
+
+def _padded(width: int, multiple: int) -> float:
+    """By how much a kernel's padding grows a dimension."""
+    return ceil(width / multiple) * multiple / width if width else 1.0
+
+
+def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
+    """Bytes on one rank beside weights and cache, by what they are for."""
+    common, split = HIDDEN_EAGER if load.eager else HIDDEN_COMPILED
+    width = model.hidden_size * (common + split / load.tensor_parallel)
+    forward = load.batch_tokens * width * load.activation
+    logit = DRAFTING_SAMPLER_BYTES if load.mtp else SAMPLER_BYTES
+    sampler = load.sequences * model.vocab_size * logit
+    fixed = CONTEXT_MIB * MIB + (COLLECTIVE_MIB * MIB if load.tensor_parallel > 1 else 0)
+    return (
+        ("context", fixed),
+        ("activations", max(forward, sampler) + _special(model, load)),
+        ("graphs", 0 if load.eager else _graphs(load) * GRAPH_MIB * MIB),
+    )
+
+
+def _special(model: ModelCard, load: Load) -> float:
+    """What only some models and cards need in a step."""
+    size = float(VISION_MIB * MIB) if load.vision else 0.0
+    if load.turing:
+        size += FLASHINFER_MIB * MIB
+        if model.linear:  # the recurrence works on float32 copies there
+            linear = model.linear
+            wide = 2 * (linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim)
+            size += load.batch_tokens * wide // load.tensor_parallel * 8
+    if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
+        heads = max(1, model.kv_heads // load.tensor_parallel)
+        size += load.context * heads * model.head_dim * 2 * load.activation * UNPACKED
+    return size
+
+
+def _graphs(load: Load) -> int:
+    """How many graphs vLLM captures: 1, 2, 4, every 8th size to 256, every 16th to 512."""
+    largest = min(load.sequences * (1 + load.mtp) * 2, 512, load.batch_tokens)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+    return len([size for size in sizes if size <= largest]) + 1
+
+
+def layout_for(model: ModelCard, load: Load) -> Layout:
+    """The cache blocks of this load."""
+    return layout(
+        model,
+        dtype=load.kv_dtype,
+        activation=load.activation,
+        tensor_parallel=load.tensor_parallel,
+        mtp=load.mtp,
+        batch_tokens=load.batch_tokens,
+        aligned_states=load.aligned_states,
+        alignment=load.alignment,
+        version=load.version,
+    )
+
+
+def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What is left for the cache on the smallest card; negative where weights alone overflow."""
+    if load.kv_bytes is not None:
+        return load.kv_bytes
+    share = load.utilization * _smallest_mib(gpus) * MIB
+    graphs_counted = load.version >= (0, 21)  # earlier releases did not subtract them
+    spent = sum(size for name, size in overheads(model, load) if graphs_counted or name != "graphs")
+    return share - weights_bytes(model, load) - spent
+
+
+def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimate:
+    """The forecast; without cards only the cache is forecast, from the bytes it was given."""
+    blocks = layout_for(model, load)
+    available = kv_bytes(model, load, gpus)
+    weights = weights_bytes(model, load)
+    longest = blocks.longest(int(available), model.max_model_len)
+    room = not gpus or load.utilization <= free_share(gpus) + 1e-9
+    smallest = min((gpu.total_mib for gpu in gpus), default=0)
+    others = max((gpu.total_mib - gpu.free_mib for gpu in gpus), default=0) * MIB
+    parts = [
+        ("weights", weights),
+        *overheads(model, load),
+        ("kv", max(available, 0)),
+        ("others", others),
+    ]
+    used = sum(size for _, size in parts) / MIB
+    return MemoryEstimate(
+        fits=room and load.context <= longest,
+        gpu_memory_utilization=load.utilization if gpus else None,
+        weights_mib=weights / MIB,
+        kv_mib=available / MIB,
+        needed_mib=blocks.needed(load.context) / MIB,
+        kv_tokens=blocks.tokens(int(available), load.context, load.version),
+        max_model_len=longest,
+        concurrency=blocks.concurrency(int(available), load.context),
+        reserve_mib=smallest * (1 - load.utilization) if gpus else 0.0,
+        parts=(
+            *((name, size / MIB) for name, size in parts),
+            ("free", max(smallest - used, 0.0)),
+        ),
+    )
+
+
+def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
+    """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
+    low, high = 0, model.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        asked = replace(load, context=middle)
+        asked = replace(asked, utilization=utilization(asked, gpus))
+        if layout_for(model, asked).needed(middle) <= spare(kv_bytes(model, asked, gpus)):
+            low = middle
+        else:
+            high = middle - 1
+    return low if low == model.max_model_len else low // 1024 * 1024 or low
+
+
+def spare(available: float) -> float:
+    """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
+    return available * 0.95 - 128 * MIB
+
+
+def _smallest_mib(gpus: Sequence[Gpu]) -> float:
+    return visible_mib(min(gpu.total_mib for gpu in gpus))
+
+
+def lacking_gib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
+    missing = layout_for(model, load).needed(load.context) - kv_bytes(model, load, gpus)
+    return max(missing / GIB, 0.0)
+
+
+def advise(model: ModelCard, load: Load, gpus: Sequence[Gpu], ram_mib: int) -> tuple[str, ...]:
+    """What would make it fit, cheapest first, each tried before it is said."""
+    found = [text for text in _remedies(model, load, gpus, ram_mib) if text]
+    return tuple(found)
+
+
+def _remedies(model: ModelCard, load: Load, gpus: Sequence[Gpu], ram_mib: int) -> Iterable[str]:
+    def tried(**change: object) -> MemoryEstimate:
+        return estimate(model, replace(load, **change), gpus)  # type: ignore[arg-type]
+
+    now = estimate(model, load, gpus)
+    if load.utilization > free_share(gpus):
+        yield (
+            f"free the cards: {free_share(gpus):.3f} of the memory is free, "
+            f"{load.utilization:.3f} is asked for"
+        )
+    share = ceil(
+        (load.utilization + lacking_gib(model, load, gpus) * 1024 / _smallest_mib(gpus)) * 100
+    )
+    if share > load.utilization * 100 and share / 100 <= utilization(load, gpus):
+        yield f"gpu_memory_utilization = {share / 100:g} holds it, and is free"
+    if load.sequences > 1 and tried(sequences=1).fits:
+        yield f"max_num_seqs = 1 instead of {load.sequences} leaves room for the context"
+    refused = load.turing and load.version >= (0, 22)  # Triton's attention, which is left there
+    if load.kv_dtype == "auto" and not refused and tried(kv_dtype="fp8").fits:
+        fp8 = tried(kv_dtype="fp8")
+        yield f'kv_cache_dtype = "fp8": a context of {fp8.max_model_len} tokens fits'
+    if 0 < now.max_model_len < load.context:
+        yield f"max_model_len = {now.max_model_len} fits as it is"
+    for cards in (2, 4, 8):
+        more = load.tensor_parallel * cards
+        if tried(tensor_parallel=more).fits:
+            yield f"{more} such cards (tensor_parallel_size = {more}) hold it"
+            break
+    if model.quantization is None and now.weights_mib > 0:
+        quarter = tuple(replace(w, size=w.size // 4) for w in model.weights)
+        if estimate(replace(model, weights=quarter), load, gpus).fits:
+            yield f"a 4-bit checkpoint (AWQ, GPTQ) needs {now.weights_mib / 4096:.1f} GiB a card"
+    lacking = lacking_gib(model, load, gpus)
+    if not load.offload_gib and 0 < lacking * load.tensor_parallel * 1024 < ram_mib:
+        yield (
+            f"--cpu-offload-gb {ceil(lacking)} moves weights to host memory; "
+            "every token then waits for the PCIe bus"
+        )

@@ -1,0 +1,209 @@
+"""The policy: from configuration and inventory to a plan, by the rules.
+
+A flag the operator gave verbatim is never decided again: its rule does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from caovand.core import flags, turing
+from caovand.core.config import MODES, Config, Mode
+from caovand.core.devices import choose_gpus, other_parallelism, world_size
+from caovand.core.draft import Draft, Unplannable, user
+from caovand.core.environment import environment
+from caovand.core.forecast import forecast
+from caovand.core.inventory import Inventory
+from caovand.core.memory import free_share
+from caovand.core.plan import Origin, Plan, Setting
+from caovand.core.resize import sized
+from caovand.core.rules import FIRST, NAMES, SECOND, Rule
+
+__all__ = ["Unplannable", "make_plan"]
+
+AUTO_SPEC = "CAOVAN_AUTO_SPEC"
+TURBOQUANT_COST = {
+    "turboquant_k8v4": "1.2 %",
+    "turboquant_4bit_nc": "2.7 %",
+    "turboquant_k3v4_nc": "10.6 %",
+    "turboquant_3bit_nc": "20.6 %",
+}
+"""Perplexity that each cache type costs, by vLLM's own measurements."""
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    mode_origin: Origin = "user",
+    auto_spec: str | None = None,
+    remembered: Plan | None = None,
+) -> Plan:
+    """The plan for this configuration on this machine; Unplannable where there is none.
+
+    `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
+    CAOVAN_AUTO_SPEC; `remembered` a lowered plan whose rungs are kept.
+    """
+    words = flags.read(config.engine.extra_args, inventory.engine.flags)
+    given = flags.values(words)
+    chosen = _mode(config, given, mode, mode_origin)
+    draft = Draft(
+        config=config,
+        inventory=inventory,
+        given=given,
+        gpus=choose_gpus(config, inventory),
+        mode=chosen.value,
+        mode_setting=chosen,
+        auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
+    )
+    draft = _decide(FIRST, draft)
+    draft = replace(draft, gpus=draft.gpus[: world_size(draft)])
+    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
+        draft = sized(draft)
+    draft = _decide(SECOND, draft)
+    rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in NAMES}
+    settings = {**draft.settings, **rest}
+    plan = Plan(
+        model=inventory.model.path,
+        settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
+        env=environment(draft),
+        extra_args=config.engine.extra_args,
+        verbatim=frozenset(given),
+        device=_device(draft),
+        engine=f"{inventory.engine.python} {inventory.engine.vllm} {inventory.engine.plugin or ''}",
+    )
+    if remembered is not None:
+        plan = _kept(plan, remembered)
+    return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+
+
+def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
+    for name, rule in rules:
+        setting = _verbatim(name, draft.given) or rule(draft)
+        if setting is not None:
+            draft = replace(draft, settings={**draft.settings, name: setting})
+    return draft
+
+
+def _mode(
+    config: Config, given: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
+) -> Setting:
+    """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
+    own = given.get("additional_config")
+    if isinstance(own, Mapping) and "caovan_mode" in own:
+        name = own["caovan_mode"]
+        if name not in MODES:
+            raise Unplannable(
+                f'cannot use caovan_mode "{name}" of --additional-config: there is no such mode; '
+                f"use one of {', '.join(MODES)}"
+            )
+        return user(name, "caovan_mode of --additional-config")
+    if mode is not None:
+        return Setting(mode, mode_origin, f"`caovanctl mode {mode}`")
+    typed = config.policy.mode
+    return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
+
+
+def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
+    if name not in given or name == "additional_config":
+        return None
+    value = "***" if name in flags.SECRETS else given[name]
+    return user(value, "given verbatim")
+
+
+def _device(draft: Draft) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in draft.gpus})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
+
+
+def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
+    """The setting without its value where this engine has no such flag."""
+    option = "--" + name.replace("_", "-")
+    if not draft.engine.flags or option in draft.engine.flags or name in draft.given:
+        return setting
+    return Setting(None, "policy", f"vLLM {draft.engine.vllm} has no {option}")
+
+
+def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
+    found = [*draft.model.notes, *turing.traps(draft), *_flag_warnings(draft, words)]
+    if not draft.engine.knows(draft.model.architecture):
+        found.append(
+            f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
+            " code of Transformers, slowly, or refuse"
+        )
+    found += [f"{key} means nothing to a CPU build" for key in _idle_keys(draft)]
+    share = plan.value("gpu_memory_utilization")
+    if draft.gpus and isinstance(share, (int, float)):
+        room = free_share(draft.gpus)
+        if share > room:
+            found.append(
+                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
+            )
+    memory = forecast(plan, draft.inventory)
+    if memory is not None and not memory.fits:
+        have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+        text = f"it does not fit: {have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+        found.append("; ".join((text, *memory.advice[:2])))
+    kind = str(plan.value("kv_cache_dtype"))
+    if kind in TURBOQUANT_COST:
+        cost = TURBOQUANT_COST[kind]
+        found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
+    return found
+
+
+def _idle_keys(draft: Draft) -> list[str]:
+    """Typed keys that only a CUDA engine heeds."""
+    config = draft.config
+    typed = {
+        "[policy] gpu_memory_utilization": config.policy.gpu_memory_utilization,
+        "[policy] cuda_graphs": config.policy.cuda_graphs,
+        "[engine] gpus": config.engine.gpus,
+    }
+    return [] if draft.cuda else [key for key, value in typed.items() if value is not None]
+
+
+def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
+    found: list[str] = []
+    for flag in words:
+        option = "--" + flag.name.replace("_", "-")
+        known = draft.engine.flags
+        if not flag.name:
+            found.append(f'"{flag.value}" in extra_args belongs to no flag')
+        elif known and option not in known and "--no-" + option[2:] not in known:
+            found.append(f"vLLM {draft.engine.vllm} has no {option}: it will refuse to start")
+        elif option in draft.engine.deprecated:
+            found.append(f"{option} is deprecated in vLLM {draft.engine.vllm}")
+        elif flag.name in flags.SECRETS:
+            found.append(f"{option} shows its value to every user of this machine; use a file")
+    return found
+
+
+def _kept(plan: Plan, remembered: Plan) -> Plan:
+    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    if remembered.model != plan.model or not remembered.rungs:
+        return plan
+    settings = {**plan.settings, **_lowered(remembered.settings, plan.verbatim)}
+    config, ours = settings.get("additional_config"), plan.value("additional_config")
+    if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
+        # A step may have turned the plugin off there; the mode is today's all the same.
+        value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
+        settings["additional_config"] = replace(config, value=value)
+    env = {**plan.env, **_lowered(remembered.env, frozenset())}
+    return replace(plan, settings=settings, env=env, rungs=remembered.rungs)
+
+
+def _lowered(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:
+    """The settings that the ladder changed, but for those the operator gives verbatim."""
+    return {
+        name: Setting(s.value, "remembered", _kept_reason(s.reason))
+        for name, s in settings.items()
+        if s.origin in ("ladder", "remembered") and name not in verbatim - {"additional_config"}
+    }
+
+
+def _kept_reason(reason: str) -> str:
+    kept = "kept from the last plan that served: "
+    return reason if reason.startswith(kept) else kept + reason

@@ -1,0 +1,58 @@
+"""A plan with its forecast as plain values, for `caovanctl plan --json` and status documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caovand.core.flags import shown_value
+from caovand.core.memory import MemoryEstimate
+from caovand.core.plan import Plan
+
+
+def describe(
+    plan: Plan, argv: Sequence[str], env: Mapping[str, str], memory: MemoryEstimate | None
+) -> dict[str, Any]:
+    """Settings with origin and reason, the command line, the forecast, the warnings."""
+    return {
+        "model": plan.model,
+        "settings": {
+            name: {"value": s.value, "origin": s.origin, "reason": s.reason}
+            for name, s in plan.settings.items()
+        },
+        "argv": list(argv),
+        "env": {name: shown_value(name, value) for name, value in env.items()},
+        "memory": None if memory is None else values(memory),
+        "rungs": list(plan.rungs),
+        "warnings": list(plan.warnings),
+        "identity": plan.identity,
+    }
+
+
+def values(memory: MemoryEstimate) -> dict[str, Any]:
+    """The forecast as plain values."""
+    return {
+        "fits": memory.fits,
+        "gpu_memory_utilization": memory.gpu_memory_utilization,
+        "weights_gib": round(memory.weights_mib / 1024, 3),
+        "kv_gib": round(memory.kv_mib / 1024, 3),
+        "kv_needed_gib": round(memory.needed_mib / 1024, 3),
+        "kv_tokens": memory.kv_tokens,
+        "max_model_len": memory.max_model_len,
+        "concurrency": round(memory.concurrency, 2),
+        "reserve_mib": round(memory.reserve_mib),
+        "parts_mib": {name: round(size) for name, size in memory.parts},
+        "advice": list(memory.advice),
+    }
+
+
+def beside(memory: MemoryEstimate, reported: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The forecast beside what vLLM said of itself, and by which share it was off."""
+    forecast = values(memory)
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("weights_gib", "kv_gib", "kv_tokens"):
+        said = reported.get(name)
+        if isinstance(said, (int, float)) and said:
+            off = round(forecast[name] / said - 1, 3)
+            found[name] = {"forecast": forecast[name], "reported": said, "off": off}
+    return found

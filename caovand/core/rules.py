@@ -1,0 +1,271 @@
+"""The rules: one function for each flag, from a draft to a setting, or None to leave it out.
+
+They run in the order of FIRST, then the cards are sized (`resize`), then SECOND; a rule may read
+what was decided before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil
+
+from caovand.core import cpu, families, turing
+from caovand.core.devices import tensor_parallel_size
+from caovand.core.draft import Draft, Unplannable, nearest, policy, user
+from caovand.core.plan import Setting
+from caovand.core.speculation import speculative_config
+
+Rule = Callable[[Draft], Setting | None]
+FIRST_WITHOUT_MAMBA_MODE = (0, 33)
+"""The release after 0.32, the last that takes --mamba-cache-mode."""
+
+
+def host(draft: Draft) -> Setting | None:
+    return user(draft.config.server.host, "[server] host")
+
+
+def port(draft: Draft) -> Setting | None:
+    return user(draft.config.server.port, "[server] port")
+
+
+def served_model_name(draft: Draft) -> Setting | None:
+    typed = draft.config.model.served_name
+    if typed:
+        return user(typed, "[model] served_name")
+    name = draft.model.path.rstrip("/").rpartition("/")[2]
+    return policy(name, "the last part of the model's path")
+
+
+def revision(draft: Draft) -> Setting | None:
+    typed = draft.config.model.revision
+    return user(typed, "[model] revision") if typed else None
+
+
+def chat_template(draft: Draft) -> Setting | None:
+    typed = draft.config.model.chat_template
+    return user(typed, "[model] chat_template") if typed else None
+
+
+def trust_remote_code(draft: Draft) -> Setting | None:
+    if not draft.config.model.trust_remote_code:
+        return None
+    return user(True, "[model] trust_remote_code")
+
+
+def dtype(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.dtype
+    old = [gpu for gpu in draft.gpus if gpu.compute_capability < (8, 0)]
+    if typed == "bfloat16" and old:
+        major, minor = old[0].compute_capability
+        raise Unplannable(
+            f'cannot use dtype "bfloat16": GPU {old[0].index} is SM{major}{minor}, '
+            'which has none; set dtype = "half"'
+        )
+    if typed:
+        return user(typed, "[policy] dtype")
+    return policy("half", "cards before SM80 have no bfloat16") if old else None
+
+
+def kv_cache_dtype(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.kv_cache_dtype
+    if not typed:
+        return turing.kv_cache_dtype(draft)
+    known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
+    if typed not in known:
+        raise Unplannable(
+            f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.vllm} has no such type; '
+            f"use {nearest(typed, known)}"
+        )
+    return user(typed, "[policy] kv_cache_dtype")
+
+
+def enable_prefix_caching(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return policy(True, "a prompt that begins like an earlier one skips that part")
+    if draft.value("speculative_config"):
+        return policy(False, "on the CPU build MTP with prefix caching kills the engine")
+    return None
+
+
+def mamba_cache_mode(draft: Draft) -> Setting | None:
+    if not draft.cuda or not draft.model.hybrid or not draft.value("enable_prefix_caching"):
+        return None
+    if draft.engine.version >= FIRST_WITHOUT_MAMBA_MODE:
+        return policy(None, f"vLLM {draft.engine.vllm} keeps states at block borders by itself")
+    return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
+
+
+def disable_custom_all_reduce(draft: Draft) -> Setting | None:
+    if not draft.turing or draft.count("tensor_parallel_size") < 2:
+        return None
+    return policy(True, "vLLM's own all-reduce is not safe between cards without full NVLink")
+
+
+def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
+    if not draft.turing or not turing.flashinfer_serves(draft):
+        return None
+    return policy(True, "kernel choices for these cards are measured once, while starting")
+
+
+def gdn_prefill_backend(draft: Draft) -> Setting | None:
+    """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
+    hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
+    asked = bool(draft.engine.python_version)  # a saved inventory need not tell of compilers
+    if not hopper or draft.model.linear is None or not asked or draft.engine.nvcc:
+        return None
+    return policy("triton", "FlashInfer's kernel would have to be built, and there is no nvcc")
+
+
+def language_model_only(draft: Draft) -> Setting | None:
+    typed = draft.config.model.text_only
+    if not draft.model.vision:
+        return None
+    if typed is not None:
+        return user(typed, "[model] text_only")
+    if draft.model.weights and not draft.model.size("vision"):
+        return policy(True, "the checkpoint holds no weights of a vision tower")
+    if draft.sizing and not draft.sizing.load.vision:
+        return policy(True, "with the vision tower loaded the context would be cut short")
+    return None
+
+
+def max_model_len(draft: Draft) -> Setting | None:
+    typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
+    if typed is not None:
+        if limit and typed > limit:
+            raise Unplannable(
+                f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
+                f"set max_model_len = {limit} or less"
+            )
+        return user(typed, "[model] max_model_len")
+    if not draft.cuda:
+        return cpu.max_model_len(draft)
+    if draft.sizing is None:
+        return None
+    context = draft.sizing.load.context
+    if context == limit:
+        return policy(context, "the model's own limit, which fits")
+    return policy(context, f"the longest that fits; the model's own limit is {limit}")
+
+
+def max_num_seqs(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.max_num_seqs
+    if typed is not None:
+        return user(typed, "[policy] max_num_seqs")
+    if draft.sizing is None:
+        return None
+    if draft.sizing.step != "generous":
+        return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
+    reason = "these cards are fast for few users" if draft.turing else "sampling more takes memory"
+    return policy(draft.sizing.load.sequences, reason)
+
+
+def max_num_batched_tokens(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.max_num_batched_tokens
+    if typed is not None:
+        return user(typed, "[policy] max_num_batched_tokens")
+    if draft.sizing is None:
+        return None
+    if draft.sizing.step != "generous":
+        return policy(draft.sizing.load.batch_tokens, "memory is short: a smaller step needs less")
+    return policy(draft.sizing.load.batch_tokens, "large steps read long prompts fastest")
+
+
+def enforce_eager(draft: Draft) -> Setting | None:
+    if draft.config.policy.cuda_graphs == "none":
+        return user(True, "[policy] cuda_graphs is none")
+    if not draft.cuda:
+        return policy(True, "compiling for a CPU takes longer than it saves")
+    if draft.sizing and draft.sizing.load.eager:
+        return policy(True, "memory is short: compiled steps and graphs need more of it")
+    return None
+
+
+def compilation_config(draft: Draft) -> Setting | None:
+    if not draft.cuda or draft.value("enforce_eager"):
+        return None
+    typed = draft.config.policy.cuda_graphs
+    if typed:
+        return user({"cudagraph_mode": typed.upper()}, f"[policy] cuda_graphs is {typed}")
+    reason = "attention stays outside the graphs, where drafting and long prompts are safe"
+    return policy({"cudagraph_mode": "PIECEWISE"}, reason)
+
+
+def gpu_memory_utilization(draft: Draft) -> Setting | None:
+    if not draft.cuda or draft.sizing is None:
+        return None
+    share = draft.sizing.load.utilization
+    typed = draft.config.policy.gpu_memory_utilization
+    if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
+        return user(typed, "[policy] gpu_memory_utilization")
+    if typed is not None:
+        return policy(share, f"[policy] asks for {typed}, but only this much is free now")
+    left = min(gpu.total_mib for gpu in draft.gpus) * (1 - share)
+    reason = f"AutoMem: leaves {left:.0f} MiB for what grows with context, drafting and step size"
+    return policy(share, reason)
+
+
+def cpu_offload_gb(draft: Draft) -> Setting | None:
+    if draft.sizing is None or draft.sizing.step != "offloaded":
+        return None
+    amount = draft.sizing.load.offload_gib
+    return policy(amount, "so much of the weights does not fit a card and stays in host memory")
+
+
+def additional_config(draft: Draft) -> Setting | None:
+    own = draft.given.get("additional_config")
+    own = dict(own) if isinstance(own, Mapping) else {}
+    if not draft.cuda:
+        return user(own, "given verbatim") if own else None
+    ours = {"caovan": True, "caovan_mode": draft.mode}
+    reason = "tells the kernels' plugin that caovan planned this, and its mode"
+    if own:
+        return user({**ours, **own}, f"given verbatim, with ours merged in: {reason}")
+    return Setting(ours, draft.mode_setting.origin, reason)
+
+
+def enable_server_load_tracking(draft: Draft) -> Setting | None:
+    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
+
+
+def shutdown_timeout(draft: Draft) -> Setting | None:
+    seconds = ceil(draft.config.watch.shutdown_timeout_s)
+    return user(seconds, "[watch] shutdown_timeout_s: requests may finish when asked to stop")
+
+
+FIRST: tuple[tuple[str, Rule], ...] = (
+    ("host", host),
+    ("port", port),
+    ("served_model_name", served_model_name),
+    ("revision", revision),
+    ("trust_remote_code", trust_remote_code),
+    ("chat_template", chat_template),
+    ("tool_call_parser", families.tool_call_parser),
+    ("enable_auto_tool_choice", families.enable_auto_tool_choice),
+    ("reasoning_parser", families.reasoning_parser),
+    ("tensor_parallel_size", tensor_parallel_size),
+    ("dtype", dtype),
+    ("speculative_config", speculative_config),
+    ("attention_backend", turing.attention_backend),
+    ("kv_cache_dtype", kv_cache_dtype),
+    ("enable_prefix_caching", enable_prefix_caching),
+    ("mamba_cache_mode", mamba_cache_mode),
+    ("gdn_prefill_backend", gdn_prefill_backend),
+    ("disable_custom_all_reduce", disable_custom_all_reduce),
+    ("enable_flashinfer_autotune", enable_flashinfer_autotune),
+)
+SECOND: tuple[tuple[str, Rule], ...] = (
+    ("language_model_only", language_model_only),
+    ("max_model_len", max_model_len),
+    ("max_num_seqs", max_num_seqs),
+    ("max_num_batched_tokens", max_num_batched_tokens),
+    ("enforce_eager", enforce_eager),
+    ("compilation_config", compilation_config),
+    ("gpu_memory_utilization", gpu_memory_utilization),
+    ("cpu_offload_gb", cpu_offload_gb),
+    ("kv_cache_memory_bytes", cpu.kv_cache_memory_bytes),
+    ("additional_config", additional_config),
+    ("enable_server_load_tracking", enable_server_load_tracking),
+    ("shutdown_timeout", shutdown_timeout),
+)
+NAMES = frozenset(name for name, _ in (*FIRST, *SECOND))

@@ -1,0 +1,366 @@
+"""The ladder's rungs: each one change that makes a plan more modest, and when it has none left.
+
+A rung is pure: plan and finding in, a Step out, or None where it has nothing left. Every step goes
+one way only, so that each rung ends and with them the ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from caovand.core.failure import Finding
+from caovand.core.plan import Plan
+
+BLOCK = 16  # tokens: context lengths are multiples of it
+LEAST_CONTEXT = 2048
+LEAST_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
+GMU_STEP = 0.03
+GMU_DOWNS = 3  # after so many steps something else is the matter
+GMU_DEFAULT = 0.9  # vLLM's own where the plan has none
+GMU_BOUNDS = (0.3, 0.97)
+SHARE_MARGIN_GIB = 0.5
+OFFLOAD_GIB = (2, 4, 8)
+GRAPH_SIZES = (64, 16, 4)
+BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
+PLUGIN = "caovan_vllm_sm75_turbo3"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one use of a rung changes. `value` names it among the rung's uses, if it has several."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    value: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A way down: what it does, the key of `caovan.toml` it goes below, and how.
+
+    `touches` are settings or variables that must be free for it: not verbatim, not the
+    operator's. A rung that costs nothing but time does not `degrade`.
+    """
+
+    name: str
+    does: str
+    key: str
+    touches: tuple[str, ...]
+    step: Callable[[Plan, Finding], Step | None]
+    degrades: bool = True
+
+
+def _number(finding: Finding, name: str) -> float | None:
+    try:
+        return float(finding.captures[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _used(plan: Plan, *names: str) -> bool:
+    return any(rung.split(" ", 1)[0] in names for rung in plan.rungs)
+
+
+def _context(plan: Plan, finding: Finding) -> Step | None:
+    """To the length the error named; a second time by an eighth at least, so that it ends."""
+    now = plan.value("max_model_len")
+    now = int(now) if now is not None else int(_number(finding, "len") or 0)
+    fits = _number(finding, "fits")
+    goal = int(fits) if fits else now // 2
+    if _used(plan, "context"):
+        goal = min(goal, now * 7 // 8)
+    goal = goal // BLOCK * BLOCK
+    floor = BLOCK if fits else LEAST_CONTEXT
+    if not floor <= goal < now:
+        return None
+    return Step({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _gmu(plan: Plan) -> float:
+    value = plan.value("gpu_memory_utilization")
+    return GMU_DEFAULT if value is None else float(value)
+
+
+def _on_cpu(plan: Plan) -> bool:
+    return plan.device == "cpu"
+
+
+def _to_gmu(plan: Plan, goal: float) -> Step | None:
+    now, goal = _gmu(plan), round(goal, 3)
+    if _on_cpu(plan) or not GMU_BOUNDS[0] <= goal <= GMU_BOUNDS[1] or goal == now:
+        return None
+    change = f"GPU memory share {now:g} -> {goal:g}"
+    return Step({"gpu_memory_utilization": goal}, value=f"{goal:g}", change=change)
+
+
+def _gmu_up(plan: Plan, finding: Finding) -> Step | None:
+    """Never after going down: that share was too much already."""
+    goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
+    if _used(plan, "gmu-down", "share"):
+        return None
+    return _to_gmu(plan, goal) if goal > _gmu(plan) else None
+
+
+def _gmu_down(plan: Plan, finding: Finding) -> Step | None:
+    if sum(rung.startswith("gmu-down ") for rung in plan.rungs) >= GMU_DOWNS:
+        return None
+    return _to_gmu(plan, _gmu(plan) - GMU_STEP)
+
+
+def _share(plan: Plan, finding: Finding) -> Step | None:
+    """What others leave free, as vLLM counted it."""
+    free, total = _number(finding, "free"), _number(finding, "total")
+    if not free or not total:
+        return None
+    goal = int((free - SHARE_MARGIN_GIB) / total * 1000) / 1000
+    return _to_gmu(plan, goal) if goal < _gmu(plan) else None
+
+
+def _kv_memory(plan: Plan, finding: Finding) -> Step | None:
+    """On the CPU build: to the KV cache's whole need, if it is at most four times as much."""
+    now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
+    if not _on_cpu(plan) or not isinstance(now, int) or not need:
+        return None
+    if _used(plan, "kv-memory-less"):
+        return None
+    goal = int(need * 1.1 * 2**30) // 2**20 * 2**20
+    if not now < goal <= 4 * now:
+        return None
+    change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
+    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+
+
+def _kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
+    now, free = plan.value("kv_cache_memory_bytes"), _number(finding, "free")
+    if not isinstance(now, int):
+        return None
+    goal = now // 2 if not free else min(now // 2, int(free * 0.8 * 2**30))
+    goal = goal // 2**20 * 2**20
+    if goal < 2**24:
+        return None
+    change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
+    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+
+
+def _halved(plan: Plan, name: str, unset: int, least: int, what: str) -> Step | None:
+    """Half of a setting; `unset` is where a plan without one begins."""
+    now = plan.value(name)
+    goal = unset if now is None else max(int(now) // 2, least)
+    if now is not None and goal >= int(now):
+        return None
+    shown = "vLLM's default" if now is None else now
+    return Step({name: goal}, value=str(goal), change=f"{what} {shown} -> {goal}")
+
+
+def _batch(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, "max_num_batched_tokens", LEAST_BATCH, LEAST_BATCH, "batch tokens")
+
+
+def _sequences(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, "max_num_seqs", 32, 1, "sequences")
+
+
+def _to_mtp(plan: Plan, depth: int) -> Step | None:
+    now = plan.mtp
+    if not 0 <= depth < now:
+        return None
+    config = (
+        {**plan.value("speculative_config"), "num_speculative_tokens": depth} if depth else None
+    )
+    shown = str(depth) if depth else "off"
+    return Step({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
+
+
+def _mtp_less(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, plan.mtp - 1)
+
+
+def _mtp_safe(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, 3)
+
+
+def _mtp_off(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, 0)
+
+
+def _compilation(plan: Plan) -> Mapping[str, Any]:
+    value = plan.value("compilation_config")
+    return value if isinstance(value, Mapping) else {}
+
+
+def _has_graphs(plan: Plan) -> bool:
+    return not _on_cpu(plan) and not plan.value("enforce_eager")
+
+
+def _fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
+    config = _compilation(plan)
+    now = config.get("max_cudagraph_capture_size")
+    smaller = [size for size in GRAPH_SIZES if now is None or size < int(now)]
+    if not _has_graphs(plan) or not smaller or "cudagraph_capture_sizes" in config:
+        return None
+    goal = smaller[0]
+    changed = {**config, "max_cudagraph_capture_size": goal}
+    shown = "vLLM's default" if now is None else now
+    return Step(
+        {"compilation_config": changed}, value=str(goal), change=f"largest graph {shown} -> {goal}"
+    )
+
+
+def _piecewise(plan: Plan, finding: Finding) -> Step | None:
+    config = _compilation(plan)
+    now = config.get("cudagraph_mode", "vLLM's default")
+    if not _has_graphs(plan) or now in ("PIECEWISE", "NONE"):
+        return None
+    changed = {**config, "cudagraph_mode": "PIECEWISE"}
+    return Step({"compilation_config": changed}, change=f"CUDA graphs {now} -> PIECEWISE")
+
+
+def _eager(plan: Plan, finding: Finding) -> Step | None:
+    if plan.value("enforce_eager"):
+        return None
+    changed = {"enforce_eager": True, "compilation_config": None}
+    return Step(changed, change="CUDA graphs and compilation off")
+
+
+def _kv_dtype_small(plan: Plan, finding: Finding) -> Step | None:
+    now = plan.value("kv_cache_dtype")
+    if _on_cpu(plan) or now not in (None, "auto", "half", "float16", "bfloat16"):
+        return None
+    return Step({"kv_cache_dtype": "fp8"}, value="fp8", change=f"KV cache {now or 'auto'} -> fp8")
+
+
+def _kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
+    now = plan.value("kv_cache_dtype")
+    if now in (None, "auto"):
+        return None
+    return Step({"kv_cache_dtype": "auto"}, value="auto", change=f"KV cache {now} -> auto")
+
+
+def _half(plan: Plan, finding: Finding) -> Step | None:
+    now = plan.value("dtype")
+    if now in ("half", "float16") or "needs" not in finding.captures:
+        return None
+    return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")
+
+
+def _attention(plan: Plan, finding: Finding) -> Step | None:
+    """The next backend that was not tried; the one that failed may be vLLM's own choice."""
+    now = plan.value("attention_backend")
+    tried = {rung.split(" ", 1)[1] for rung in plan.rungs if rung.startswith("attention ")}
+    left = [name for name in BACKENDS if name not in tried and name != now]
+    if _on_cpu(plan) or not left:
+        return None
+    change = f"attention {now or 'automatic'} -> {left[0]}"
+    return Step({"attention_backend": left[0]}, value=left[0], change=change)
+
+
+def _gdn(plan: Plan, finding: Finding) -> Step | None:
+    config = plan.value("additional_config")
+    config = config if isinstance(config, Mapping) else {}
+    if _on_cpu(plan) or config.get("gdn_prefill_backend") == "triton":
+        return None
+    changed = {**config, "gdn_prefill_backend": "triton"}
+    return Step({"additional_config": changed}, change="GDN prefill -> triton")
+
+
+def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
+    """Where the plugin acts, or a plugin is what failed; others in the list stay."""
+    names = plan.env["VLLM_PLUGINS"].value if "VLLM_PLUGINS" in plan.env else None
+    listed = [name for name in str(names or "").split(",") if name]
+    config = plan.value("additional_config")
+    here = not plan.device or "sm75" in plan.device
+    acts = here and isinstance(config, Mapping) and bool(config.get("caovan"))
+    blamed = finding.failure == "plugin-error" or finding.captures.get("component") == "plugin"
+    if (names is None and not acts and not blamed) or (names is not None and not listed):
+        return None
+    if listed and PLUGIN not in listed and not blamed:
+        return None
+    others = [name for name in listed if name != PLUGIN] if PLUGIN in listed else []
+    return Step(env={"VLLM_PLUGINS": ",".join(others)}, change="the kernels' plugin off")
+
+
+def _prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
+    if plan.value("enable_prefix_caching") is False:
+        return None
+    changed = {"enable_prefix_caching": False, "mamba_cache_mode": None}
+    return Step(changed, change="prefix caching off")
+
+
+def _variable(name: str, value: str, change: str) -> Callable[[Plan, Finding], Step | None]:
+    """A rung that sets one variable of the engine's environment."""
+
+    def step(plan: Plan, finding: Finding) -> Step | None:
+        now = plan.env[name].value if name in plan.env else None
+        return None if now == value else Step(env={name: value}, change=change)
+
+    return step
+
+
+def _all_reduce_off(plan: Plan, finding: Finding) -> Step | None:
+    if plan.value("disable_custom_all_reduce"):
+        return None
+    return Step({"disable_custom_all_reduce": True}, change="custom all-reduce off")
+
+
+def _offload(plan: Plan, finding: Finding) -> Step | None:
+    now = plan.value("cpu_offload_gb") or 0
+    more = [size for size in OFFLOAD_GIB if size > now]
+    if _on_cpu(plan) or not more:
+        return None
+    change = f"weights kept in host memory {now} -> {more[0]} GiB a card"
+    return Step({"cpu_offload_gb": more[0]}, value=str(more[0]), change=change)
+
+
+_CONFIG = ("compilation_config",)
+_SPEC = ("speculative_config",)
+
+RUNGS: tuple[Rung, ...] = (
+    Rung("context", "shorten the context", "max_model_len", ("max_model_len",), _context),
+    Rung("mtp", "draft one token less", "mtp", _SPEC, _mtp_less),
+    Rung("mtp-safe", "draft 3 tokens, not more", "mtp", _SPEC, _mtp_safe),
+    Rung("mtp-off", "draft nothing", "mtp", _SPEC, _mtp_off),
+    Rung("gmu-up", "use more of the card's memory", "gpu_memory_utilization",
+         ("gpu_memory_utilization",), _gmu_up),
+    Rung("gmu-down", "leave more of the card's memory free", "gpu_memory_utilization",
+         ("gpu_memory_utilization",), _gmu_down),
+    Rung("share", "use only memory that others leave", "gpu_memory_utilization",
+         ("gpu_memory_utilization",), _share),
+    Rung("kv-memory", "keep a larger KV cache in host memory", "", ("kv_cache_memory_bytes",),
+         _kv_memory),
+    Rung("kv-memory-less", "keep a smaller KV cache in host memory", "",
+         ("kv_cache_memory_bytes",), _kv_memory_less),
+    Rung("batch", "do less in one step", "max_num_batched_tokens", ("max_num_batched_tokens",),
+         _batch),
+    Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
+         _sequences),
+    Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _CONFIG, _fewer_graphs),
+    Rung("piecewise", "keep attention out of CUDA graphs", "cuda_graphs", _CONFIG, _piecewise),
+    Rung("eager", "run without CUDA graphs and compilation", "cuda_graphs",
+         ("enforce_eager", "compilation_config"), _eager),
+    Rung("kv-dtype", "store the KV cache in 8 bits", "kv_cache_dtype", ("kv_cache_dtype",),
+         _kv_dtype_small),
+    Rung("kv-dtype-plain", "store the KV cache as the model computes", "kv_cache_dtype",
+         ("kv_cache_dtype",), _kv_dtype_plain),
+    Rung("half", "compute in float16", "dtype", ("dtype",), _half),
+    Rung("attention", "use another attention backend", "", ("attention_backend",), _attention),
+    Rung("gdn", "use another GDN backend", "", ("additional_config",), _gdn),
+    Rung("plugin-off", "leave caovan's kernels out", "", ("VLLM_PLUGINS",), _plugin_off),
+    Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),
+         _prefix_caching_off),
+    Rung("fresh-cache", "compile into a new cache", "", ("CAOVAN_CACHE",),
+         _variable("CAOVAN_CACHE", "2", "a new compile cache"), degrades=False),
+    Rung("no-compile-cache", "compile at every start", "", ("VLLM_DISABLE_COMPILE_CACHE",),
+         _variable("VLLM_DISABLE_COMPILE_CACHE", "1", "compile cache off")),
+    Rung("p2p-off", "move data between cards through the host", "", ("NCCL_P2P_DISABLE",),
+         _variable("NCCL_P2P_DISABLE", "1", "NCCL peer-to-peer off")),
+    Rung("all-reduce-off", "leave summing over cards to NCCL", "",
+         ("disable_custom_all_reduce",), _all_reduce_off),
+    Rung("sampler-plain", "sample without FlashInfer", "", ("VLLM_USE_FLASHINFER_SAMPLER",),
+         _variable("VLLM_USE_FLASHINFER_SAMPLER", "0", "FlashInfer's sampler off")),
+    Rung("offload", "keep part of the weights in host memory", "", ("cpu_offload_gb",), _offload),
+)  # fmt: skip
+
+BY_NAME: Mapping[str, Rung] = {rung.name: rung for rung in RUNGS}

@@ -1,0 +1,79 @@
+"""Headers of safetensors files: what tensors a shard holds and whether it is whole.
+
+A file is 8 bytes of little-endian header length, a JSON header, then the tensors' bytes. Only
+the header is read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+LARGEST_HEADER = 100_000_000
+BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
+    "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
+    "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+
+class BadShard(Exception):
+    """Why this file cannot hold what it should."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor as its header describes it; `size` in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+def header_length(start: bytes, file_size: int) -> int:
+    """Bytes of JSON that follow the first eight of a file of this size."""
+    if start.startswith(b"version "):
+        raise BadShard("it is a Git LFS pointer, not the file itself")
+    length = int(struct.unpack("<Q", start)[0]) if len(start) == 8 else 0
+    if not 2 <= length <= min(file_size - 8, LARGEST_HEADER):
+        raise BadShard(f"its header claims {length} bytes, the file has {file_size}")
+    return length
+
+
+def parse_header(text: bytes, file_size: int) -> list[Tensor]:
+    """The tensors of one shard; BadShard where header and file do not agree."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadShard("its header is no JSON") from None
+    if not isinstance(header, dict):
+        raise BadShard("its header is no table of tensors")
+    header.pop("__metadata__", None)
+    found = [_tensor(name, entry) for name, entry in header.items()]
+    at = 0
+    for begin, end, _ in sorted((b, e, t.name) for t, b, e in found):
+        if begin != at:
+            raise BadShard("its tensors overlap or leave gaps")
+        at = end
+    wanted = 8 + len(text) + at
+    if file_size != wanted:
+        kind = "truncated" if file_size < wanted else "too long"
+        raise BadShard(f"it is {kind}: {file_size} bytes where its header asks for {wanted}")
+    return [tensor for tensor, _, _ in found]
+
+
+def _tensor(name: str, entry: Any) -> tuple[Tensor, int, int]:
+    try:
+        dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+        numbers = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        raise BadShard(f'its header does not describe tensor "{name}"') from None
+    bits = BITS.get(dtype)
+    if not numbers or begin > end or (bits and (prod(shape) * bits + 7) // 8 != end - begin):
+        raise BadShard(f'its header contradicts itself about tensor "{name}"')
+    return Tensor(name, dtype, shape, end - begin), begin, end

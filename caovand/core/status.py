@@ -1,0 +1,154 @@
+"""What people and programs are shown of the daemon: one plain document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from caovand.core.failure import Finding
+from caovand.core.machine import Snapshot, State
+from caovand.core.memory import MemoryEstimate
+from caovand.core.observation import GpuSample
+from caovand.core.plan import Plan
+from caovand.core.report import beside
+
+# Where nothing more happens without somebody acting, or all is well.
+SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
+
+BACK = "caovanctl retry --full tries the full plan once, caovanctl reset forgets the lowered one"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the supervisor knows beside the snapshot."""
+
+    version: str
+    pid: int
+    mode: str
+    mode_origin: str
+    config_path: str
+    engine_pid: int | None
+    figures: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    revision: int
+    gpus: tuple[GpuSample, ...] = ()
+    forecast: MemoryEstimate | None = None
+    lowered_at: float | None = None
+    """Since when the plan is a lowered one, Unix time."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """How often each failure was seen since the daemon started."""
+
+
+def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
+    """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
+    plan = snapshot.plan
+    deadline = snapshot.deadline
+    waits = snapshot.state in (State.BACKOFF, State.HOLD) and deadline is not None
+    return {
+        "state": snapshot.state.value,
+        "since_s": round(now - snapshot.since, 3),
+        "settled": is_settled(snapshot),
+        "reason": snapshot.reason,
+        "phase": snapshot.phase,
+        "progress": snapshot.progress,
+        "detail": snapshot.detail,
+        "retry_in_s": round(max(deadline - now, 0.0), 1)
+        if waits and deadline is not None
+        else None,
+        "served": _served(plan) if snapshot.state is State.SERVING else None,
+        "model": plan.model if plan else None,
+        "mode": facts.mode,
+        "mode_origin": facts.mode_origin,
+        "mtp": plan.mtp if plan else None,
+        "rungs": list(plan.rungs) if plan else [],
+        "degraded": _degraded(plan, facts.lowered_at),
+        "warnings": list(plan.warnings) if plan else [],
+        "restarts": max(snapshot.spawns - 1, 0),
+        "failures": snapshot.failures,
+        "last_failure": _finding(snapshot.finding),
+        "remedy": snapshot.remedy.text if snapshot.remedy else None,
+        "obstacles": list(snapshot.remedy.obstacles) if snapshot.remedy else [],
+        "refusal": _finding(snapshot.refusal),
+        "generation": snapshot.generation,
+        "revision": facts.revision,
+        "engine_pid": facts.engine_pid,
+        "reported": dict(facts.figures),
+        "forecast": beside(facts.forecast, facts.figures) if facts.forecast else {},
+        "activity": dict(facts.progress),
+        "failed": dict(facts.failed),
+        "gpus": [asdict(sample) for sample in facts.gpus],
+        "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},
+    }
+
+
+def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
+    """What the ladder changed and why, since when, and the way back; None for a full plan."""
+    if plan is None or not plan.rungs:
+        return None
+    lowered = [
+        setting.reason
+        for setting in (*plan.settings.values(), *plan.env.values())
+        if setting.origin in ("ladder", "remembered")
+    ]
+    return {
+        "why": list(dict.fromkeys(lowered)),
+        "since": since,
+        "rungs": list(plan.rungs),
+        "back": BACK,
+    }
+
+
+def is_settled(snapshot: Snapshot) -> bool:
+    """Whether what was asked for has come out, well or badly."""
+    return snapshot.state in SETTLED and not snapshot.replanning
+
+
+def one_line(snapshot: Snapshot) -> str:
+    """The state for `systemctl status` and the log."""
+    if snapshot.state is State.STARTING:
+        done = f" {snapshot.progress:.0%}" if snapshot.progress is not None else ""
+        detail = f": {snapshot.detail}" if snapshot.detail else ""
+        return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
+    if snapshot.state is State.SERVING and snapshot.plan:
+        served = _served(snapshot.plan)
+        lowered = f", degraded: {', '.join(snapshot.plan.rungs)}" if snapshot.plan.rungs else ""
+        return f"SERVING {served['name']} on {served['url']}, MTP {snapshot.plan.mtp}{lowered}"
+    reason = snapshot.reason
+    if snapshot.finding is not None:
+        reason = reason.replace(snapshot.finding.text, snapshot.finding.public_text)
+    return f"{snapshot.state.value}: {reason}" if reason else snapshot.state.value
+
+
+def public(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The status document for the socket that is open to all: without lines of the log."""
+    shown = dict(document)
+    for name in ("last_failure", "refusal"):
+        told = shown[name]
+        if told is not None:
+            text = Finding(**told).public_text
+            shown["reason"] = shown["reason"].replace(told["text"], text)
+            shown[name] = {**told, "text": text, "captures": {}}
+    return shown
+
+
+def _served(plan: Plan | None) -> dict[str, Any]:
+    assert plan is not None
+    host, port = plan.value("host") or "127.0.0.1", plan.value("port") or 8000
+    scheme = "https" if plan.value("ssl_certfile") else "http"
+    return {
+        "name": served_name(plan),
+        "host": host,
+        "port": port,
+        "url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1",
+    }
+
+
+def served_name(plan: Plan) -> str:
+    """The name clients ask for, the first where there are several."""
+    names = plan.value("served_model_name") or plan.model
+    return str(names[0] if isinstance(names, list) else names)
+
+
+def _finding(finding: Finding | None) -> dict[str, Any] | None:
+    return None if finding is None else asdict(finding)

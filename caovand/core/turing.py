@@ -1,0 +1,75 @@
+"""What cards of compute capability 7.5 can and cannot do, by release.
+
+FlashInfer's attention accepts them in vLLM 0.21, with a float16 or an fp8 cache. Later releases
+ask for SM80 there, and Triton's attention, which is left, refuses an fp8 cache below SM89; our
+plugin lets them in again where FlashInfer itself works.
+"""
+
+from __future__ import annotations
+
+from caovand.core.draft import Draft, policy
+from caovand.core.inventory import EngineInfo
+from caovand.core.plan import Setting
+
+FIRST_WITHOUT_FLASHINFER = (0, 22)
+BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
+"""From and to: attention with 256-wide heads fails to build for SM75."""
+MENDED_FLASHINFER = (0, 6, 16)
+"""The first that the plugin offers again to releases that refuse these cards."""
+
+
+def version_numbers(text: str | None) -> tuple[int, ...]:
+    """0.6.8.post1 as (0, 6, 8)."""
+    parts = (text or "").split(".")[:3]
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def flashinfer_serves(draft: Draft) -> bool:
+    """Whether FlashInfer's attention runs on these cards with this engine."""
+    return not _why_not(draft)
+
+
+def flashinfer_refusal(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
+    """Why FlashInfer's attention does not serve SM75 here; empty where it does."""
+    installed = version_numbers(engine.flashinfer)
+    first, last = BROKEN_FLASHINFER
+    if not installed:
+        return "FlashInfer is not installed in the engine's environment"
+    if engine.version >= FIRST_WITHOUT_FLASHINFER:
+        if not plugin:
+            return f"vLLM {engine.vllm} does not let FlashInfer serve SM75 without caovan's plugin"
+        if installed < MENDED_FLASHINFER:
+            return f"FlashInfer {engine.flashinfer} does not serve SM75; 0.6.16 and newer do"
+    elif first <= installed <= last and head_dim >= 256:
+        return f"FlashInfer {engine.flashinfer} cannot serve 256-wide heads on SM75"
+    return ""
+
+
+def attention_backend(draft: Draft) -> Setting | None:
+    if not draft.turing or not draft.cuda:
+        return None
+    if flashinfer_serves(draft):
+        return policy(
+            "FLASHINFER", "the only attention that is fast on these cards, also under MTP"
+        )
+    return policy("TRITON_ATTN", f"{_why_not(draft)}; Triton's attention is what is left")
+
+
+def kv_cache_dtype(draft: Draft) -> Setting | None:
+    if not draft.turing or not draft.cuda:
+        return None
+    if flashinfer_serves(draft):
+        return policy("fp8", "twice the context in the same memory, with no loss that was measured")
+    return policy(None, "Triton's attention refuses an fp8 cache on cards before SM89")
+
+
+def traps(draft: Draft) -> list[str]:
+    """Warnings for what these cards meet in this engine."""
+    if not draft.turing or not draft.cuda or flashinfer_serves(draft):
+        return []
+    return [f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"]
+
+
+def _why_not(draft: Draft) -> str:
+    plugin = bool(draft.engine.plugin) and draft.config.engine.plugin
+    return flashinfer_refusal(draft.engine, draft.model.head_dim, plugin)

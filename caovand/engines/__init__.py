@@ -1,0 +1,1 @@
+"""What is peculiar to each inference engine, as data and pure functions."""

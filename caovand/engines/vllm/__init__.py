@@ -1,0 +1,1 @@
+"""What is peculiar to vLLM: its command line, log lines, failures and metrics."""

@@ -1,0 +1,215 @@
+"""A whole vLLM log understood after the fact: versions, phases, figures, the failure, advice.
+
+Pure: lines in, an Explanation out. A log of several starts is explained by its last one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caovand.core.failure import Finding
+from caovand.core.observation import Mark
+from caovand.engines.vllm.advice import advise
+from caovand.engines.vllm.cause import RING, find_cause
+from caovand.engines.vllm.line import take_apart
+from caovand.engines.vllm.phases import Figure, figures, phase_of, read
+from caovand.engines.vllm.signatures import benign
+
+HEARTBEATS = 2  # at the end of a log, from which on it has stopped
+COLLAPSED = 3  # intervals in a row with drafts and none accepted
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# What container tools, journald and the like put before each line.
+_WRAPPING = re.compile(
+    r"[\w.-]+ +\| |\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ [\w@.:-]+\[\d+\]: |\[?\d{4}-\d\d-\d\d[T ]"
+    r"\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? (?:\| |std(?:out|err) [FP] )?"
+)
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """A phase and how long it ran; None where the log has no times for it."""
+
+    phase: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a log tells. `reached` is "serving" or the phase of its end."""
+
+    engine_version: str | None
+    phases: tuple[PhaseTime, ...]
+    reached: str
+    finding: Finding | None
+    advice: tuple[str, ...]
+    figures: Mapping[str, Figure]
+    configured: Mapping[str, Any]
+    harmless: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One printed line and its number in the file; bars share a number."""
+
+    number: int
+    text: str
+
+
+def explain(text: str) -> Explanation:
+    """Explain the text of a log file."""
+    lines = _last_start(_split(text))
+    seen: dict[str, Figure] = {}
+    marks: list[tuple[Mark, str]] = []
+    harmless: dict[str, int] = {}
+    configured: Mapping[str, Any] = {}
+    for line in lines:
+        parts = take_apart(line.text)
+        mark, told = read(line.text)
+        for name, value in told.items():
+            seen.setdefault(name, value)
+        if mark:
+            marks.append((mark, parts.time))
+        row = benign(parts.message)
+        if row:
+            harmless[row.id] = harmless.get(row.id, 0) + 1
+        if parts.message.startswith("non-default args: "):
+            configured = _arguments(parts.message)
+    reached = _reached(lines)
+    finding = _finding(lines, reached)
+    version = seen.pop("version", None)
+    return Explanation(
+        str(version) if version else None, _phase_times(marks), reached, finding,
+        tuple(advise(finding, seen)) if finding else (), seen, configured, harmless,
+    )  # fmt: skip
+
+
+def _split(text: str) -> list[_Line]:
+    lines = []
+    for number, raw in enumerate(_COLOUR.sub("", text).split("\n"), start=1):
+        for piece in raw.split("\r"):
+            lines.append(_Line(number, _unwrap(piece)))
+    return lines
+
+
+def _unwrap(line: str) -> str:
+    wrapping = _WRAPPING.match(line)
+    return line[wrapping.end() :] if wrapping else line
+
+
+def _last_start(lines: list[_Line]) -> list[_Line]:
+    """The lines from the banner, or the arguments, of the last start on."""
+    banner = 0
+    for index, line in enumerate(lines):
+        message = take_apart(line.text).message
+        if message.startswith("non-default args: ") or "█     █     █▄   ▄█" in message:
+            recent = index - banner < 10 and banner > 0
+            banner = banner if recent else index
+    return lines[banner:]
+
+
+def _reached(lines: Sequence[_Line]) -> str:
+    reached = "resolve"
+    for line in lines:
+        mark = phase_of(line.text)
+        if mark and mark.phase and reached != "serving":
+            done = mark.phase == "http" and mark.progress == 1.0
+            reached = "serving" if done else mark.phase
+        elif "Avg generation throughput:" in line.text and "loggers.py" in line.text:
+            reached = "serving"
+    return reached
+
+
+def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
+    texts = [line.text for line in lines]
+    before_ring = _reached(lines[:-RING]) if len(lines) > RING else "resolve"
+    finding = find_cause(texts, before_ring) or _silence(texts, reached) or _collapse(texts)
+    return replace(finding, line=lines[finding.line - 1].number) if finding else None
+
+
+def _silence(texts: Sequence[str], reached: str) -> Finding | None:
+    """A log that ends in nothing but heartbeats: the engine stopped there."""
+    first = waited_s = beats = 0
+    for index, text in enumerate(texts):
+        mark = phase_of(text)
+        if mark and mark.heartbeat:
+            first = first if beats else index + 1
+            beats += 1
+            seconds = re.search(r"in (\d{1,9}) seconds", text)
+            waited_s += int(seconds.group(1)) if seconds else 0
+        elif mark and not mark.heartbeat:
+            beats = waited_s = 0
+    if beats < HEARTBEATS:
+        return None
+    failure = "hang" if reached == "serving" else "start-stall"
+    text = take_apart(texts[first - 1]).message
+    captures = {"waited_s": str(waited_s)}
+    return Finding(failure, text, reached, captures, "benign.shared-memory", first)  # type: ignore[arg-type]
+
+
+def _collapse(texts: Sequence[str]) -> Finding | None:
+    """Drafts that nothing was accepted of, interval after interval, up to the end."""
+    barren = first = 0
+    for index, text in enumerate(texts):
+        told = figures(text)
+        if "drafted" not in told:
+            continue
+        if told["accepted"] == 0 and told["drafted"] != 0:
+            first = first if barren else index + 1
+            barren += 1
+        elif told["accepted"] != 0:
+            barren = 0
+    if barren < COLLAPSED:
+        return None
+    text = take_apart(texts[first - 1]).message
+    return Finding("draft-collapse", text, "serving", {"intervals": str(barren)}, "", first)
+
+
+def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
+    """Time from each phase's mark to the next phase's, added up over a phase's returns."""
+    spent: dict[str, float | None] = {}
+    phase = ""
+    since: int | None = None
+    last: int | None = None
+    for mark, stamp in marks:
+        now = _moment(stamp)
+        last = now or last
+        if mark.phase is not None and mark.phase != phase:
+            _spend(spent, phase, since, now)
+            phase, since = mark.phase, now or since
+            spent.setdefault(phase, None)
+        if mark.phase == "http" and mark.progress == 1.0:
+            break
+    _spend(spent, phase, since, last)
+    return tuple(PhaseTime(name, seconds) for name, seconds in spent.items())
+
+
+def _spend(spent: dict[str, float | None], phase: str, since: int | None, now: int | None) -> None:
+    if phase and since and now and now >= since:
+        spent[phase] = (spent.get(phase) or 0.0) + float(now - since)
+
+
+def _moment(stamp: str) -> int | None:
+    """Seconds since the new year of `MM-DD HH:MM:SS`; the log has no year, so each has 366 days."""
+    if not stamp:
+        return None
+    month, day, hour, minute, second = (int(number) for number in re.findall(r"\d\d", stamp))
+    days = sum(_DAYS[: month - 1]) + day - 1
+    return ((days * 24 + hour) * 60 + minute) * 60 + second
+
+
+def _arguments(message: str) -> Mapping[str, Any]:
+    """What vLLM says it was told, secrets left out."""
+    try:
+        told = ast.literal_eval(message.split(": ", 1)[1])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    return {str(k): "(hidden)" if _SECRET.search(str(k)) else v for k, v in told.items()}

@@ -1,0 +1,306 @@
+"""What vLLM prints when it fails: one row a text, with the failure it means.
+
+A row counts only on a line that can be evidence: an ERROR of vLLM's logger, the last line of a
+traceback, or a raw line of a library or of the kernel. INFO and WARNING lines may quote prompts and
+never count. `tests/samples/<id>.log` has real lines for each row, and lines it must not take.
+
+Order matters on one line: the first row that matches has it. Between lines, `cause.py` decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from caovand.core.failure import Failure
+from caovand.engines.vllm.line import LONGEST, Parts
+
+# cause: the failure itself. generic: a cause that a more specific one nearby explains better.
+# consequence: proves a failure, but is believed only where no cause is found. wrapper: announces
+# that something else failed. benign: looks like a failure and is none.
+Kind = Literal["cause", "generic", "consequence", "wrapper", "benign"]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One text: where it counts, what it means, what is read from it (named groups).
+
+    `by_phase` overrides `failure` in phases where the same text means something else.
+    """
+
+    id: str
+    kind: Kind
+    failure: Failure
+    pattern: re.Pattern[str]
+    by_phase: Mapping[str, Failure] = field(default_factory=dict)
+
+    def means(self, phase: str) -> Failure:
+        """The failure this text stands for in a phase."""
+        return self.by_phase.get(phase, self.failure)
+
+
+def _sig(
+    id: str, kind: Kind, failure: Failure, pattern: str, by_phase: Mapping[str, Failure] = {}
+) -> Signature:
+    return Signature(id, kind, failure, re.compile(pattern), by_phase)
+
+
+_LOADING: Mapping[str, Failure] = dict.fromkeys(
+    ("resolve", "engine", "load", "drafter"), "device-oom-load"
+)
+_OOM_BY_PHASE: Mapping[str, Failure] = {
+    **_LOADING,
+    **dict.fromkeys(("profile", "compile", "kv", "capture", "warmup"), "device-oom-capture"),
+}
+_DISK_BY_PHASE: Mapping[str, Failure] = {"compile": "compile-failed", "profile": "compile-failed"}
+_GIB = r"[\d.]+"
+
+SIGNATURES: tuple[Signature, ...] = (
+    # Memory of the card
+    _sig("oom.load", "cause", "device-oom-load",
+         r"Failed to load model - not enough GPU memory"),
+    _sig("oom.sampler", "cause", "sampler-oom",
+         r"CUDA out of memory occurred when warming up sampler with (?P<requests>\d+) dummy"),
+    _sig("oom.kv.none", "cause", "kv-cache-none",
+         r"No available memory for the cache blocks|Cannot auto-fit max_model_len: not enough"),
+    _sig("oom.kv.len", "cause", "kv-cache-short",
+         r"To serve at least one request with the models?'s max seq len \((?P<len>\d+)\), "
+         rf"\((?P<need>{_GIB}) GiB KV\s+cache is needed.*?memory \((?P<have>{_GIB}) GiB\)\."
+         r"(?: Based on the available memory, the estimated maximum model length is "
+         r"(?P<fits>\d+))?"),
+    _sig("vram.busy", "cause", "vram-busy",
+         rf"Free memory on device(?: \S+)? \((?P<free>{_GIB})/(?P<total>{_GIB}) GiB\) on startup "
+         r"is less than desired GPU memory utilization "
+         rf"\((?P<share>{_GIB}), (?P<wanted>{_GIB}) GiB\)"),
+    _sig("vram.race", "cause", "vram-busy",
+         r"Error in memory profiling\. Initial free memory (?P<before>[\d.]+)"),
+    _sig("ram.busy", "cause", "vram-busy",
+         rf"Available memory on node (?P<node>\d+) \((?P<free>{_GIB})/(?P<total>{_GIB}) GiB\) on "
+         r"startup is less than desired CPU memory utilization "
+         rf"\((?P<share>{_GIB}), (?P<wanted>{_GIB})"),
+    _sig("ram.kv", "cause", "host-oom",
+         rf"Available memory on node (?P<node>\d+) \((?P<free>{_GIB})/(?P<total>{_GIB}) GiB\) on "
+         rf"kv cache allocation is less than requested memory for kv \((?P<wanted>{_GIB})"),
+    _sig("ram.alloc", "cause", "host-oom",
+         r"DefaultCPUAllocator: can't allocate memory|^MemoryError\b"
+         r"|Unable to allocate [\d.]+ [GM]iB for an array"),
+    # The device
+    _sig("gpu.lost", "cause", "gpu-lost",
+         r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
+         r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
+         r"|CUDA-capable device\(s\) is/are busy or unavailable"
+         r"|Unable to determine the device handle"),
+    _sig("xid.lost", "cause", "gpu-lost",
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
+    _sig("gpu.absent", "cause", "gpu-absent",
+         r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
+         r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+         r"|CUDA driver version is insufficient|Failed to infer device type"),
+    _sig("gpu.count", "cause", "gpu-absent",
+         r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
+         r"(?: \((?P<found>\d+)\))?"),
+    _sig("cuda.arch", "cause", "backend-unsupported",
+         r"no kernel image is available for execution on the device"
+         r"|CUDA error: invalid device function|cudaErrorUnsupportedPtxVersion"
+         r"|provided PTX was compiled with an unsupported toolchain"),
+    _sig("cuda.illegal", "cause", "illegal-access",
+         r"an illegal memory access was encountered|cudaErrorIllegalAddress"
+         r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
+    _sig("cuda.launch", "cause", "launch-failure",
+         r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
+         r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
+         r"|CUDA error: operation not permitted when stream is capturing|cudaErrorStreamCapture\w+"
+         r"|CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"),
+    _sig("xid.app", "consequence", "illegal-access",
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31|43|45),"),
+    # The plugin
+    _sig("plugin.load", "cause", "plugin-error",
+         r"Failed to load plugin (?P<plugin>caovan\S*)"),
+    # Kernels: what the card cannot run, what cannot be built
+    _sig("smem.triton", "cause", "shared-memory-limit",
+         r"out of resource: shared memory, Required: (?P<required>\d+), "
+         r"Hardware limit: (?P<limit>\d+)"),
+    _sig("smem.tvm", "cause", "shared-memory-limit",
+         r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
+    _sig("jit.nvcc", "cause", "jit-toolchain",
+         r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
+         r"|ninja: build stopped: subcommand failed|Ninja build failed"
+         r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"),
+    _sig("jit.cc", "cause", "jit-toolchain",
+         r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+         r"|(?:gcc|g\+\+|cc|clang)'?, .*returned non-zero exit status"
+         r"|fatal error: Python\.h: No such"),
+    _sig("backend.attention", "cause", "backend-unsupported",
+         r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
+         r"|is not valid for this configuration|FP8 KV cache is not supported by"
+         r"|Invalid attention backend for"),
+    _sig("backend.dtype", "cause", "backend-unsupported",
+         r"Bfloat16 is only supported on GPUs with compute capability of at least "
+         r"(?P<needs>[\d.]+)"),
+    _sig("backend.quantization", "cause", "backend-unsupported",
+         r"quantization method (?P<method>\S+) is not supported for the current GPU"
+         r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
+         r"|kv_cache_dtype.*is not supported|fp8e4nv not supported in this architecture"),
+    # Compiling
+    _sig("cache.stale", "cause", "compile-cache-stale",
+         r"vLLM failed to compile the model\. The most likely reason"
+         r"|AssertionError: expected size (?P<expected>\d+)==(?P<found>\d+)"
+         r"|Expected tensors only, but got"
+         r"|torch_(?:compile|aot_compile)\S*.*\b(?:corrupt|truncated|UnpicklingError)"),
+    _sig("disk.full", "cause", "unknown",
+         r"No space left on device", _DISK_BY_PHASE),
+    _sig("compile.recursion", "cause", "compile-failed",
+         r"^RecursionError: maximum recursion depth"),
+    # The request to run something that cannot be run
+    _sig("args.cli", "cause", "bad-arguments",
+         r"^(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
+         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+))?"),
+    _sig("args.length", "cause", "bad-arguments",
+         r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
+         r"max_model_len \(\w+=(?P<longest>[\d.]+)"),
+    _sig("model.architecture", "cause", "bad-arguments",
+         r"Model architectures \['(?P<architecture>[^']*)'.*\] (?:are not supported|failed to be)"
+         r"|model type `(?P<model_type>[^`]+)` but Transformers does not recognize"),
+    # The model's files
+    _sig("model.missing", "cause", "model-missing",
+         r"Cannot find any model weights with|Weight files referenced in index but missing"
+         r"|weights were not initialized from checkpoint|Could not detect config format"
+         r"|is not a local folder and is not a valid model identifier"
+         r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
+         r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
+         r"|does not appear to have (?:a file named|files named)|outgoing traffic has been disabled"
+         r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
+         r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"),
+    _sig("model.broken", "cause", "model-missing",
+         r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
+         r"|PytorchStreamReader failed"),
+    _sig("model.denied", "cause", "access-denied",
+         r"^PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']*)'"),
+    _sig("hub.denied", "cause", "access-denied",
+         r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
+         r"|40[13] Client Error"),
+    _sig("hub.network", "cause", "network",
+         r"LocalEntryNotFoundError|Max retries exceeded with url|50[234] Server Error"
+         r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
+         r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*(?:Connect|Timeout|Proxy)\w*: "),
+    _sig("port.busy", "cause", "port-busy",
+         r"\[Errno 98\].*[Aa]ddress already in use"),
+    # The host
+    _sig("host.killed", "cause", "host-oom",
+         r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
+         r"\((?P<name>[^)]*)"),
+    # vLLM's configuration says no; rows above know the better-known reasons
+    _sig("args.value", "cause", "bad-arguments",
+         r"^  Value error, (?P<reason>.+?)(?: \[type=.*)?$"),
+    # A card's memory ran out, said by torch: rows above know better where it happened
+    _sig("oom.cuda", "generic", "device-oom-run",
+         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
+         r"|CUDA error: out of memory|cudaErrorMemoryAllocation)"
+         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+))?", _OOM_BY_PHASE),
+    _sig("cuda.other", "generic", "launch-failure",
+         r"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|HIP) error: (?P<error>.+)"),
+    _sig("compile.failed", "generic", "compile-failed",
+         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
+         r"|^triton\.compiler\.errors\.\w+"),
+    _sig("args.refused", "generic", "bad-arguments",
+         r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
+    _sig("nccl.failed", "consequence", "collective-timeout",
+         r"Watchdog caught collective operation timeout: WorkNCCL\("
+         r"(?:.*?OpType=(?P<operation>\w+))?"
+         r"|NCCL error: (?:unhandled|remote|internal)|NCCL error in: "
+         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']*)'"),
+    _sig("rpc.timeout", "consequence", "hang",
+         r"RPC call to (?P<call>\w+) timed out"),
+    _sig("start.timeout", "consequence", "start-stall",
+         r"Timed out waiting for engine core processes to"),
+    _sig("memory.corrupt", "consequence", "engine-died",
+         r"^(?P<what>malloc\(\): .*|free\(\): .*|double free or corruption.*|corrupted .*"
+         r"|munmap_chunk.*)$"),
+    _sig("signal.fatal", "consequence", "engine-died",
+         r"^(?:Fatal Python error: (?P<error>[\w ]+)|!!!!!!! Segfault encountered)"),
+    _sig("worker.died", "consequence", "engine-died",
+         r"Worker proc (?P<worker>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
+         r"|RayWorkerProc rank=(?P<rank>\d+) died unexpectedly"),
+    _sig("engine.exited", "consequence", "engine-died",
+         r"MPClient: engine core exited unexpectedly"
+         r"|Engine core proc (?P<engine>\S+) died unexpectedly"),
+    _sig("engine.dead", "wrapper", "engine-died",
+         r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"
+         r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
+         r"|WorkerProc (?:hit an exception|initialization failed due to an exception)"
+         r"|Worker failed with error|Invocation of \w+ method failed"),
+    # Alarming and harmless
+    _sig("benign.flash-attention", "benign", "unknown",
+         r"Cannot use FA version (?P<version>\d+) is not supported due to"),
+    _sig("benign.cache-reload", "benign", "unknown",
+         r"Compiling model again due to a load failure from (?P<file>\S+), reason:"),
+    _sig("benign.gdn-warmup", "benign", "unknown",
+         r"GDN prefill kernel warmup \(T=(?P<tokens>\d+)\) failed for"),
+    _sig("benign.free-memory", "benign", "unknown",
+         r"Free memory on device \(\S+ GiB\) on startup\. Desired GPU memory utilization is"),
+    _sig("benign.shared-memory", "benign", "unknown",
+         r"No available shared memory broadcast block found in (?P<seconds>\d+) seconds"),
+    _sig("benign.jit", "benign", "unknown",
+         r"(?:JIT compilation|autotuning benchmark)\b.{0,40} ?during inference"),
+    _sig("benign.ulimit", "benign", "unknown",
+         r"Found ulimit of (?P<files>\d+) and failed to automatically increase"),
+    _sig("benign.process-group", "benign", "unknown",
+         r"destroy_process_group\(\) was not called before program exit"),
+)  # fmt: skip
+
+BY_ID: Mapping[str, Signature] = {signature.id: signature for signature in SIGNATURES}
+_FAILING = tuple(s for s in SIGNATURES if s.kind != "benign")
+_BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
+
+# What a raw line must begin with to be evidence: an exception's name, a program that complains, a
+# C++ log prefix, the kernel. Source lines inside a traceback are indented and never are.
+_EXCEPTION = re.compile(
+    r"(?:(?:\w+\.)+_?[A-Z]\w*|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?:: |$)"
+)
+_RAW = re.compile(
+    r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b|nvcc fatal"
+    r"|ninja: |Fatal Python error: |!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
+    r"|munmap_chunk|terminate called|what\(\): |CUDA error|Failed: Cuda error|Search for `cuda)"
+)
+_KERNEL = re.compile(
+    r".{0,80}?(?:NVRM: |Out of memory: Killed process|Memory cgroup out of memory: Killed process)"
+)
+
+
+def is_exception(message: str) -> bool:
+    """Whether a message is the last line of a Python traceback."""
+    return _EXCEPTION.match(message) is not None
+
+
+def is_evidence(parts: Parts) -> bool:
+    """Whether a line's place in the log lets it tell of a failure at all."""
+    message = parts.message
+    if parts.level in ("ERROR", "CRITICAL"):
+        dump = parts.source.endswith("dump_input.py")  # what was scheduled, prompts and all
+        return not dump and (message[:2] != "  " or message.startswith("  Value error, "))
+    if parts.level:
+        # Newer versions do not call it an error when the engine core is gone.
+        return parts.level == "WARNING" and parts.source.endswith("core_client.py")
+    return bool(_EXCEPTION.match(message) or _RAW.match(message) or _KERNEL.match(message))
+
+
+def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
+    """The row that knows a line, with what it reads from it; None if it is no evidence."""
+    return _first(_FAILING, parts.message) if is_evidence(parts) else None
+
+
+def benign(message: str) -> Signature | None:
+    """The row for an alarming message that means no harm."""
+    found = _first(_BENIGN, message)
+    return found[0] if found else None
+
+
+def _first(rows: tuple[Signature, ...], message: str) -> tuple[Signature, Mapping[str, str]] | None:
+    message = message[:LONGEST]
+    for row in rows:
+        found = row.pattern.search(message)
+        if found:
+            return row, {k: v for k, v in found.groupdict().items() if v is not None}
+    return None

@@ -1,0 +1,167 @@
+"""Looking before an engine is started: leftovers, port, engine, model, cards; then the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe
+from caovand.adapters.directories import Directories
+from caovand.adapters.environment import places
+from caovand.core import flags, good_plan
+from caovand.core.config import Config, Mode
+from caovand.core.failure import Failure, Finding
+from caovand.core.inventory import Inventory
+from caovand.core.plan import Plan
+from caovand.core.policy import Unplannable, make_plan
+
+
+class Obstacle(Exception):
+    """The engine cannot be started now; with `hold` waiting may help."""
+
+    def __init__(self, failure: Failure, text: str, *, hold: bool) -> None:
+        super().__init__(text)
+        self.finding, self.hold = Finding(failure, text, "plan"), hold
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, what it was made from, and what its ladder steps are remembered under."""
+
+    plan: Plan
+    inventory: Inventory
+    fingerprint: str
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a plan is made from beside the machine: configuration, chosen mode, environment."""
+
+    config: Config
+    mode: Mode | None
+    environ: Mapping[str, str]
+    good_plan: Any = None
+    before: Inventory | None = None
+    """The inventory before the living engine took its share of memory."""
+
+    @property
+    def chosen_mode(self) -> Mode:
+        """The mode in force."""
+        return self.mode or self.config.policy.mode
+
+    @property
+    def python(self) -> str:
+        """The engine's Python."""
+        installed = places.root_from(None, self.environ) / "current/bin/python"
+        return str(places.settled(Path(self.config.engine.python or installed)))
+
+
+async def end_leftovers(ledger: Path) -> None:
+    """End what a killed daemon left; raises Obstacle where something outlives KILL."""
+    left = await child.end_leftovers(ledger)
+    if left:
+        raise Obstacle(
+            "vram-busy",
+            f"cannot start: {child.named(left)} of an earlier engine cannot be killed;"
+            " look for a hung driver in the kernel log, reboot if it stays",
+            hold=True,
+        )
+
+
+def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The key the engine will ask clients for, us too; "" for none.
+
+    The first of --api-key, the file, [engine] env and our own environment, as vLLM takes them.
+    Raises ConfigError where the file is bad.
+    """
+    for flag in reversed(flags.read(extra_args)):
+        if flag.name == "api_key":
+            # The word itself: a key of digits is no number.
+            return flag.words[0].partition("=")[2] or "".join(flag.words[1:2])
+    if config.server.api_key_file:
+        return config_file.read_secret(config.server.api_key_file)
+    return {**environ, **dict(config.engine.env)}.get("VLLM_API_KEY", "")
+
+
+def check_cards(plan: Plan, before: Inventory) -> None:
+    """Raise Obstacle where a card of a plan made from this inventory is gone (blocking)."""
+    visible = plan.env.get("CUDA_VISIBLE_DEVICES")
+    used = str(visible.value).split(",") if visible else ()
+    cards = [gpu for gpu in before.gpus if str(gpu.index) in used]
+    present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
+    gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
+    if gone:
+        raise Obstacle(
+            "gpu-absent",
+            f"cannot start: GPU {', '.join(gone)} does not answer; check `nvidia-smi` and the"
+            " kernel log; a lost card needs a reset or a reboot",
+            hold=True,
+        )
+
+
+def check_port(port: int) -> None:
+    """Raise Obstacle where somebody listens on the engine's port already."""
+    others = ports.listeners(port)
+    if others:
+        who = ", ".join(str(other) for other in others)
+        raise Obstacle(
+            "port-busy",
+            f"cannot use port {port}: {who} listens there; stop it, or choose another [server]"
+            " port",
+            hold=True,
+        )
+
+
+def wants_no_weights(config: Config) -> bool:
+    """Whether vLLM is told to make weights up (--load-format dummy)."""
+    words = " ".join(config.engine.extra_args)
+    return "load-format dummy" in words or "load-format=dummy" in words
+
+
+def prepare(wishes: Wishes, directories: Directories) -> Prepared:
+    """Look at engine, model and machine (blocking, a second or so), and plan.
+
+    Raises Obstacle with what is missing.
+    """
+    config = wishes.config
+    try:
+        engine = probe.probe_engine(wishes.python, directories.cache)
+    except probe.EngineMissing as problem:
+        raise Obstacle("unknown", str(problem), hold=True) from problem
+    if not config.model.path:
+        raise Obstacle(
+            "model-missing",
+            "cannot start: [model] path is empty; set it to a model folder",
+            hold=False,
+        )
+    try:
+        weights = not wants_no_weights(config)
+        model = model_folder.read_model(config.model.path, weights=weights)
+    except model_folder.ModelProblem as problem:
+        raise Obstacle("model-missing", str(problem), hold=False) from problem
+    gpus = wishes.before.gpus if wishes.before else nvml.read_gpus()
+    if engine.build == "cuda" and not gpus:
+        raise Obstacle(
+            "gpu-absent",
+            "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
+            " the CPU build: `caovanctl engine install --build cpu`",
+            hold=True,
+        )
+    machine = wishes.before.host if wishes.before else host.read_host(directories.cache)
+    inventory = Inventory(gpus, machine, engine, model)
+    mark = good_plan.fingerprint(config, inventory)
+    try:
+        plan = make_plan(
+            config,
+            inventory,
+            mode=wishes.mode,
+            auto_spec=wishes.environ.get("CAOVAN_AUTO_SPEC"),
+            remembered=good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode),
+        )
+    except Unplannable as problem:
+        hold = problem.failure == "gpu-absent"
+        raise Obstacle(problem.failure, str(problem), hold=hold) from problem
+    return Prepared(plan, inventory, mark, wishes.chosen_mode)

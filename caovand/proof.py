@@ -1,0 +1,83 @@
+"""Readiness as real work: /health is a flag, so only completions that came back count.
+
+The first completion is long enough that drafting and verification run, the second repeats its
+prompt so that the prefix cache is used. The port must be ours alone: vLLM 0.21 shares it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from caovand.adapters import http, ports
+from caovand.adapters.child import Child
+from caovand.adapters.http import Endpoint, Unanswered
+from caovand.core.failure import Finding
+from caovand.core.plan import Plan
+from caovand.core.status import served_name
+
+LOOK_S = 0.25
+HEALTH_TIMEOUT_S = 10.0
+# Longer than any block of a cache that vLLM aligns between attention and recurrent state pages,
+# so that the second completion finds a whole block in the prefix cache.
+PROMPT_TOKENS = 1024
+
+
+class NotReady(Exception):
+    """The engine answers, but wrongly: waiting longer cannot help."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+async def prove(
+    child: Child, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+) -> None:
+    """Wait until the engine has done real work; raises NotReady.
+
+    Each completion may take `limit_s` seconds: kernels are compiled in the first one. `on_step`
+    is told what is being waited for.
+    """
+    await _listening(child, endpoint)
+    tokens = 2 * (plan.mtp + 1)
+    model = served_name(plan)
+    prompt = _prompt(plan)
+    for name in ("first completion", "completion from the prefix cache"):
+        on_step(name)
+        try:
+            got = await asyncio.to_thread(http.complete, endpoint, model, prompt, tokens, limit_s)
+        except Unanswered as problem:
+            text = f"the {name} did not come back: {problem}"
+            raise NotReady(Finding("engine-died", text, "proof")) from problem
+        if got != tokens:
+            text = f"the {name} has {got} tokens instead of {tokens}"
+            raise NotReady(Finding("engine-died", text, "proof"))
+
+
+async def _listening(child: Child, endpoint: Endpoint) -> None:
+    """Wait for the engine's listener and its health; raises NotReady where the port is shared."""
+    while True:
+        found = ports.listeners(endpoint.port)
+        if found:
+            ours = {process.pid for process in child.look()}
+            # A listener that cannot be read is not ours: we may read our own processes.
+            strangers = [listener for listener in found if listener.pid not in ours]
+            if strangers:
+                who = ", ".join(str(stranger) for stranger in strangers)
+                text = f"cannot share port {endpoint.port}: {who} listens there too"
+                raise NotReady(Finding("port-busy", text, "http"))
+            try:
+                answer = await asyncio.to_thread(http.call, endpoint, "/health", HEALTH_TIMEOUT_S)
+                if answer.status == 200:
+                    return
+            except Unanswered:
+                pass  # a busy machine answers late; the start's own deadline bounds this
+        await asyncio.sleep(LOOK_S)
+
+
+def _prompt(plan: Plan) -> list[int]:
+    """Token ids that every vocabulary has, at most half of the context."""
+    longest = plan.value("max_model_len")
+    count = min(PROMPT_TOKENS, longest // 2) if isinstance(longest, int) else PROMPT_TOKENS
+    return [16 + (7 * place + place // 29) % 192 for place in range(max(count, 1))]

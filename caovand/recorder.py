@@ -1,0 +1,93 @@
+"""Writes an incident for each failure, in a thread, so that neither loop nor restart waits.
+
+Only what must be taken before the engine is killed is waited for, and that not for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from caovand.adapters import evidence
+from caovand.adapters.incidents import Incidents
+from caovand.adapters.processes import Process
+from caovand.core import incident
+from caovand.core.incident import Case
+
+STACKS_S = 4.0
+LINES = 2000
+MOST_CHARACTERS = 8 << 20  # of one file
+
+
+class Recorder:
+    """Keeps incidents in `store`; `told(name, problem)` hears on the loop how each came out."""
+
+    def __init__(self, store: Incidents, told: Callable[[str, str], None]) -> None:
+        self._store, self._told = store, told
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._taken: asyncio.Event | None = None
+
+    def take(self, case: Case, members: Sequence[Process], engine_python: str) -> None:
+        """Begin to record a failure; on the loop, before the engine is ended."""
+        if self._thread is not None and self._thread.is_alive():
+            # A disk that hangs keeps one thread, not one for each failure.
+            self._told("", "the incident before it is still being written")
+            return
+        taken = self._taken = asyncio.Event()
+
+        def work() -> None:
+            try:
+                report, files = self._gather(case, members, engine_python, taken)
+                name, problem = self._store.write(case.finding.failure, report, files), ""
+            except Exception as fault:  # whatever it is, it must not cost the engine anything
+                name, problem = "", str(fault)
+            self._on_loop(lambda: self._told(name, problem))
+
+        self._thread = threading.Thread(target=work, name="incident", daemon=True)
+        self._thread.start()
+
+    async def before_kill(self) -> None:
+        """Wait, not for long, until the living engine was looked at."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(taken.wait(), STACKS_S + 1.0)
+
+    def flush(self, timeout_s: float) -> None:
+        """Let (blocking) an incident under way come to its end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _gather(
+        self, case: Case, members: Sequence[Process], engine_python: str, taken: asyncio.Event
+    ) -> tuple[dict[str, object], dict[str, str]]:
+        try:
+            tree = evidence.process_tree(members)
+            stacks = ""
+            if case.finding.failure in incident.LIVE:
+                stacks = evidence.stacks(members, engine_python, STACKS_S)
+        finally:
+            self._on_loop(taken.set)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        host = evidence.host_memory()
+        report = incident.document(case, at=stamp, processes=tree, host=host)
+        texts = {
+            "log.txt": "".join(f"{line}\n" for line in case.lines[-LINES:]),
+            "metrics.txt": case.metrics,
+            "stacks.txt": stacks,
+            "kernel.txt": "".join(f"{line}\n" for line in case.kernel),
+        }
+        files = {
+            name: incident.clean_text(text[-MOST_CHARACTERS:], case.secrets)
+            for name, text in texts.items()
+            if text
+        }
+        return report, files
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work)

@@ -1,0 +1,600 @@
+"""The supervisor: one loop that owns the snapshot, applies events to it and performs actions.
+
+Everything here runs on the main thread's event loop; what blocks (probes, HTTP) runs in threads
+and comes back as an event. Decisions are made in `core`, the world is touched in `adapters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from caovand import __version__, inspection
+from caovand.adapters import config_file, store
+from caovand.adapters.child import CannotSpawn, Child, named
+from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.directories import Directories
+from caovand.adapters.http import Endpoint
+from caovand.adapters.incidents import Incidents
+from caovand.adapters.kernel_log import KernelLog
+from caovand.adapters.litter import Litter
+from caovand.adapters.log import Echo
+from caovand.adapters.notify import Notifier
+from caovand.adapters.processes import engine_cgroup
+from caovand.adapters.pump import Ring, RotatedFile
+from caovand.cards import Cards
+from caovand.core import good_plan, incident, ladder, machine, status
+from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.failure import Finding
+from caovand.core.forecast import forecast
+from caovand.core.incident import Case
+from caovand.core.ladder import Decision
+from caovand.core.machine import (
+    Action,
+    End,
+    Event,
+    Exited,
+    Gone,
+    Inspect,
+    Planned,
+    Quit,
+    Refused,
+    Rules,
+    Snapshot,
+    Spawn,
+    State,
+    Tick,
+    Unkillable,
+)
+from caovand.core.memory import MemoryEstimate
+from caovand.core.observation import GpuSample
+from caovand.core.plan import Plan
+from caovand.core.wire import Notice
+from caovand.engines.vllm.command import build, shown
+from caovand.recorder import Recorder
+from caovand.watching import Watching
+
+LONGEST_TICK_S = 5.0
+POLL_S = 5.0
+NOTICES = 1000
+KERNEL_LINES = 200
+RECORD_S = 5.0
+FILES_S = 5.0
+DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
+SINCE = "since"  # Unix time, in the memory of the lowered plan
+# What systemd and a terminal give to the daemon alone.
+PRIVATE_VARIABLES = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
+    | {"SYSTEMD_EXEC_PID"}
+    | {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
+)
+
+
+class Supervisor:
+    """Runs one engine; `apply` is the only way its snapshot changes."""
+
+    def __init__(
+        self,
+        config_path: Path,
+        config: Config,
+        directories: Directories,
+        environ: Mapping[str, str],
+        log: Any,
+        echo: Echo,
+    ) -> None:
+        self.config_path, self.config, self.directories = config_path, config, directories
+        self._environ, self._log, self._echo = environ, log, echo
+        self.modes = ModeMemory(directories.state / "mode.json")
+        self.ring = Ring(config.watch.log_lines)
+        self.notices: deque[Notice] = deque(maxlen=NOTICES)
+        self.snapshot = Snapshot(since=self._now())
+        self.changed = asyncio.Event()
+        self.notifier = Notifier(environ)
+        self.publish: list[Any] = []
+        self._file = RotatedFile(directories.logs / "engine.log")
+        self._ledger = directories.state / "engine-processes.json"
+        self._good_plan = directories.state / "good-plan.json"
+        # Compilers run what they put there, and /run may forbid that: the cache comes first.
+        self._litter = Litter(
+            (directories.cache, directories.runtime), directories.state / "engine-files.json"
+        )
+        self._prepared: inspection.Prepared | None = None
+        self._plan_mode: Mode = "auto"
+        self._forecast: MemoryEstimate | None = None
+        self._salt = os.urandom(16)
+        self._full = False
+        self._fallback: Plan | None = None
+        self._lowered_at: float | None = None
+        self._failed: Counter[str] = Counter()
+        self._cgroup = engine_cgroup(os.environ)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._child: Child | None = None
+        self._watching: Watching | None = None
+        self._kernel = KernelLog()
+        self._kernel_lines: deque[str] = deque(maxlen=KERNEL_LINES)
+        self.incidents = Incidents(directories.state / "incidents")
+        self._recorder = Recorder(self.incidents, self._recorded)
+        self._cards = Cards(
+            config.watch.gpu_sample_s,
+            self._on_gpu,
+            self._on_kernel_line,
+            lambda text: self.notice("noticed", text),
+        )
+        self._ending: asyncio.Task[None] | None = None
+        self._inspecting: asyncio.Task[None] | None = None
+        self._proving: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[None] | None = None
+        self._endpoint: Endpoint | None = None
+        self.argv: tuple[str, ...] = ()
+        self._revision = 0
+        self._quit = asyncio.Event()
+        self._fault: BaseException | None = None
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tick, feed the watchdog and look after the child, until Quit was performed."""
+        beat_s = min(LONGEST_TICK_S, (self.notifier.watchdog_s or LONGEST_TICK_S * 3) / 3)
+        next_poll = self._now()
+        while not self._quit.is_set():
+            self.notifier.alive()
+            now = self._now()
+            self.apply(Tick(now, random.random()))
+            if now >= next_poll:
+                next_poll = now + POLL_S
+                self._look_after_child()
+            due = self.snapshot.deadline
+            wait_s = beat_s if due is None else min(beat_s, max(due - now, 0.01))
+            self._extend_stop()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), wait_s)
+        for task in list(self._tasks):
+            task.cancel()
+        self._cards.stop()
+        await asyncio.to_thread(self._recorder.flush, RECORD_S)
+        if self._fault is not None:
+            raise self._fault
+
+    def apply(self, event: Event) -> None:
+        """Let the machine take one event, and perform what it asks for."""
+        before = self.snapshot
+        self.snapshot, actions = machine.step(before, event, self._rules())
+        if self.snapshot is not before:
+            self._tell(before, self.snapshot)
+        for action in actions:
+            self._perform(action)
+
+    def _rules(self) -> Rules:
+        watch = self.config.watch
+        return Rules(
+            failures=watch.failures,
+            stall_s=watch.stall_s,
+            stable_after_s=watch.stable_after_s,
+            drain_s=watch.shutdown_timeout_s,
+            judge=self._judge,
+        )
+
+    def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
+        """The ladder's decision; a failed `retry --full` goes back to what served."""
+        good, self._fallback, self._full = self._fallback, None, False
+        if good is not None:
+            return Decision("lower", good, text="back to the plan that served")
+        return ladder.decide(plan, finding, repeats, ladder.rules_of(self.config.policy))
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Inspect):
+            self._forgo(self._inspecting)
+            self._inspecting = self._spawn_task(self._inspect(action))
+        elif isinstance(action, Spawn):
+            self._start_child(action)
+        elif isinstance(action, End):
+            self._end_child(action)
+        elif isinstance(action, Quit):
+            self._quit.set()
+            self._wake()
+
+    # -- what the operator does -------------------------------------------------------------
+
+    def command(self, event: Event) -> None:
+        """Apply an operator's event; replies can refer to the new `revision`."""
+        self._revision += 1
+        self.apply(event)
+
+    def reconfigure(self, config: Config) -> None:
+        """Use another configuration from now on; raises ConfigError where its key file is bad."""
+        if config.server.api_key_file:
+            config_file.read_secret(config.server.api_key_file)
+        before, self.config = self.config, config
+        if self._watching is not None:
+            self._watching.heed(config.watch)
+        fixed = [f"[{n}]" for n in DAEMONS_OWN if getattr(config, n) != getattr(before, n)]
+        for name in ("gpu_sample_s", "log_lines"):
+            if getattr(config.watch, name) != getattr(before.watch, name):
+                fixed.append(f"[watch] {name}")
+        if fixed:
+            names = ", ".join(fixed)
+            self.notice("noticed", f"changes of {names} count from the daemon's next start on")
+        self._fallback = None  # it was made for the configuration before
+        self.command(machine.Reconfigured(self._now()))
+
+    def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
+        """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
+        self.modes.choose(mode)
+        self._fallback = None
+        self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
+        if not defer:
+            self.command(machine.Reconfigured(self._now()))
+
+    def forget(self) -> None:
+        """Forget the lowered plan that served; a changed plan restarts the engine."""
+        self._good_plan.unlink(missing_ok=True)
+        self._full, self._fallback = True, None
+        self.command(machine.Reconfigured(self._now()))
+
+    def retry_full(self) -> None:
+        """Try the plan without the ladder's steps once; the present one is the way back."""
+        plan = self.snapshot.plan
+        self._fallback = plan if plan and plan.rungs else None
+        self._full = True
+        self.command(machine.Restart(self._now(), reason="the full plan is tried again"))
+
+    @property
+    def mode(self) -> tuple[Mode, str]:
+        """The mode in force and where it comes from."""
+        if self.modes.mode is not None:
+            return self.modes.mode, "caovanctl mode"
+        return self.config.policy.mode, str(self.config_path)
+
+    def describe(self) -> dict[str, Any]:
+        """The status document."""
+        watching = self._watching
+        progress = watching.progress if watching else None
+        facts = status.Facts(
+            version=__version__,
+            pid=os.getpid(),
+            mode=self.mode[0],
+            mode_origin=self.mode[1],
+            config_path=str(self.config_path),
+            engine_pid=self._child.pid if self._child else None,
+            figures=watching.figures if watching else {},
+            progress=vars(progress) if progress else {},
+            revision=self._revision,
+            gpus=tuple(self._cards.latest.values()),
+            forecast=self._forecast,
+            lowered_at=self._lowered_at,
+            failed=dict(self._failed),
+        )
+        return status.describe(self.snapshot, facts, self._now())
+
+    def notice(self, kind: str, text: str, **data: Any) -> None:
+        """Publish an event and log it."""
+        seq = self.notices[-1].seq + 1 if self.notices else 1
+        entry = Notice(seq, time.time(), kind, text, data)
+        self.notices.append(entry)
+        for listener in self.publish:
+            listener(entry)
+        (self._log.error if kind == "failure" else self._log.info)(text)
+
+    # -- actions ----------------------------------------------------------------------------
+
+    async def _inspect(self, action: Inspect) -> None:
+        good = None if self._full else self._lowered_plan()
+        before = self._prepared.inventory if self._prepared and self._child else None
+        wishes = inspection.Wishes(self.config, self.modes.mode, self._environ, good, before)
+        config = wishes.config
+        try:
+            if self._ending is not None:
+                # The machine gave up waiting for that; a second child beside it must not be.
+                text = "cannot start: the engine before is still being ended"
+                raise inspection.Obstacle("vram-busy", text, hold=True)
+            if self._child is None:
+                await inspection.end_leftovers(self._ledger)
+                await asyncio.to_thread(self._litter.begin)
+            # A plan that is to be tried again needs no second look: engine and model are its own.
+            plan = action.plan
+            if plan is None or self._prepared is None:
+                self._prepared = await asyncio.to_thread(
+                    inspection.prepare, wishes, self.directories
+                )
+                plan = self._prepared.plan
+            else:
+                before = self._prepared.inventory
+                await asyncio.to_thread(inspection.check_cards, plan, before)
+            key = inspection.api_key(config, plan.extra_args, self._environ)
+            mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
+            plan = replace(plan, key=mark)
+            host, port = str(plan.value("host")), int(plan.value("port"))
+            if self._child is None:
+                await asyncio.to_thread(inspection.check_port, port)
+        except inspection.Obstacle as obstacle:
+            event: Event = Refused(
+                self._now(), random.random(), action.number, obstacle.finding, obstacle.hold
+            )
+        except ConfigError as problem:
+            finding = Finding("bad-arguments", str(problem), "plan")
+            event = Refused(self._now(), random.random(), action.number, finding, False)
+        except Exception as problem:
+            # A fault of ours on this model or machine: it must not cost an engine that serves.
+            traceback.print_exc()
+            text = f"cannot plan: {type(problem).__name__} in caovand: {problem}; please report it"
+            finding = Finding("unknown", text, "plan")
+            event = Refused(self._now(), random.random(), action.number, finding, False)
+        else:
+            if self._child is None:
+                tls = plan.value("ssl_certfile") is not None
+                self._endpoint = Endpoint(host, port, key, tls)
+            event = Planned(self._now(), random.random(), action.number, plan)
+        self.apply(event)
+
+    def _start_child(self, action: Spawn) -> None:
+        assert self._child is None
+        assert self._prepared is not None
+        assert self._endpoint is not None
+        command = build(action.plan, self._prepared.inventory.engine, self.directories.cache)
+        env = {k: v for k, v in self._environ.items() if k not in PRIVATE_VARIABLES}
+        if self._litter.folder is not None:
+            env["TMPDIR"] = str(self._litter.folder)
+        env.update(command.env)
+        if self._endpoint.key:
+            env["VLLM_API_KEY"] = self._endpoint.key
+        self.argv, self._plan_mode = shown(command), self._prepared.mode
+        self._forecast = forecast(action.plan, self._prepared.inventory)
+        generation = action.generation
+        watching = Watching(
+            generation,
+            action.plan,
+            self._endpoint,
+            self.config.watch,
+            self.ring,
+            self.apply,
+            self.notice,
+        )
+
+        def on_lines(lines: Sequence[str]) -> None:
+            self._echo.add(lines)
+            watching.on_lines(lines)
+
+        try:
+            child = Child(
+                command.argv,
+                env,
+                ledger=self._ledger,
+                ring=self.ring,
+                file=self._file,
+                cgroup=self._cgroup,
+                on_lines=on_lines,
+                secrets=[self._endpoint.key, *incident.secrets_of(env)],
+                unlimited_stack=command.unlimited_stack,
+            )
+        except CannotSpawn as problem:
+            finding = Finding("engine-died", str(problem), "launch")
+            self._loop.call_soon(
+                self.apply, Exited(self._now(), random.random(), generation, finding)
+            )
+            return
+        self._child, self._watching = child, watching
+        self._cards.engine(self._used_cards(), child.seen)
+        self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
+        self._spawn_task(watching.until_exit(child))
+        self._proving = self._spawn_task(watching.prove(child))
+
+    def _end_child(self, action: End) -> None:
+        if self._ending is not None and self._child is not None:
+            if action.grace_s == 0:
+                self._child.hurry()
+            return
+        # Both would go on beside the next child: the one would prove it under the old name, the
+        # other would end what it finds in the ledger.
+        self._forgo(self._proving)
+        self._forgo(self._inspecting)
+        self._ending = self._spawn_task(self._end(action))
+
+    async def _end(self, action: End) -> None:
+        child = self._child
+        await self._recorder.before_kill()
+        await self._look_at_files()
+        left = await child.end(action.grace_s, self._look_at_files) if child else ()
+        if child and not left:
+            await self._clean()
+            await self._until_memory_is_back(child)
+        self._child, self._ending = None, None
+        generation = action.generation
+        if left:
+            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
+            finding = Finding("unknown", text, "ending")
+            self.apply(Unkillable(self._now(), random.random(), generation, finding))
+        else:
+            self.apply(Gone(self._now(), random.random(), generation))
+
+    async def _until_memory_is_back(self, child: Child) -> None:
+        before = self._prepared.inventory.gpus if self._prepared else ()
+        # A daemon that ends has no next engine to wait for.
+        missing = await self._cards.memory_back(before, child.seen, lambda: self.snapshot.quitting)
+        if missing:
+            self.notice("noticed", f"the engine ended, and its memory is not free: {missing}")
+
+    async def _look_at_files(self) -> None:
+        """See which files the engine uses; /proc of a hung process may not answer."""
+        if self._child is None or (self._looking is not None and not self._looking.done()):
+            return
+        pids = [process.pid for process in self._child.look()]
+        self._looking = asyncio.ensure_future(asyncio.to_thread(self._litter.look, pids))
+        await asyncio.wait([self._looking], timeout=FILES_S)
+
+    async def _clean(self) -> None:
+        left: tuple[str, ...] = ()
+        with contextlib.suppress(asyncio.TimeoutError):
+            left = await asyncio.wait_for(asyncio.to_thread(self._litter.remove), FILES_S)
+        if left:
+            self.notice("noticed", f"cannot remove what the engine left: {', '.join(left[:5])}")
+
+    def _look_after_child(self) -> None:
+        kernel = self._kernel.read()
+        self._kernel_lines.extend(kernel)
+        child = self._child
+        if child is None or self._watching is None or self._ending is not None:
+            return
+        self._spawn_task(self._look_at_files())
+        self._cards.engine(self._used_cards(), child.seen)
+        self._spawn_task(self._watching.poll(child, kernel))
+
+    def _used_cards(self) -> frozenset[int]:
+        """The cards the engine may use, by NVML's index."""
+        chosen = self.config.engine.gpus
+        seen = {gpu.index for gpu in self._prepared.inventory.gpus} if self._prepared else set()
+        return frozenset(seen if chosen is None else seen & set(chosen))
+
+    def _on_gpu(self, sample: GpuSample) -> None:
+        if self._watching is not None and self._child is not None:
+            self._watching.observe(sample)
+
+    def _on_kernel_line(self, line: str) -> None:
+        self._kernel_lines.append(line)
+        if self._watching is not None and self._child is not None and self._ending is None:
+            self._watching.heard_kernel(self._child, [line])
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def _tell(self, before: Snapshot, after: Snapshot) -> None:
+        if after.state is State.SERVING and before.deadline and after.deadline is None:
+            self._remember(after)
+        if after.plan is not before.plan:
+            self._date(after.plan)
+        if after.state is not before.state:
+            text = f"{before.state.value} -> {after.state.value}"
+            if after.reason:
+                text += f": {after.reason}"
+            if after.state is State.BACKOFF and after.deadline is not None:
+                text += f"; retry in {after.deadline - after.since:.1f} s"
+            failed = after.finding is not None and after.finding is not before.finding
+            if failed and after.remedy is not None and after.remedy.text:
+                text += f"; {after.remedy.text}"
+            kind = "failure" if failed else "state"
+            self.notice(kind, text, state=after.state.value, failures=after.failures)
+            if failed:
+                assert after.finding is not None
+                self._failed[after.finding.failure] += 1
+                self._record(after)
+        elif after.refusal is not None and after.refusal is not before.refusal:
+            self.notice("failure", f"the new plan cannot be used: {after.refusal.text}")
+        if status.one_line(after) != status.one_line(before):
+            self.notifier.status(status.one_line(after))
+        self._wake()
+
+    def _date(self, plan: Plan | None) -> None:
+        """Note since when the plan is a lowered one; a remembered one says it itself."""
+        if plan is None or not plan.rungs:
+            self._lowered_at = None
+        elif self._lowered_at is None:
+            kept = store.read_json(self._good_plan)
+            since = kept.get(SINCE) if isinstance(kept, dict) else None
+            remembered = any(s.origin == "remembered" for s in plan.settings.values())
+            known = remembered and isinstance(since, (int, float))
+            self._lowered_at = float(since) if known and since is not None else time.time()
+
+    def _record(self, snapshot: Snapshot) -> None:
+        """Begin an incident for the failure in `snapshot`."""
+        child, watching = self._child, self._watching
+        assert snapshot.finding is not None
+        self._kernel_lines.extend(self._kernel.read())
+        key = self._endpoint.key if self._endpoint else ""
+        env = {**self._environ, **dict(self.config.engine.env)}
+        case = Case(
+            snapshot.finding,
+            watching.lines() if child and watching else (),
+            self.describe(),
+            plan=snapshot.plan,
+            decision=snapshot.remedy if child else None,
+            inventory=self._prepared.inventory if self._prepared else None,
+            argv=self.argv if child else (),
+            samples=tuple(self._cards.history),
+            kernel=tuple(self._kernel_lines),
+            metrics=watching.metrics if child and watching else "",
+            secrets=(key, *incident.secrets_of(env)),
+        )
+        python = self._prepared.inventory.engine.python if self._prepared else ""
+        # Those that are gone already, and those that came since.
+        members = {p.pid: p for p in (*child.members, *child.look())} if child else {}
+        self._recorder.take(case, tuple(members.values()), python)
+
+    def _recorded(self, name: str, problem: str) -> None:
+        if problem:
+            self.notice("incident", f"cannot keep what happened: {problem}")
+        else:
+            number = int(name.partition("-")[0])
+            self.notice("incident", f"incident {name}: caovanctl incidents show {number}")
+
+    def _lowered_plan(self) -> Any:
+        """What the ladder's steps are taken over from: the living engine, else the last good plan.
+
+        The fingerprint in it decides whether they still hold.
+        """
+        plan = self.snapshot.plan
+        if self._child is not None and plan is not None and plan.rungs:
+            assert self._prepared is not None
+            return good_plan.to_document(plan, self._prepared.fingerprint, self._plan_mode)
+        return store.read_json(self._good_plan)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """The plan has served stably: keep it for the next start if the ladder had to lower it."""
+        plan = snapshot.plan
+        self._full, self._fallback = False, None
+        if plan is None or self._prepared is None or not ladder.worth_remembering(plan):
+            return
+        try:
+            if plan.rungs:
+                mark = self._prepared.fingerprint
+                document = good_plan.to_document(plan, mark, self._plan_mode)
+                store.write_json(self._good_plan, {**document, SINCE: self._lowered_at})
+            else:
+                self._good_plan.unlink(missing_ok=True)
+        except OSError as problem:
+            self._log.warning(f"cannot remember the plan that served: {problem}")
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def _extend_stop(self) -> None:
+        if self.snapshot.state is not State.STOPPING or self.snapshot.deadline is None:
+            return
+        within_s = self.snapshot.deadline - self._now() + LONGEST_TICK_S
+        if self.snapshot.quitting:
+            self.notifier.stopping(within_s)
+        else:
+            self.notifier.extend(within_s)
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    @staticmethod
+    def _forgo(task: asyncio.Task[None] | None) -> None:
+        """Cancel what is of no use any more; who asks may be that task, at its end."""
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # A fault of ours: systemd starts a fresh daemon, which ends what this one leaves.
+            self._fault = task.exception()
+            self._quit.set()
+            self._wake()
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()

@@ -1,0 +1,239 @@
+"""Watching one child: its lines, its HTTP server, its exit; what the detector makes of them.
+
+The detector's Watch is fed from the log pump's thread and from the loop, so a lock guards it. Its
+signs become events of the machine on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from caovand import proof
+from caovand.adapters import http, kernel_log
+from caovand.adapters.child import Child
+from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.pump import Ring
+from caovand.core import detector
+from caovand.core.config import WatchSection
+from caovand.core.detector import Advanced, Broken, Cleared, Noticed, Observation, Probe, Sign
+from caovand.core.failure import Finding
+from caovand.core.machine import Event, Exited, Failed, Progressed, Proven
+from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick
+from caovand.core.plan import Plan
+from caovand.core.status import served_name
+from caovand.engines.vllm.cause import find_cause, find_in_kernel
+from caovand.engines.vllm.metrics import parse_metrics
+from caovand.engines.vllm.phases import read
+
+ANSWER_S = 5.0
+DRAIN_S = 0.2
+LAST_WORDS_S = 5.0
+LOG_BYTES = 4 << 20
+PROBE_PROMPT = tuple(range(32, 48))
+
+
+class Watching:
+    """Observes the child of one generation; `apply` takes events, `notice` what people should know.
+
+    `first_line` is the ring's line number before the child printed anything.
+    """
+
+    def __init__(
+        self,
+        generation: int,
+        plan: Plan,
+        endpoint: Endpoint,
+        section: WatchSection,
+        ring: Ring,
+        apply: Callable[[Event], None],
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self.figures: dict[str, Any] = {}
+        self.progress: Progress | None = None
+        self.metrics = ""
+        self.first_line = ring.count
+        self._generation, self._plan, self._endpoint = generation, plan, endpoint
+        self._section, self._ring = section, ring
+        self._rules = detector.rules_of(section)
+        self._apply, self._notice = apply, notice
+        self._lock = threading.Lock()
+        self._watch = detector.begin(_now())
+        self._loop = asyncio.get_running_loop()
+        self._probes: set[asyncio.Task[None]] = set()
+        self._polling = False
+        # The limit is the unit's, ours as well as the engine's.
+        self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
+        self._oom_kills: int | None = None
+
+    def heed(self, section: WatchSection) -> None:
+        """Use other thresholds from now on."""
+        self._section, self._rules = section, detector.rules_of(section)
+
+    # -- what is seen -----------------------------------------------------------------------
+
+    def on_lines(self, lines: Sequence[str]) -> None:
+        """Lines the child printed; in the log pump's thread."""
+        serving, now = self._watch.serving, _now()
+        for line in lines:
+            mark, told = read(line)
+            if serving and mark is None:
+                continue
+            for name, value in () if serving else told.items():
+                # The draft model tells its own figures after those of the model.
+                self.figures.setdefault(name, value)
+            self.observe(LogLine(line, now, mark))
+
+    def observe(self, observation: Observation) -> None:
+        """Let the detector see something; from any thread."""
+        with self._lock:
+            self._watch, signs = detector.observe(self._watch, observation, self._rules)
+        for sign in signs:
+            # The loop is closed where the last lines come after the daemon's own end.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._act, sign)
+
+    def heard_kernel(self, child: Child, lines: Sequence[str]) -> None:
+        """Look for a card's loss, and for our processes' faults, in words of the kernel."""
+        found = find_in_kernel(lines, {process.pid for process in child.members})
+        if found is not None and child.status is None:
+            self._fail(replace(found, phase=self._phase))
+
+    async def poll(self, child: Child, kernel: Sequence[str]) -> None:
+        """Look at the HTTP server once, where no look is under way, and at the kernel's words."""
+        self.heard_kernel(child, kernel)
+        self.observe(Tick(_now()))
+        if self._polling or not self._watch.serving:
+            return
+        self._polling = True
+        try:
+            health = await self._answer("/health")
+            self.observe(Health(health.status if health else None, _now()))
+            metrics = await self._answer("/metrics")
+            if metrics is not None and metrics.status == 200:
+                load = await asyncio.to_thread(self._load)
+                self.metrics = metrics.body
+                self.progress = parse_metrics(metrics.body, load, _now())
+                self.observe(self.progress)
+        finally:
+            self._polling = False
+
+    async def _answer(self, path: str) -> http.Answer | None:
+        try:
+            return await asyncio.to_thread(http.call, self._endpoint, path, ANSWER_S)
+        except Unanswered:
+            return None
+
+    def _load(self) -> int | None:
+        try:
+            return http.pending_requests(self._endpoint, ANSWER_S)
+        except Unanswered:
+            return None
+
+    # -- readiness and end ------------------------------------------------------------------
+
+    async def prove(self, child: Child) -> None:
+        """Wait for the child to do real work; Proven, or Failed where it never will."""
+
+        def on_step(text: str) -> None:
+            self._apply(Progressed(_now(), 0.5, self._generation, "proof", None, text))
+
+        limit_s = self._section.stall_s
+        try:
+            await proof.prove(child, self._plan, self._endpoint, limit_s, on_step)
+        except proof.NotReady as problem:
+            # Where the engine is dying its exit says more than the request that failed with it.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(child.ended(), LAST_WORDS_S)
+            if child.status is None:
+                self._fail(find_cause(self.lines(), "serving") or problem.finding)
+            return
+        with self._lock:
+            self._watch = detector.proven(self._watch, _now())
+        self._apply(Proven(_now(), random.random(), self._generation))
+
+    async def until_exit(self, child: Child) -> None:
+        """Wait for the child to end; Exited with the cause its log tells."""
+        self._oom_kills = kernel_log.oom_kills(self._memory) if self._memory else None
+        code = await child.ended()
+        # Its last lines are still in the pipe, and they tell the cause.
+        await asyncio.to_thread(child.drain, DRAIN_S)
+        phase = self._phase
+        cause = find_cause(self.lines(), phase) or self._killed_for_memory(phase)
+        how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        text = f"the engine ended ({how}) in phase {phase or 'launch'}"
+        if cause is not None:
+            finding = replace(cause, text=f"{cause.text} ({text})", phase=cause.phase or phase)
+        else:
+            finding = Finding("engine-died", text, phase)
+        self.observe(ChildExit(code, _now()))
+        self._apply(Exited(_now(), random.random(), self._generation, finding))
+
+    def _killed_for_memory(self, phase: str) -> Finding | None:
+        now = kernel_log.oom_kills(self._memory) if self._memory else None
+        if now is None or self._oom_kills is None or now <= self._oom_kills:
+            return None
+        text = "the kernel killed a process of the engine: its memory limit was reached"
+        return Finding("host-oom", text, phase)
+
+    def lines(self) -> list[str]:
+        """What this child has printed, as far as it is still kept."""
+        return self._ring.since(self.first_line, LOG_BYTES)[0]
+
+    @property
+    def _phase(self) -> str:
+        return "serving" if self._watch.serving else self._watch.phase
+
+    # -- what follows from it ---------------------------------------------------------------
+
+    def _act(self, sign: Sign) -> None:
+        if isinstance(sign, Advanced):
+            self._apply(
+                Progressed(
+                    sign.at,
+                    0.5,
+                    self._generation,
+                    sign.phase,
+                    sign.progress,
+                    sign.detail,
+                    sign.heartbeat,
+                )
+            )
+        elif isinstance(sign, Probe):
+            self._notice("suspicion", f"{sign.reason}: asking the engine for a completion")
+            task = self._loop.create_task(self._probe(sign.timeout_s))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+        elif isinstance(sign, Cleared):
+            self._notice("suspicion", f"the engine works: {sign.reason}")
+        elif isinstance(sign, Noticed):
+            self._notice("noticed", sign.text)
+        elif isinstance(sign, Broken) and sign.finding.failure != "engine-died":
+            self._fail(sign.finding)
+        elif isinstance(sign, Broken):
+            self._fail(find_cause(self.lines(), self._phase) or sign.finding)
+
+    def _fail(self, finding: Finding) -> None:
+        self._apply(Failed(_now(), random.random(), self._generation, finding))
+
+    async def _probe(self, timeout_s: float) -> None:
+        tokens, model = self._plan.mtp + 2, served_name(self._plan)
+        try:
+            await asyncio.to_thread(
+                http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s
+            )
+        except Unanswered as problem:
+            self.observe(ProbeResult(False, str(problem), _now()))
+        else:
+            self.observe(ProbeResult(True, "", _now()))
+
+
+def _now() -> float:
+    return time.monotonic()
