@@ -1,0 +1,51 @@
+#!/bin/sh
+# `make run`: caovand in the foreground on a tiny model made here. Needs the virtual environment,
+# an engine and a model, which the Makefile makes first. Everything but the sockets stays in the
+# checkout; the sockets are where caovanctl looks for them by itself.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+place=$root/.caovan
+config=$place/caovan.toml
+mkdir -p "$place"
+if [ ! -e "$config" ]; then
+    # Plans for a trial: a small context, and on the CPU build little memory for its cache.
+    cat >"$config.part" <<TOML
+# The demo's configuration; the Makefile never overwrites it. All keys: $root/etc/caovan.toml
+[model]
+path = "$place/models/hybrid_copy"
+served_name = "demo"
+max_model_len = 2048
+
+[engine]
+python = "$root/.engines/current/bin/python"
+TOML
+    mv "$config.part" "$config"
+fi
+export STATE_DIRECTORY="$place/state" CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
+cat <<TEXT
+
+caovand starts in the foreground on a tiny model with random weights (what it says makes no sense).
+The configuration is $config. Ctrl-C stops everything.
+
+TEXT
+(
+    # Status 4 is "no daemon yet".
+    while status=0; "$root/.venv/bin/caovanctl" wait --timeout 3600 >/dev/null 2>&1 || status=$?; do
+        [ $status = 4 ] && kill -0 $$ 2>/dev/null || break
+        sleep 0.5
+    done
+    [ $status = 0 ] || exit 0
+    cat <<TEXT
+
+It serves. In a second terminal:
+
+    export PATH="$root/.venv/bin:\$PATH"
+    caovanctl status
+    curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+        -d '{"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32}'
+    caovanctl mode fast          # MTP 4: the engine restarts
+    caovanctl reload             # after an edit of $config
+
+TEXT
+) &
+exec "$root/.venv/bin/caovand" --config "$config"
