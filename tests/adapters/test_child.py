@@ -1,0 +1,508 @@
+"""The engine's processes: found however they hide, ended to the last, and nobody else's ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters import child, processes
+from caovand.adapters.child import CannotSpawn, Child, end_leftovers, leftovers
+from caovand.adapters.processes import Process
+from caovand.adapters.pump import Ring, RotatedFile
+from tests.patience import eventually, soon
+
+TREE = str(Path(__file__).with_name("process_tree.py"))
+KINDS = ["plain", "renamed", "deaf", "setsid", "double-fork", "daemonized"]
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}.get(platform.machine())
+
+
+def alive(pid: int) -> bool:
+    process = processes.read(pid)
+    return process is not None and not process.zombie
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Adopt orphans as the daemon does; reap what is left of them."""
+    processes.become_subreaper()
+    yield
+    ctypes.CDLL(None).prctl(processes.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.fixture
+def innocent() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the same user in a session of its own that has nothing to do with us."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Engine:
+    """Options of a Child, and the lines it printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = folder / "engine.json"
+        self.ring = Ring(1000)
+        self.file = RotatedFile(folder / "engine.log")
+        self.cgroup: Path | None = None
+        self.sessions: set[int] = set()
+        self.seen: list[Process] = []
+
+    def start(self, *argv: str, env: dict[str, str] | None = None) -> Child:
+        started = Child(
+            argv,
+            dict(os.environ, **(env or {})),
+            ledger=self.ledger,
+            ring=self.ring,
+            file=self.file,
+            cgroup=self.cgroup,
+            on_lines=lambda lines: None,
+        )
+        self.sessions.add(started.pid)
+        return started
+
+    def tree(self, *kinds: str) -> Child:
+        return self.start(sys.executable, "-S", TREE, *kinds)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.ring.tail(1000)
+
+    async def pids(self, count: int) -> list[int]:
+        """The pids that `count` processes printed."""
+        await soon(lambda: len(self.lines) >= count)
+        pids = [int(line) for line in self.lines]
+        self.seen = [seen for seen in map(processes.read, pids) if seen is not None]
+        return pids
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    yield engine
+    strays = [p for p in processes.every() if p.session in engine.sessions]
+    for process in [*strays, *engine.seen]:  # those of a test that failed
+        processes.send(process, signal.SIGKILL)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+# -- ending ---
+
+
+@pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_descendant_outlives_the_end(engine: Engine, kind: str) -> None:
+    async def test() -> None:
+        started = engine.tree(kind)
+        pids = await engine.pids(2)
+        assert all(map(alive, pids))
+        assert await started.end(5.0) == ()
+        assert not any(map(alive, pids))
+        assert not engine.ledger.exists()
+
+    run(test)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_descendants_are_ended_when_the_first_process_is_dead_already(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.tree(*KINDS)
+        pids = await engine.pids(1 + len(KINDS))
+        os.kill(started.pid, signal.SIGKILL)
+        assert await started.ended() == -signal.SIGKILL
+        assert {p.pid for p in started.look()} == set(pids) - {started.pid}
+        assert await started.end(5.0) == ()
+        assert not any(map(alive, pids))
+
+    run(test)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_an_end_leaves_strangers_alone(engine: Engine, innocent: subprocess.Popen[bytes]) -> None:
+    """Those of our own session, and those that are older than the engine."""
+
+    async def test() -> None:
+        older = innocent  # a child of ours in another session, as one adopted would be
+        seen = processes.read(older.pid)
+        ticks = os.sysconf("SC_CLK_TCK")
+        await soon(
+            lambda: seen and time.clock_gettime(time.CLOCK_BOOTTIME) * ticks > seen.start + 2
+        )
+        colleague = subprocess.Popen(["sleep", "600"])
+        started = engine.tree("plain")
+        await engine.pids(2)
+        try:
+            assert await started.end(5.0) == ()
+            assert older.poll() is None
+            assert colleague.poll() is None
+        finally:
+            colleague.kill()
+            colleague.wait()
+
+    run(test)
+
+
+def test_term_comes_first_and_is_enough_for_the_willing(engine: Engine) -> None:
+    async def test() -> None:
+        script = 'trap "echo bye; exit 7" TERM; echo hello; while :; do sleep 0.01; done'
+        started = engine.start("sh", "-c", script)
+        await soon(lambda: engine.lines)
+        assert await started.end(20.0) == ()
+        assert started.status == 7
+        assert engine.lines == ["hello", "bye"]
+
+    run(test)
+
+
+def test_kill_comes_when_the_grace_is_over(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.tree("deaf-first")
+        await engine.pids(1)
+        assert await started.end(0.1) == ()
+        assert started.status == -signal.SIGKILL
+
+    run(test)
+
+
+def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.tree("deaf-first")
+        await engine.pids(1)
+        ending = asyncio.ensure_future(started.end(3600.0))
+        await asyncio.sleep(0)
+        started.hurry()
+        assert await ending == ()
+        assert started.status == -signal.SIGKILL
+
+    run(test)
+
+
+def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "KILL_S", 0.05)
+    stuck = Process(7, 1, 1, 1, 0, "VLLM::EngineCore")
+
+    async def test() -> None:
+        left = await child.sweep(lambda: (stuck,), 0.05)
+        assert child.named(left) == "VLLM::EngineCore (pid 7)"
+
+    monkeypatch.setattr(processes, "send", lambda process, number: None)
+    run(test)
+
+
+# -- starting ---
+
+
+def test_the_engine_has_a_session_of_its_own_no_input_and_our_environment(engine: Engine) -> None:
+    async def test() -> None:
+        script = 'cat; pwd; echo "$COLOUR"; echo "to stderr" >&2; cut -d" " -f6 /proc/$$/stat'
+        started = engine.start("sh", "-c", script, env={"COLOUR": "blue"})
+        assert await started.ended() == 0
+        await started.end(1.0)
+        assert engine.lines == ["/", "blue", "to stderr", str(started.pid)]
+
+    run(test)
+
+
+def test_the_engine_is_told_to_end_when_the_daemon_dies(engine: Engine) -> None:
+    script = (
+        "import ctypes; number = ctypes.c_int();"
+        "ctypes.CDLL(None).prctl(2, ctypes.byref(number)); print(number.value)"
+    )
+
+    async def test() -> None:
+        started = engine.start(sys.executable, "-S", "-c", script)
+        await started.ended()
+        await started.end(1.0)
+        assert engine.lines == [str(int(signal.SIGTERM))]
+
+    run(test)
+
+
+def test_a_command_that_does_not_exist_ends_at_once_and_says_so(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.start("/nowhere/python", "-m", "vllm")
+        assert await started.ended() == 127
+        await started.end(1.0)
+        assert "/nowhere/python" in engine.lines[0]
+
+    run(test)
+
+
+def test_a_command_too_long_for_the_kernel_cannot_be_spawned(engine: Engine) -> None:
+    async def test() -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(CannotSpawn, match="cannot start python: Argument list too long"):
+            engine.start("python", "x" * (1 << 21))
+        assert set(os.listdir("/proc/self/fd")) == before
+
+    run(test)
+
+
+def test_many_lives_leave_no_descriptor_behind(engine: Engine) -> None:
+    async def test() -> None:
+        for n in range(5):
+            started = engine.start("echo", str(n))
+            await started.ended()
+            await started.end(1.0)
+
+    run(test)
+    count = len(os.listdir("/proc/self/fd"))
+    run(test)
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= count)
+
+
+def test_the_engine_joins_its_cgroup_before_anything_else(engine: Engine, tmp_path: Path) -> None:
+    engine.cgroup = tmp_path / "engine"
+    engine.cgroup.mkdir()
+    procs = engine.cgroup / "cgroup.procs"
+    procs.touch()
+
+    async def test() -> None:
+        started = engine.start("cat", str(procs))
+        await started.ended()
+        await started.end(1.0)
+        assert engine.lines == [str(started.pid)]
+
+    run(test)
+
+
+# -- what a killed daemon left ---
+
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from caovand.adapters import processes
+from tests.adapters.test_child import Engine
+
+async def main():
+    processes.become_subreaper()
+    engine = Engine(Path(sys.argv[1]))
+    started = engine.tree("deaf-first", *sys.argv[2:])
+    pids = await engine.pids(len(sys.argv) - 1)
+    started.look()
+    print(*pids, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
+    tmp_path: Path, innocent: subprocess.Popen[bytes]
+) -> None:
+    kinds = ["deaf", "setsid", "daemonized"]
+    command = [sys.executable, "-c", DAEMON, str(tmp_path), *kinds]
+    root = str(Path(TREE).parents[2])
+    daemon = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, PYTHONPATH=root)
+    )
+    assert daemon.stdout is not None
+    pids = [int(pid) for pid in daemon.stdout.readline().split()]
+    daemon.kill()
+    daemon.wait()
+    daemon.stdout.close()
+    assert len(pids) == 4
+    ledger = tmp_path / "engine.json"
+    assert {process.pid for process in leftovers(ledger)} == set(pids)
+
+    async def test() -> None:
+        assert await end_leftovers(ledger) == ()
+
+    run(test)
+    assert not any(map(alive, pids))
+    assert innocent.poll() is None
+    assert not ledger.exists()
+
+
+def write_ledger(path: Path, process: Process, **changes: Any) -> Path:
+    """A ledger as a daemon would have left it whose engine was `process`."""
+    child.record(path, process.session, process.start, [process])
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document.update(changes)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_the_ledger_finds_a_recorded_process(
+    tmp_path: Path, innocent: subprocess.Popen[bytes]
+) -> None:
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    assert leftovers(write_ledger(tmp_path / "l", seen)) == (processes.read(innocent.pid),)
+
+
+def test_a_process_that_has_got_a_recorded_pid_since_is_left_alone(
+    tmp_path: Path, innocent: subprocess.Popen[bytes]
+) -> None:
+    """Neither by its pid nor by its session, which is numbered after that pid."""
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    before = replace(seen, start=seen.start - 500)
+    assert leftovers(write_ledger(tmp_path / "l", before)) == ()
+
+
+def test_a_ledger_of_another_boot_names_nobody(
+    tmp_path: Path, innocent: subprocess.Popen[bytes]
+) -> None:
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    assert leftovers(write_ledger(tmp_path / "l", seen, boot_id="another")) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "{", '{"boot_id": 1}', '{"members": 1}', '"x"', "\xff"]
+)
+def test_a_damaged_ledger_names_nobody(tmp_path: Path, text: str) -> None:
+    (tmp_path / "l").write_text(text, encoding="latin-1")
+    assert leftovers(tmp_path / "l") == ()
+
+
+@pytest.mark.parametrize(
+    "members", [1, None, [1], [{}], [{"pid": "x", "start": 1}], [{"pid": None, "start": 1}]]
+)
+def test_a_ledger_with_odd_members_names_nobody(
+    tmp_path: Path, innocent: subprocess.Popen[bytes], members: object
+) -> None:
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    assert leftovers(write_ledger(tmp_path / "l", seen, members=members)) == ()
+
+
+def test_no_ledger_means_nothing_left(tmp_path: Path) -> None:
+    async def test() -> None:
+        assert await end_leftovers(tmp_path / "none") == ()
+
+    run(test)
+
+
+def test_a_ledger_that_cannot_be_written_hurts_nobody(engine: Engine, tmp_path: Path) -> None:
+    engine.ledger = tmp_path / "gone" / "engine.json"
+
+    async def test() -> None:
+        started = engine.tree("plain")
+        await engine.pids(2)
+        assert len(started.look()) == 2
+        assert await started.end(5.0) == ()
+
+    run(test)
+
+
+def test_the_ledger_is_kept_up_to_date(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.tree("plain")
+        await engine.pids(2)
+        seen = started.look()
+        document = json.loads(engine.ledger.read_text(encoding="utf-8"))
+        assert document["members"] == [asdict(process) for process in seen]
+        assert document["boot_id"] == processes.boot_id()
+        await started.end(5.0)
+
+    run(test)
+
+
+# -- /proc ---
+
+
+def test_our_own_process_is_read() -> None:
+    us = processes.read(os.getpid())
+    assert us is not None
+    assert (us.parent, us.session, us.uid) == (os.getppid(), os.getsid(0), os.getuid())
+    assert us in processes.every()
+    assert not us.zombie
+
+
+def test_a_process_that_is_not_there_is_none() -> None:
+    assert processes.read(1 << 30) is None
+
+
+def test_a_name_made_to_mislead_is_read_right(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.tree("renamed")
+        first, second = sorted(await engine.pids(2))
+        seen = processes.read(second)
+        assert seen is not None
+        assert (seen.name, seen.parent, seen.session) == ("VLLM::Engine) R", first, first)
+        await started.end(5.0)
+
+    run(test)
+
+
+def test_a_signal_never_hits_one_that_got_the_pid_since(
+    innocent: subprocess.Popen[bytes],
+) -> None:
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    processes.send(replace(seen, start=seen.start - 1), signal.SIGKILL)
+    time.sleep(0.05)  # nothing to wait for: nothing must happen
+    assert innocent.poll() is None
+    processes.send(seen, signal.SIGKILL)
+    assert innocent.wait(30) == -signal.SIGKILL
+    processes.send(seen, signal.SIGKILL)  # gone: fine
+
+
+def test_a_zombie_is_no_living_process() -> None:
+    dead = subprocess.Popen(["true"])
+    eventually(lambda: (seen := processes.read(dead.pid)) is not None and seen.zombie)
+    dead.wait()
+
+
+@pytest.mark.skipif(SYS_EXIT is None, reason="the number of exit(2) is not known here")
+def test_a_process_whose_first_thread_ended_still_lives() -> None:
+    script = f"""
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
+"""
+    process = subprocess.Popen([sys.executable, "-S", "-c", script], stdout=subprocess.PIPE)
+    stat = Path(f"/proc/{process.pid}/stat")
+    try:
+        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        assert alive(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_descendants_are_found_through_generations() -> None:
+    def process(pid: int, parent: int) -> Process:
+        return Process(pid, 0, parent, 0, 0, "")
+
+    table = [process(2, 1), process(3, 2), process(4, 3), process(5, 1), process(6, 6)]
+    assert processes.descendants(table, [2]) == {3, 4}
+    assert processes.descendants(table, [6]) == {6}
+
+
+def test_a_cgroup_holds_its_groups_too(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "cgroup.procs").write_text("1\n2\n")
+    (tmp_path / "below/cgroup.procs").write_text("3\n")
+    assert processes.in_cgroup(tmp_path) == {1, 2, 3}
+    assert processes.in_cgroup(tmp_path / "gone") == set()
+    assert processes.in_cgroup(None) == set()
+
+
+def test_there_is_no_group_of_ours_outside_systemd() -> None:
+    assert processes.engine_cgroup({}) is None

@@ -1,0 +1,71 @@
+"""Files as people leave them: missing, binary, half-edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.config_file import load, read_secret
+from caovand.core.config import Config, ConfigError
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    (finding,) = caught.value.findings
+    assert str(path) in finding
+    return finding
+
+
+def test_the_shipped_file_loads() -> None:
+    assert load(Path(__file__).parents[2] / "etc/caovan.toml") == Config()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert refused(tmp_path / "a.toml").endswith("a.toml: No such file or directory")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert refused(tmp_path).endswith("Is a directory")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "no UTF-8 text"),
+        (b"[model", "no valid TOML"),
+        (b"[model]\n[model]\n", "no valid TOML"),
+        (b"a = " + b"9" * 5000, "no valid TOML"),
+        (b"a = " + b"[" * 50_000, "no valid TOML"),
+        (b"[server]\nprot = 1", 'unknown key "prot" in [server]; did you mean "port"?'),
+        (b"[server]\nport = 1979-05-27", "[server] port must be a whole number, is 1979-05-27"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.toml").write_bytes(content)
+    assert words in refused(tmp_path / "a.toml")
+
+
+def test_windows_line_ends_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"[server]\r\nport = 1\r\n")
+    assert load(tmp_path / "a.toml").server.port == 1
+
+
+def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-1 2\n")
+    assert read_secret(str(tmp_path / "key")) == "sk-1 2"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"a\nb\n", b"\xff", "schlüssel".encode(), b"a\x00b", b"a\rb"]
+)
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(ConfigError, match="api_key_file"):
+        read_secret(str(tmp_path / "key"))
+
+
+def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_secret(str(tmp_path / "key"))

@@ -1,0 +1,416 @@
+"""The control sockets, over real ZeroMQ: who may do what, and that no frame can hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import json
+import os
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from caovand.adapters import control
+from caovand.adapters.control import CannotBind, Control
+from caovand.core import wire
+from caovand.core.wire import Notice, Reply, Request
+from tests.patience import LIMIT_S, soon
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: socket paths have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="caovan-") as name:
+        yield Path(name)
+
+
+async def echo(request: Request) -> Reply:
+    return Reply(request.id, {"op": request.op, "args": dict(request.args)})
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Reply]]
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path, handler: Handler = echo, group: str | None = None
+) -> AsyncIterator[Control]:
+    served = Control(folder, group, handler)
+    served.start()
+    try:
+        yield served
+    finally:
+        await served.close()
+
+
+class Link:
+    """A raw client: sends frames of any kind, reads replies."""
+
+    def __init__(self, path: Path, kind: int = zmq.DEALER) -> None:
+        self.context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self.socket = self.context.socket(kind)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(f"ipc://{path}")
+
+    async def __aenter__(self) -> Link:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.context.destroy(linger=0)
+
+    async def send(self, *frames: bytes) -> None:
+        await self.socket.send_multipart(frames)
+
+    async def read(self) -> Reply:
+        frames = await asyncio.wait_for(self.socket.recv_multipart(), LIMIT_S)
+        return wire.decode_reply(frames[-1])
+
+    async def ask(self, op: str, id: str = "1", **args: Any) -> Reply:
+        await self.send(wire.encode_request(Request(op, args, id)))
+        while (reply := await self.read()).id != id:
+            pass
+        return reply
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+# -- files ---
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+def test_members_of_the_group_may_steer(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder, group=grp.getgrgid(os.getegid()).gr_name):
+            assert modes(folder) == {"control": 0o660, "status": 0o666, "events": 0o660}
+            assert (folder / "control").stat().st_gid == os.getegid()
+
+    run(test)
+
+
+@pytest.mark.parametrize("group", [None, "", "no-such-group-here"])
+def test_without_the_group_only_the_owner_may(folder: Path, group: str | None) -> None:
+    async def test() -> None:
+        async with serving(folder, group=group):
+            assert modes(folder) == {"control": 0o600, "status": 0o666, "events": 0o600}
+
+    run(test)
+
+
+def test_rights_do_not_depend_on_the_umask(folder: Path) -> None:
+    async def test() -> None:
+        old = os.umask(0o077)
+        try:
+            async with serving(folder):
+                assert modes(folder)["status"] == 0o666
+                assert os.umask(0o077) == 0o077
+        finally:
+            os.umask(old)
+
+    run(test)
+
+
+def test_sockets_of_a_killed_daemon_are_replaced(folder: Path) -> None:
+    async def test() -> None:
+        for name in ("control", "status", "events"):
+            (folder / name).touch()
+        async with serving(folder), Link(folder / "control") as link:
+            assert (await link.ask("start")).ok
+
+    run(test)
+
+
+def test_a_path_too_long_for_a_socket_is_told_with_a_remedy(folder: Path) -> None:
+    async def test() -> None:
+        deep = folder / ("x" * 100)
+        deep.mkdir()
+        with pytest.raises(CannotBind, match="at most 107 bytes; set RUNTIME_DIRECTORY"):
+            Control(deep, None, echo)
+
+    run(test)
+
+
+def test_a_folder_that_is_not_there_is_told(folder: Path) -> None:
+    async def test() -> None:
+        with pytest.raises(CannotBind, match=r"cannot bind .*gone/control"):
+            Control(folder / "gone", None, echo)
+
+    run(test)
+
+
+# -- requests ---
+
+
+def test_every_verb_is_taken_on_the_control_socket(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control") as link:
+            for op in ("status", "start", "mode", "anything"):
+                reply = await link.ask(op, x=1)
+                assert reply.result == {"op": op, "args": {"x": 1}}
+
+    run(test)
+
+
+@pytest.mark.parametrize("op", ["start", "stop", "mode", "reload", "logs", "events", "plan", "x"])
+def test_the_open_socket_takes_nothing_that_changes_or_shows_prompts(folder: Path, op: str) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "status") as link:
+            assert (await link.ask(op)).code == "not-permitted"
+
+    run(test)
+
+
+@pytest.mark.parametrize("op", ["status", "version", "wait"])
+def test_the_open_socket_takes_what_is_harmless(folder: Path, op: str) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "status") as link:
+            assert (await link.ask(op)).ok
+
+    run(test)
+
+
+def test_a_plain_req_client_is_answered(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control", zmq.REQ) as link:
+            assert (await link.ask("status")).ok
+
+    run(test)
+
+
+def test_a_slow_answer_does_not_keep_others_waiting(folder: Path) -> None:
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def handler(request: Request) -> Reply:
+            if request.op == "wait":
+                await go.wait()
+            return Reply(request.id, {})
+
+        async with serving(folder, handler), Link(folder / "control") as link:
+            await link.send(wire.encode_request(Request("wait", {}, "slow")))
+            assert (await link.ask("status", "quick")).ok
+            go.set()
+            assert (await link.read()).id == "slow"
+
+    run(test)
+
+
+def test_an_answer_too_large_for_a_frame_becomes_an_error(folder: Path) -> None:
+    async def test() -> None:
+        async def handler(request: Request) -> Reply:
+            return Reply(request.id, {"text": "x" * wire.MAX_BYTES})
+
+        async with serving(folder, handler), Link(folder / "control") as link:
+            assert (await link.ask("logs")).code == "too-large"
+
+    run(test)
+
+
+def test_a_fault_of_ours_is_answered_and_reported(folder: Path) -> None:
+    async def test() -> None:
+        faults: list[Any] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+
+        async def handler(request: Request) -> Reply:
+            raise AssertionError("a bug")
+
+        async with serving(folder, handler), Link(folder / "control") as link:
+            reply = await link.ask("status")
+            assert (reply.code, reply.message) == (
+                "internal", 'cannot do "status": AssertionError in caovand',
+            )  # fmt: skip
+            assert (await link.ask("status", "2")).code == "internal"
+        await soon(lambda: len(faults) == 2)
+
+    run(test)
+
+
+# -- too many ---
+
+
+def test_too_many_at_once_are_told_so_under_their_own_id(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MOST_REQUESTS", 3)
+
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def handler(request: Request) -> Reply:
+            if request.op == "wait":
+                await go.wait()
+            return Reply(request.id, {})
+
+        async with (
+            serving(folder, handler),
+            Link(folder / "status") as crowd,
+            Link(folder / "control") as boss,
+        ):
+            for n in range(3):
+                await crowd.send(wire.encode_request(Request("wait", {}, f"waits {n}")))
+            assert (await crowd.ask("status", "one too many")).code == "busy"
+            assert (await boss.ask("stop")).ok, "a crowd on the open socket kept the group out"
+            go.set()
+            for _ in range(3):
+                assert (await crowd.read()).ok
+            assert (await crowd.ask("status", "later")).ok
+
+    run(test)
+
+
+# -- malformed ---
+
+ODD = [
+    b"",
+    b"\0",
+    b"{",
+    b"null",
+    b"[]",
+    b'{"v":2,"id":"a","op":"status"}',
+    b'{"v":1,"id":"a","op":7}',
+    b'{"v":1,"id":"a","op":"status","args":[]}',
+    b'{"v":1,"id":' + b'"' + b"x" * 100 + b'","op":"status"}',
+    b'{"v":1,"id":"\\ud800","op":"nothing"}',
+    b"\xff" * 100,
+    b"[" * 50_000,
+    b"9" * 50_000,
+]
+
+
+@pytest.mark.parametrize("frame", ODD, ids=range(len(ODD)))
+def test_a_malformed_frame_gets_an_error_and_the_next_is_served(folder: Path, frame: bytes) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control") as link:
+            await link.send(frame)
+            await link.read()
+            assert (await link.ask("status", "good")).ok
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "frames", [(b"a", b"b"), (b"", b"a", b"b"), (b"", b"", b"", b""), (b"x",) * 50]
+)
+def test_messages_of_the_wrong_number_of_frames_are_dropped(
+    folder: Path, frames: tuple[bytes, ...]
+) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control") as link:
+            await link.send(*frames)
+            assert (await link.ask("status", "good")).ok
+
+    run(test)
+
+
+def test_a_frame_beyond_the_limit_costs_its_sender_the_connection_only(folder: Path) -> None:
+    async def test() -> None:
+        async with (
+            serving(folder),
+            Link(folder / "control") as rude,
+            Link(folder / "control") as good,
+        ):
+            await rude.send(b"x" * (wire.MAX_BYTES + 1))
+            assert (await good.ask("status")).ok
+
+    run(test)
+
+
+def test_strangers_may_not_send_large_frames(folder: Path) -> None:
+    async def test() -> None:
+        async with (
+            serving(folder),
+            Link(folder / "status") as rude,
+            Link(folder / "status") as good,
+        ):
+            await rude.send(b"x" * (control.STRANGERS_BYTES + 1))
+            assert (await good.ask("status")).ok
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(rude.socket.recv_multipart(), 0.2)
+
+    run(test)
+
+
+def test_bytes_that_are_no_zeromq_are_survived(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control") as good:
+            for _ in range(20):
+                _, writer = await asyncio.open_unix_connection(str(folder / "control"))
+                writer.write(random.Random(1).randbytes(5000))
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                writer.close()
+            assert (await good.ask("status")).ok
+
+    run(test)
+
+
+def flood(path: Path, frames: int) -> bool:
+    """Send malformed frames as fast as they are answered, then a good one: is that answered?"""
+    draw = random.Random(7)
+    good = json.dumps({"v": 1, "id": "x", "op": "nothing", "args": {"a": 1}}).encode()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as link:
+        link.setsockopt(zmq.LINGER, 0)
+        link.connect(f"ipc://{path}")
+        for n in range(frames):
+            cut, at = draw.randrange(len(good)), draw.randrange(len(good))
+            frame = good[:cut] + bytes([draw.randrange(256)]) + good[at:]
+            link.send_multipart([*([b""] * (n % 3)), frame])
+            while link.poll(0):
+                link.recv_multipart()
+        link.send(wire.encode_request(Request("status", {}, "good")))
+        while link.poll(int(LIMIT_S * 1000)):
+            if wire.decode_reply(link.recv_multipart()[-1]).id == "good":
+                return True
+    return False
+
+
+def test_ten_thousand_malformed_frames_leave_the_daemon_answering(folder: Path) -> None:
+    async def test() -> None:
+        turns = 0
+
+        async def work() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with serving(folder), Link(folder / "control") as other:
+            working = asyncio.ensure_future(work())
+            assert await asyncio.to_thread(flood, folder / "status", 10_000)
+            working.cancel()
+            assert (await other.ask("start")).ok
+            assert turns > 5_000, "the flood kept the loop from its other work"
+
+    run(test)
+
+
+# -- events ---
+
+
+def test_who_listens_hears_notices_and_nobody_is_waited_for(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder) as served, Link(folder / "events", zmq.SUB) as reader:
+            reader.socket.setsockopt(zmq.SUBSCRIBE, b"")
+            seq = 0
+            while not await reader.socket.poll(10):  # until the subscription has arrived
+                seq += 1
+                served.publish(Notice(seq, 1.5, "state", "STOPPED -> STARTING"))
+            notice = wire.decode_notice(await reader.socket.recv())
+            assert (notice.at, notice.kind) == (1.5, "state")
+            for _ in range(5000):  # nobody reads
+                served.publish(Notice(1, 1.5, "state", "x"))
+            await asyncio.sleep(0)
+
+    run(test)

@@ -1,0 +1,361 @@
+"""Making an engine: what is refused, and that nothing half-made is ever used."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.environment import build, install, places
+from caovand.adapters.environment.commands import Finished
+from caovand.adapters.environment.errors import EngineError
+from tests import engine_fakes
+from tests.engine_fakes import FakePip, tiny_lock, world
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return engine_fakes.wheelhouse(tmp_path / "index")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+def order(index: Path, root: Path, **head: str) -> install.Order:
+    return install.Order(lock=tiny_lock(index, **head), root=root, python=sys.executable)
+
+
+def installed(index: Path, root: Path, **head: str) -> places.Engine:
+    return install.install(order(index, root, **head), world(FakePip(index), []))
+
+
+def test_an_engine_is_made_proven_and_switched_to(index: Path, root: Path) -> None:
+    run, said = FakePip(index), []
+    engine = install.install(order(index, root), world(run, said))
+    assert engine.name == "vllm-9.9.9-cpu"
+    assert (engine.version, engine.torch, engine.plugin) == ("9.9.9", "1.0+cpu", None)
+    assert places.current(root) == engine
+    assert (root / "current").readlink() == Path("vllm-9.9.9-cpu")
+    # torch, whose version has a "+", is asked for by itself: it may be of another index
+    assert run.steps == ["ask", "venv", "download", "download", "unpack", "prove"]
+    assert [line[:5] for line in said if line.startswith("[")] == [f"[{n}/6]" for n in range(1, 7)]
+    assert not (root / ".wheels").exists()
+
+
+def test_installing_the_same_again_does_nothing(index: Path, root: Path) -> None:
+    engine = installed(index, root)
+    run = FakePip(index)
+    assert install.install(order(index, root), world(run, [])) == engine
+    assert run.steps == []
+
+
+def test_again_makes_a_second_one_and_keeps_the_first(index: Path, root: Path) -> None:
+    first = installed(index, root)
+    second = install.install(replace(order(index, root), again=True), world(FakePip(index), []))
+    assert second.name == "vllm-9.9.9-cpu.2"
+    assert places.current(root) == second
+    assert places.rollback(root) == first
+
+
+def test_another_lock_of_the_same_version_never_touches_the_engine_in_use(
+    index: Path, root: Path
+) -> None:
+    first = installed(index, root)
+    second = installed(index, root, disk_mib="2")
+    assert [first.name, second.name] == ["vllm-9.9.9-cpu", "vllm-9.9.9-cpu.2"]
+    assert places.engines(root) == [first, second]
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    with pytest.raises(EngineError, match=r"has 100 MiB free and 9\d\d\d MiB are needed; make"):
+        install.install(order(index, root, disk_mib="9000"), world(run, [], 100 * 2**20))
+    assert run.steps == ["ask"]
+    assert places.engines(root) == []
+    assert places.unfinished(root) == []
+
+
+def test_wheels_that_are_there_need_no_room_again(index: Path, root: Path) -> None:
+    lock = tiny_lock(index)
+    room = (install.MARGIN_MIB + lock.disk_mib) * 2**20
+    with pytest.raises(EngineError, match="MiB are needed"):
+        install.install(order(index, root), world(FakePip(index), [], room))
+    (root / ".wheels").mkdir()
+    for file in index.glob("*.whl"):
+        (root / ".wheels" / file.name).write_bytes(file.read_bytes())
+    install.install(order(index, root), world(FakePip(index), [], room))
+
+
+def test_a_disk_that_fills_meanwhile_is_named(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = "unpack", Finished(1, "OSError: [Errno 28] No space left on device")
+    with pytest.raises(EngineError, match=r"cannot unpack .*: the disk is full; make room"):
+        install.install(order(index, root), world(run, []))
+    assert places.current(root) is None
+
+
+@pytest.mark.parametrize("step", ["venv", "unpack", "plugin"])
+def test_a_full_disk_is_named_even_if_the_tool_does_not_say_so(
+    index: Path, root: Path, step: str
+) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = step, Finished(1, "ensurepip returned non-zero exit status 1.")
+    plugin = engine_fakes.wheel(index.parent, "plug", "1", {"plug.py": ""})
+
+    def free(path: Path) -> int:
+        return 0 if step in run.steps else 2**40
+
+    with pytest.raises(EngineError, match="the disk is full; make room"):
+        install.install(
+            replace(order(index, root), plugin=plugin), replace(world(run, []), free_bytes=free)
+        )
+    assert places.current(root) is None
+
+
+def test_a_wheel_of_other_content_from_the_index_is_refused(index: Path, root: Path) -> None:
+    wanted = order(index, root)
+    engine_fakes.wheel(index, "six", "1.0", {"six.py": "ANSWER = 666\n"})
+    fact = (
+        r"cannot get six==1.0: the index offers a file with sha256 [0-9a-f]{64}, "
+        r"which the lock does not name; "
+    )
+    with pytest.raises(EngineError, match=fact):
+        install.install(wanted, world(FakePip(index), []))
+    assert places.current(root) is None
+
+
+def test_a_wheel_of_other_content_in_an_offline_folder_is_refused(index: Path, root: Path) -> None:
+    wanted = replace(order(index, root), offline=index)
+    engine_fakes.wheel(index, "six", "1.0", {"six.py": "ANSWER = 666\n"})
+    with pytest.raises(EngineError, match=r"cannot use .*six-1.0-py3-none-any.whl: its sha256 is"):
+        install.install(wanted, world(FakePip(index), []))
+
+
+def test_offline_needs_no_download_and_leaves_the_folder_as_it_is(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    install.install(replace(order(index, root), offline=index), world(run, []))
+    assert run.steps == ["ask", "venv", "unpack", "prove"]
+    assert len(list(index.glob("*.whl"))) == 3
+
+
+def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
+    index: Path, root: Path
+) -> None:
+    wanted = replace(order(index, root), offline=index)
+    (index / "six-1.0-py3-none-any.whl").unlink()
+    fact = (
+        r"1 of 3 wheels are not there \(six 1.0\); fill it with: "
+        r"caovanctl engine fetch 9.9.9 --build cpu --wheels DIR"
+    )
+    with pytest.raises(EngineError, match=fact):
+        install.install(wanted, world(FakePip(index), []))
+
+
+def test_a_package_of_another_index_is_asked_for_there_second(index: Path, root: Path) -> None:
+    wanted = order(index, root, extra_index="https://example.org/cpu")
+    (index / "torch-1.0+cpu-py3-none-any.whl").unlink()
+    run = FakePip(index)
+    fact = (
+        r"the configured index has no torch==1.0\+cpu, and https://example.org/cpu, "
+        r"which publishes it, neither; make .*PIP_EXTRA_INDEX"
+    )
+    with pytest.raises(EngineError, match=fact):
+        install.install(wanted, world(run, []))
+    assert run.steps.count("download") == 3
+
+
+UNREACHABLE = """\
+WARNING: Retrying ... NewConnectionError(': Failed to establish a new connection: x'
+ERROR: No matching distribution found for six==1.0"""
+
+
+@pytest.mark.parametrize(
+    ("output", "fact"),
+    [
+        (UNREACHABLE, "index cannot be reached"),
+        ("ERROR: six.whl is not a supported wheel on this platform.", "this system cannot use"),
+        ("boom\nERROR: something new\n\n[notice] trivia", "saying: ERROR: something new"),
+    ],
+)
+def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fact: str) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = "download", Finished(1, output)
+    with pytest.raises(EngineError, match=fact) as caught:
+        install.install(order(index, root), world(run, []))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("report", "fact"),
+    [
+        (
+            '{"python":"3.11.2","errors":["import vllm._C: ImportError: libnuma.so.1: x"]}',
+            "apt install libnuma1",
+        ),
+        ('{"python":"3.11.2","errors":[],"vllm":"1.0","cuda":null}', "it has vLLM 1.0, the lock 9"),
+        (
+            '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2","cuda":"13.0"}',
+            "its torch 2 is a cuda build",
+        ),
+        ("Traceback\nMemoryError", "status 1 saying: MemoryError"),
+    ],
+)
+def test_an_engine_that_is_not_what_it_should_be_is_not_used(
+    index: Path, root: Path, report: str, fact: str
+) -> None:
+    before = installed(index, root)
+    run = FakePip(index)
+    run.answer_to, run.answer = "prove", Finished(1 if "Trace" in report else 0, report)
+    with pytest.raises(EngineError, match=fact):
+        install.install(order(index, root, disk_mib="2"), world(run, []))
+    assert places.current(root) == before
+    assert places.engines(root) == [before]
+
+
+def test_a_processor_without_the_instructions_is_named(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = "prove", Finished(-signal.SIGILL, "")
+    with pytest.raises(EngineError, match="AVX2"):
+        install.install(order(index, root), world(run, []))
+
+
+def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
+    for chosen in ("3.4", sys.executable):
+        wanted = replace(order(index, root, python="3.9"), python=chosen)
+        with pytest.raises(EngineError, match=r"files are for .*3\.9"):
+            install.install(wanted, world(FakePip(index), []))
+    with pytest.raises(EngineError, match="it is no Python that can make environments"):
+        install.install(
+            replace(order(index, root), python="/bin/absent"), world(FakePip(index), [])
+        )
+
+
+def test_something_else_at_the_engines_place_is_not_deleted(index: Path, root: Path) -> None:
+    (root / "vllm-9.9.9-cpu").mkdir(parents=True)
+    (root / "vllm-9.9.9-cpu" / "diary").write_text("mine")
+    with pytest.raises(EngineError, match="something that is no engine of caovan is there"):
+        installed(index, root)
+    assert (root / "vllm-9.9.9-cpu" / "diary").read_text() == "mine"
+
+
+# the commands are: ask, venv, download, download, unpack, plugin, prove
+POINTS = [
+    f"{step} {when}"
+    for step in range(1, 8)
+    for when in ("before", "half", "after")
+    if when != "half" or step not in (1, 7)
+]
+POINTS += ["finish", "switch", "link 1 before", "link 1 after", "link 2 before", "link 2 after"]
+
+
+# of a copy: plugin, prove
+COPIES = ["1 before", "1 half", "1 after", "2 before", "2 after", "finish", "link 2 before"]
+
+
+@pytest.mark.parametrize(
+    ("point", "disk_mib"), [*((point, "2") for point in POINTS), *((one, "1") for one in COPIES)]
+)
+def test_killed_anywhere_the_working_engine_stays_and_the_next_try_goes_on(
+    index: Path, root: Path, tmp_path: Path, point: str, disk_mib: str
+) -> None:
+    before = installed(index, root)
+    engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""}).rename(tmp_path / "plugin.whl")
+    lock = tmp_path / "next.txt"
+    lock.write_text(engine_fakes.lock_text(index, disk_mib=disk_mib))
+    fakes = str(REPOSITORY / "tests/engine_fakes.py")
+    command = [sys.executable, fakes, str(lock), str(index), str(root)]
+    env = {"PYTHONPATH": str(REPOSITORY)}
+    died = subprocess.run([*command, point], env=env, check=False, capture_output=True, text=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    after = places.current(root)
+    assert after is not None
+    if point == "link 2 after":
+        assert after.name == "vllm-9.9.9-cpu.2"
+    else:
+        assert after == before
+    for engine in places.engines(root):
+        site = engine.path / "lib" / f"python{engine_fakes.PYTHON}" / "site-packages"
+        assert (site / "vllm" / "_C.py").exists()
+    again = subprocess.run(
+        [*command, "99 before"], env=env, check=False, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    now = places.current(root)
+    assert now is not None
+    assert now.name == "vllm-9.9.9-cpu.2"
+    assert sorted(path.name for path in root.iterdir()) == [
+        ".lock",
+        "current",
+        "previous",
+        before.name,
+        now.name,
+    ]
+    assert places.rollback(root) == before
+
+
+def test_a_finished_download_is_not_repeated(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = "unpack", Finished(1, "ERROR: no")
+    with pytest.raises(EngineError):
+        install.install(order(index, root), world(run, []))
+    assert places.unfinished(root) == ["vllm-9.9.9-cpu"]
+    run = FakePip(index)
+    install.install(order(index, root), world(run, []))
+    assert run.steps == ["ask", "venv", "unpack", "prove"]
+
+
+def test_a_finished_unpacking_is_not_repeated(index: Path, root: Path) -> None:
+    run = FakePip(index)
+    run.answer_to, run.answer = "prove", Finished(1, "libnuma.so.1 is missing")
+    with pytest.raises(EngineError):
+        install.install(order(index, root), world(run, []))
+    run = FakePip(index)
+    install.install(order(index, root), world(run, []))
+    assert run.steps == ["prove"]
+
+
+def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    first = installed(index, root)
+    script = first.path / "bin" / "tool"
+    text = f"#!{first.path}/bin/python\n'{first.path}' '{first.path}.3'\n"
+    script.write_text(text)
+    plugin = engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""})
+    wanted = replace(order(index, root), plugin=plugin)
+    run = FakePip(index)
+    second = install.install(wanted, world(run, []))
+    assert run.steps == ["plugin", "prove"]
+    assert second.path == root / "vllm-9.9.9-cpu.2"
+    site = Path("lib", f"python{engine_fakes.PYTHON}", "site-packages")
+    assert (second.path / site / "six.py").samefile(first.path / site / "six.py")
+    assert not (first.path / site / "plug.py").exists()
+    assert (second.path / "bin" / "tool").read_text() == (
+        f"#!{second.path}/bin/python\n'{second.path}' '{first.path}.3'\n"
+    )
+    assert script.read_text() == text
+    # the same plugin again, or no word of one, changes nothing
+    for again in (wanted, order(index, root)):
+        run = FakePip(index)
+        assert install.install(again, world(run, [])) == second
+        assert run.steps == []
+    assert places.rollback(root) == first
+
+
+def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "a.py").write_text("1")
+    before = build.plugin_identity(tmp_path)
+    (tmp_path / "build" / "a.py").write_text("left by pip")
+    (tmp_path / "README.md").write_text("words")
+    assert build.plugin_identity(tmp_path) == before
+    (tmp_path / "a.py").write_text("2")
+    assert build.plugin_identity(tmp_path) != before

@@ -1,0 +1,71 @@
+"""Incidents on disk: whole or not at all, and never too many."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.incidents import Incidents, NoIncident
+
+REPORT: dict[str, Any] = {
+    "at": "2026-01-01T00:00:00", "failure": "hang", "decision": None,
+    "finding": {"phase": "serving", "text": "nothing moves"},
+}  # fmt: skip
+
+
+def test_an_incident_is_listed_and_read_in_pieces(tmp_path: Path) -> None:
+    store = Incidents(tmp_path / "incidents")
+    assert store.listed() == []
+    assert store.write("hang", REPORT, {"log.txt": "0123456789"}) == "0001-hang"
+    (row,) = store.listed()
+    assert (row["number"], row["failure"], row["text"]) == (1, "hang", "nothing moves")
+    assert store.files(1)["log.txt"] == 10
+    assert store.read(1, "log.txt", 8, 100) == b"89"
+
+
+def test_only_its_own_files_can_be_read(tmp_path: Path) -> None:
+    store = Incidents(tmp_path)
+    store.write("hang", REPORT, {})
+    with pytest.raises(NoIncident, match="no such file"):
+        store.read(1, "../0001-hang/incident.json", 0, 100)
+    with pytest.raises(NoIncident, match="incident 2"):
+        store.files(2)
+
+
+def test_the_oldest_go_when_there_are_too_many_and_numbers_go_on(tmp_path: Path) -> None:
+    store = Incidents(tmp_path, most=3)
+    for _ in range(5):
+        store.write("hang", REPORT, {})
+    assert [row["number"] for row in store.listed()] == [3, 4, 5]
+
+
+def test_the_oldest_go_when_they_are_too_large(tmp_path: Path) -> None:
+    store = Incidents(tmp_path, most_bytes=25_000)
+    for _ in range(4):
+        store.write("hang", REPORT, {"log.txt": "x" * 10_000})
+    assert [row["number"] for row in store.listed()] == [3, 4]
+
+
+def test_a_full_disk_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Incidents(tmp_path)
+    store.write("hang", REPORT, {})
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            store.write("hang", REPORT, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["0001-hang"]
+
+
+def test_what_a_killed_daemon_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".new-abc").mkdir()
+    Incidents(tmp_path).write("hang", REPORT, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["0001-hang"]

@@ -1,0 +1,92 @@
+"""The kernel log, through a file and a pipe that stand in for the device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.kernel_log import KernelLog, memory_cgroup, oom_kills
+
+XID = "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=VLLM::EngineCor, MMU Fault"
+
+
+class Device:
+    """A pipe that gives one record a read, as /dev/kmsg does."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        os.mkfifo(path)
+        self.path = path
+        self._keeper = os.open(path, os.O_RDWR)
+        # A pipe knows no end to go to; the device does.
+        monkeypatch.setattr(os, "lseek", lambda fd, offset, whence: 0)
+
+    def say(self, record: str) -> None:
+        os.write(self._keeper, record.encode())
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(tmp_path / "kmsg", monkeypatch)
+
+
+def test_a_record_becomes_its_text(device: Device) -> None:
+    log = KernelLog(device.path)
+    device.say(f"4,1234,5678901,-;{XID}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n")
+    assert log.read() == [XID]
+    assert log.read() == []
+    log.close()
+
+
+def test_what_is_no_record_is_passed_over(device: Device) -> None:
+    log = KernelLog(device.path)
+    device.say("nonsense\n")
+    assert log.read() == []
+    log.close()
+
+
+def test_lines_from_before_the_opening_are_not_read(tmp_path: Path) -> None:
+    old = tmp_path / "kmsg"
+    old.write_text(f"4,1,2,-;{XID}\n")
+    assert KernelLog(old).read() == []
+
+
+def test_a_log_that_cannot_be_read_is_empty_and_says_so(tmp_path: Path) -> None:
+    log = KernelLog(tmp_path / "missing")
+    assert not log.available
+    assert log.read() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kills"),
+    [
+        ("memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", None),
+    ],
+)
+def test_kills_of_a_control_group_are_counted_by_either_version(
+    tmp_path: Path, name: str, text: str, kills: int | None
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert oom_kills(tmp_path) == kills
+
+
+def test_a_group_that_does_not_count_says_nothing(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("membership", "folder"),
+    [
+        ("0::/system.slice/caovan.service\n", "system.slice/caovan.service"),
+        ("4:cpu,memory:/caovan.service\n1:name=systemd:/x\n0::/x\n", "memory/caovan.service"),
+        ("4:memory:/\n0::/\n", None),
+    ],
+)
+def test_the_memory_limit_is_that_of_our_own_group(
+    tmp_path: Path, membership: str, folder: str | None
+) -> None:
+    expected = None if folder is None else tmp_path / folder
+    assert memory_cgroup(membership, tmp_path) == expected

@@ -1,0 +1,212 @@
+"""Small files that are never half-written, the lock, the folders, the remembered mode."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.directories import Directories, directories
+from caovand.adapters.store import LockTaken, read_json, take_lock, write_json
+
+# -- files ---
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "a", {"mode": "fast", "text": "Grüße"})
+    assert read_json(tmp_path / "a") == {"mode": "fast", "text": "Grüße"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", None])
+def test_what_cannot_be_read_is_none(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    assert read_json(tmp_path / "a") is None
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond 8 bytes, as on a disk that is full; pytest's own output neither."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+
+
+def test_a_write_to_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a", {"old": True})
+    with pytest.raises(OSError, match="too large"), full_disk():
+        write_json(tmp_path / "a", {"new": "x" * 1000})
+    assert read_json(tmp_path / "a") == {"old": True}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_at_any_step_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    write_json(tmp_path / "a", {"old": True})
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="no"):
+        write_json(tmp_path / "a", {"new": True})
+    assert read_json(tmp_path / "a") == {"old": True}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_is_no_json_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a", {"x": object()})
+    assert os.listdir(tmp_path) == []
+
+
+# -- the lock ---
+
+
+def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    held = take_lock(tmp_path / "lock")
+    with pytest.raises(LockTaken) as caught:
+        take_lock(tmp_path / "lock")
+    os.close(held)
+    assert caught.value.pid == os.getpid()
+    assert str(caught.value) == (
+        f"cannot start: caovand with pid {os.getpid()} already uses {tmp_path}; stop it first,"
+        " or set RUNTIME_DIRECTORY, STATE_DIRECTORY and LOGS_DIRECTORY to folders of its own"
+    )
+
+
+def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from caovand.adapters.store import take_lock;"
+        "take_lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])),
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(LockTaken) as caught:
+        take_lock(tmp_path / "lock")
+    assert caught.value.pid == holder.pid
+    holder.kill()
+    holder.communicate()
+    os.close(take_lock(tmp_path / "lock"))
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_lock_whose_holder_wrote_nothing_yet_is_refused_too(tmp_path: Path) -> None:
+    held = take_lock(tmp_path / "lock")
+    os.ftruncate(held, 0)
+    with pytest.raises(LockTaken, match="another caovand already uses"):
+        take_lock(tmp_path / "lock")
+    os.close(held)
+
+
+def test_nobody_else_can_take_the_lock_first(tmp_path: Path) -> None:
+    """Opening a file is enough to lock it."""
+    os.close(take_lock(tmp_path / "lock"))
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_engine_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    held = take_lock(tmp_path / "lock")
+    assert not os.get_inheritable(held)
+    os.close(held)
+
+
+# -- folders ---
+
+
+def test_systemd_says_where_things_are() -> None:
+    environ = {
+        "RUNTIME_DIRECTORY": "/run/a:/run/b",
+        "STATE_DIRECTORY": "/var/lib/a",
+        "CACHE_DIRECTORY": "/var/cache/a",
+        "LOGS_DIRECTORY": "/var/log/a",
+    }
+    expected = Directories(*map(Path, ("/run/a", "/var/lib/a", "/var/cache/a", "/var/log/a")))
+    assert directories(environ, 0) == directories(environ, 1000) == expected
+
+
+def test_root_without_systemd_uses_the_system_s_folders() -> None:
+    assert directories({}, 0).runtime == Path("/run/caovan")
+    assert directories({"RUNTIME_DIRECTORY": ""}, 0).runtime == Path("/run/caovan")
+
+
+def test_a_user_uses_the_folders_of_the_desktop_standard() -> None:
+    environ = {"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}
+    found = directories(environ, 7)
+    assert found.runtime == Path("/run/user/7/caovan")
+    assert found.state == Path("/home/u/.local/state/caovan")
+    assert found.cache == Path("/home/u/.cache/caovan")
+    assert found.logs == Path("/home/u/.local/state/caovan/log")
+
+
+def test_users_without_a_home_do_not_share_folders() -> None:
+    assert set(vars(directories({}, 7)).values()).isdisjoint(vars(directories({}, 8)).values())
+
+
+def test_folders_are_made_with_the_rights_they_need(tmp_path: Path) -> None:
+    places = Directories(*(tmp_path / "x" / name for name in ("run", "state", "cache", "log")))
+    old = os.umask(0o022)
+    try:
+        places.make()
+        places.make()  # there already: fine
+    finally:
+        os.umask(old)
+    modes = [path.stat().st_mode & 0o777 for path in vars(places).values()]
+    assert modes == [0o755, 0o750, 0o755, 0o750]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder somebody else's")
+def test_sockets_do_not_go_where_somebody_else_could_replace_them(tmp_path: Path) -> None:
+    around = tmp_path / "caovan-0"
+    around.mkdir()
+    os.chown(around, 12345, -1)
+    places = Directories(around / "caovan", *(tmp_path / n for n in ("state", "cache", "log")))
+    with pytest.raises(PermissionError, match="it belongs to uid 12345"):
+        places.make()
+
+
+# -- the mode ---
+
+
+def test_a_mode_is_remembered_and_forgotten(tmp_path: Path) -> None:
+    memory = ModeMemory(tmp_path / "mode.json")
+    assert memory.mode is None
+    memory.choose("fast")
+    assert ModeMemory(tmp_path / "mode.json").mode == "fast"
+    memory.choose(None)
+    assert ModeMemory(tmp_path / "mode.json").mode is None
+
+
+@pytest.mark.parametrize("content", ["fast", {"mode": "warp"}, {"mode": []}, {}, None, 3])
+def test_a_damaged_memory_is_none(tmp_path: Path, content: object) -> None:
+    (tmp_path / "mode.json").write_text(json.dumps(content))
+    assert ModeMemory(tmp_path / "mode.json").mode is None
+
+
+def test_a_mode_that_could_not_be_written_is_not_in_force(tmp_path: Path) -> None:
+    memory = ModeMemory(tmp_path / "gone" / "mode.json")
+    with pytest.raises(OSError, match=r"mode\.json"):
+        memory.choose("fast")
+    assert memory.mode is None

@@ -1,0 +1,188 @@
+"""Host, cards and engine, as the adapters see them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from caovand.adapters import nvml as nvml_adapter
+from caovand.adapters.host import read_host
+from caovand.adapters.nvml import read_gpus, visible
+from caovand.adapters.probe import EngineMissing, probe_engine
+from tests.core.machines import turing
+
+
+def test_this_machine_has_memory_and_cores() -> None:
+    host = read_host(Path("/tmp"))
+    assert host.ram_mib >= host.available_mib > 0
+    assert host.cpus >= 1
+    assert host.cache_free_mib is not None
+
+
+def test_hyper_threads_and_wsl_are_told_apart(tmp_path: Path) -> None:
+    processors = "".join(f"processor\t: {n}\nphysical id\t: 0\ncore id\t: 0\n\n" for n in range(64))
+    (tmp_path / "cpuinfo").write_text(processors)
+    (tmp_path / "version").write_text("Linux version 5.15.90.1-microsoft-standard-WSL2")
+    (tmp_path / "meminfo").write_text("MemTotal: 2048 kB\nMemAvailable: 1024 kB\nHugePages: 0\n")
+    host = read_host(proc=tmp_path)
+    assert (host.cpus, host.wsl, host.ram_mib, host.available_mib) == (1, True, 2, 1)
+
+
+class FakeNvml(ModuleType):
+    """Three cards: two joined by NVLink, one lost; this library is too old to know MIG."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_NVLINK_MAX_LINKS = 2
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.shut = False
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None:
+        self.shut = True
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 2:
+            raise self.NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, card: int) -> object:
+        return SimpleNamespace(total=22527 << 20, free=22000 << 20)
+
+    def nvmlDeviceGetCudaComputeCapability(self, card: int) -> tuple[int, int]:
+        return 7, 5
+
+    def nvmlDeviceGetName(self, card: int) -> bytes:
+        return b"NVIDIA GeForce RTX 2080 Ti"
+
+    def nvmlDeviceGetUUID(self, card: int) -> str:
+        return f"GPU-{card}"
+
+    def nvmlDeviceGetIndex(self, card: int) -> int:
+        return card
+
+    def nvmlDeviceGetNvLinkState(self, card: int, link: int) -> int:
+        if link:
+            raise self.NVMLError("not supported")
+        return 1
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: int, link: int) -> object:
+        return SimpleNamespace(busId=1 - card)
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus: int) -> int:
+        return bus
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.65.06"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return 13000
+
+    def nvmlDeviceGetPersistenceMode(self, card: int) -> int:
+        return 0
+
+    def nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[object]:
+        return [SimpleNamespace(pid=1, usedGpuMemory=None)]
+
+
+def test_cards_are_read_with_their_links_and_a_lost_one_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    first, second = read_gpus({})
+    assert (first.nvlink, second.nvlink) == ((1,), (0,))
+    assert (first.name, first.compute_capability) == ("NVIDIA GeForce RTX 2080 Ti", (7, 5))
+    assert (first.total_mib, first.free_mib) == (22527, 22000)
+    assert (first.driver, first.cuda, first.persistence) == ("580.65.06", "13.0", False)
+    assert (first.mig, first.pcie) == (False, None)
+    assert first.users[0][0::2] == (1, 0)
+    assert nvml.shut
+    assert [gpu.index for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"})] == [1]
+
+
+def test_no_library_or_no_driver_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read_gpus({}) == ()
+
+
+def test_the_real_library_has_what_is_asked_of_it() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    source = Path(nvml_adapter.__file__).read_text()
+    for name in set(re.findall(r'"(nvml\w+)"', source)):
+        assert hasattr(pynvml, name), name
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [(None, [0, 1, 2]), ("", []), ("2,0", [2, 0]), ("1,7,0", [1]), ("-1", []), ("0,0", [0])],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(wanted: str | None, seen: list[int]) -> None:
+    assert [gpu.index for gpu in visible(turing(3), wanted)] == seen
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_engine_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match=r"no /does/not/exist; .*caovanctl engine install"):
+        probe_engine("/does/not/exist", tmp_path)
+
+
+def test_a_python_without_vllm_is_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="vLLM is not installed"):
+        probe_engine(sys.executable, tmp_path)
+
+
+def test_an_engine_that_says_nothing_in_time_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="no answer in"):
+        probe_engine(script(tmp_path, "#!/bin/sh\nexec sleep 30\n"), None, timeout_s=0.1)
+
+
+def test_an_engine_that_breaks_says_its_last_words(tmp_path: Path) -> None:
+    broken = script(tmp_path, "#!/bin/sh\necho 'ImportError: libcudart' >&2\nexit 1\n")
+    with pytest.raises(EngineMissing, match="ImportError: libcudart"):
+        probe_engine(broken, None)
+
+
+ANSWERS = """#!/bin/sh
+case "$2" in
+*make_arg_parser*) echo x >> "$0.slow"
+  echo 'caovan-probe:{"flags":["--port"],"deprecated":[],"choices":{"--dtype":["half"]},
+  "tool_parsers":["hermes"],"reasoning_parsers":[]}' | tr -d '\\n'; echo ;;
+*) echo noise; echo 'caovan-probe:{"vllm":"0.32.0+cpu","torch":"2.13.0+cpu","cuda":null,
+  "flashinfer":null,"plugin":null,"python_version":"3.11.7","nvcc":null,"compiler":"gcc",
+  "stamp":["s"]}' | tr -d '\\n'; echo ;;
+esac
+"""
+
+
+def test_the_slow_answer_is_asked_for_once(tmp_path: Path) -> None:
+    python = script(tmp_path, ANSWERS)
+    for _ in range(2):
+        engine = probe_engine(python, tmp_path / "cache")
+        assert (engine.build, engine.version) == ("cpu", (0, 32, 0))
+        assert engine.flags == {"--port"}
+        assert engine.tool_parsers == {"hermes"}
+    assert (tmp_path / "python.slow").read_text() == "x\n"
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    python = script(tmp_path, ANSWERS)
+    (tmp_path / "file").write_text("")
+    assert probe_engine(python, tmp_path / "file" / "cache").flags == {"--port"}

@@ -1,0 +1,221 @@
+"""`make bench`: what the daemon costs, measured on this machine and printed as a table.
+
+The real engine is bound to one core and the daemon to the others, as in the tests. Goals are
+printed beside the figures; nothing here fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO
+
+from caovand.adapters.child import Child
+from caovand.adapters.http import Endpoint
+from caovand.adapters.log import Echo
+from caovand.adapters.pump import Ring, RotatedFile
+from caovand.cli.client import Client
+from caovand.core.config import WatchSection
+from caovand.core.observation import Progress
+from caovand.core.plan import Plan
+from caovand.watching import Watching
+from tests.daemon import ROOT, Daemon, daemon, free_port, until
+from tests.e2e.conftest import ENGINE, configuration
+
+IDLE_S = 60
+ROUND_TRIPS = 2000
+LINES = 1_000_000
+DEATHS = 5
+
+
+def main() -> None:
+    """Measure everything and print the table."""
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="caovan-bench-") as folder:
+        engine = Path(folder) / "python"
+        engine.write_text(f'#!/bin/sh\nexec taskset -c {cores[-1]} {ENGINE} "$@"\n')
+        engine.chmod(0o755)
+        os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
+        rows = [pumped(Path(folder))]
+        port = free_port()
+        with daemon(configuration(engine, "hybrid", port)) as one:
+            one.until_state("SERVING")
+            rows += [memory(one), idle(one), round_trip(one), respawn(one)]
+            rows += added(one, port)
+    print(f"\n{'what':<48} {'measured':>16}   goal")
+    for what, measured, goal in rows:
+        print(f"{what:<48} {measured:>16}   {goal}")
+
+
+Row = tuple[str, str, str]
+
+
+def memory(one: Daemon) -> Row:
+    """Resident memory of the daemon while it serves."""
+    text = Path(f"/proc/{pid(one)}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    assert found
+    return "memory of the daemon, serving", f"{int(found[1]) / 1024:.1f} MB RSS", "under 45 MB"
+
+
+def idle(one: Daemon) -> Row:
+    """CPU the daemon takes while nobody asks anything."""
+    before, began = ticks(pid(one)), time.monotonic()
+    time.sleep(IDLE_S)
+    seconds = (ticks(pid(one)) - before) / os.sysconf("SC_CLK_TCK")
+    share = seconds / (time.monotonic() - began)
+    return "CPU while idle", f"{share:.2%} of a core", "under 0.5 %"
+
+
+def round_trip(one: Daemon) -> Row:
+    """`status` over the socket, a new connection each time as caovanctl makes one."""
+    took = []
+    with Client(one.folder / "run") as client:
+        for _ in range(ROUND_TRIPS):
+            began = time.perf_counter()
+            client.ask("status")
+            took.append(time.perf_counter() - began)
+    took.sort()
+    p99 = took[int(len(took) * 0.99)] * 1000
+    median = took[len(took) // 2] * 1000
+    return "status round trip, p50 / p99", f"{median:.1f} / {p99:.1f} ms", "p99 under 5 ms"
+
+
+def pumped(folder: Path) -> Row:
+    """Log lines through the pump with everything that hangs on it: ring, file, echo, detector."""
+
+    async def run() -> float:
+        ring = Ring(2000)
+        file = RotatedFile(folder / "engine.log", limit=1 << 30)
+        with open(os.devnull, "w") as nowhere:
+            echo = Echo("journald", nowhere)
+            watching = Watching(
+                1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), ring,
+                lambda _: None, lambda *_: None,
+            )  # fmt: skip
+            watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))
+
+            def on_lines(lines: list[str]) -> None:
+                echo.add(lines)
+                watching.on_lines(lines)
+
+            form = "(EngineCore pid=2) INFO 11-20 08:53:13 [core.py:402] line %.0f of many"
+            began = time.monotonic()
+            child = Child(
+                ["/usr/bin/seq", "-f", form, "1", str(LINES)], dict(os.environ),
+                ledger=folder / "ledger.json", ring=ring, file=file, cgroup=None,
+                on_lines=on_lines,
+            )  # fmt: skip
+            await child.ended()
+            await asyncio.to_thread(child.drain, 600)
+            took = time.monotonic() - began
+            await child.end(0)
+        assert ring.count == LINES, f"lost lines: {ring.count}"
+        with open(folder / "engine.log", "rb") as log:
+            assert sum(1 for _ in log) == LINES
+        return LINES / took
+
+    return "log lines pumped, none lost", f"{asyncio.run(run()):,.0f} /s", "over 50,000 /s"
+
+
+def respawn(one: Daemon) -> Row:
+    """From the death of the API server to the next spawn, less the announced back-off."""
+    beyond = []
+    for _ in range(DEATHS):
+        status = one.until_state("SERVING")
+        with Client(one.folder / "run") as client:
+            seen = client.ask("events")["events"][-1]["seq"]
+        killed = time.time()
+        os.kill(status["engine_pid"], signal.SIGKILL)
+        events = until(lambda seen=seen: spawned_after(one, seen), "a respawn")
+        waited = next(
+            float(found[1])
+            for event in events
+            if (found := re.search(r"retry in ([\d.]+) s", event["text"]))
+        )
+        spawn = next(event for event in events if event["kind"] == "spawn")
+        beyond.append(spawn["at"] - killed - waited)
+        one.ctl("retry", "--no-wait")
+    one.until_state("SERVING")
+    worst = max(beyond)
+    return "death to respawn beyond the back-off, worst of 5", f"{worst:.2f} s", "under 0.5 s"
+
+
+def spawned_after(one: Daemon, seq: int) -> list[dict[str, object]]:
+    """The events after `seq` once a spawn is among them."""
+    with Client(one.folder / "run") as client:
+        events = list(client.ask("events", since=seq)["events"])
+    return events if any(event["kind"] == "spawn" for event in events) else []
+
+
+def added(one: Daemon, port: int) -> list[Row]:
+    """Start-up added to vLLM's own: the daemon's work before the spawn, and the whole difference.
+
+    The whole is the time until /health answers, less that of the same command run bare.
+    """
+    with Client(one.folder / "run") as client:
+        argv = client.ask("plan")["argv"]
+    one.stop()
+    began = time.monotonic()
+    with open(one.folder / "bare.log", "wb") as log:
+        bare_s = answering(start_bare(argv, one, log), port, began)
+    began, stamp = time.monotonic(), time.time()
+    one.start()
+    events = until(lambda: spawned_after(one, 0), "the spawn")
+    spawn = next(event for event in events if event["kind"] == "spawn")
+    supervised_s = answering(None, port, began)
+    one.until_state("SERVING")
+    before_s = float(str(spawn["at"])) - stamp
+    what = f"start-up until /health, less the same bare ({bare_s:.1f} s)"
+    return [
+        ("start of caovand to start of vLLM", f"{before_s:.2f} s", "under 1 s"),
+        (what, f"{supervised_s - bare_s:+.1f} s", "under 1 s"),
+    ]
+
+
+def start_bare(argv: list[str], one: Daemon, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The planned command with no daemon; caches as the daemon gives them."""
+    print("bare:", shlex.join(argv))
+    environ = {**one.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True)
+
+
+def answering(process: subprocess.Popen[bytes] | None, port: int, began: float) -> float:
+    """Seconds until /health answers; a bare process is then ended."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                break
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    took = time.monotonic() - began
+    if process is not None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return took
+
+
+def pid(one: Daemon) -> int:
+    """The daemon's process."""
+    assert one.process is not None
+    return one.process.pid
+
+
+def ticks(process: int) -> int:
+    """CPU time of a process, user and system."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    main()

@@ -1,0 +1,470 @@
+"""caovanctl against a daemon in a thread: exit statuses, words, JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand import __version__
+from caovand.cli.client import Client, Problem, runtime_directory
+from caovand.cli.main import main, parser
+from caovand.core.wire import Notice, Reply, notice_fields
+from tests.cli.fake_daemon import FakeDaemon, status
+
+ROOT = Path(__file__).parents[2]
+
+DEGRADED = {
+    "why": ["MTP 3 -> 2, because of hang"], "since": 1_700_000_000.0, "rungs": ["mtp-2"],
+    "back": "caovanctl retry --full",
+}  # fmt: skip
+HOT = {
+    "index": 0, "used_mib": 9000, "total_mib": 22_527, "utilization": 99, "temperature": 84,
+    "power_w": None, "throttled": "heat", "fault": "",
+}  # fmt: skip
+LOST = {**HOT, "index": 1, "fault": "GPU is lost"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: socket paths have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="caovan-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[FakeDaemon]:
+    daemon = FakeDaemon(folder)
+    yield daemon
+    daemon.stop()
+
+
+class Said:
+    """What caovanctl printed and exited with."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Ctl = Callable[..., Said]
+
+
+@pytest.fixture
+def ctl(folder: Path) -> Ctl:
+    """Run caovanctl against the sockets in `folder`."""
+
+    def run(*words: str) -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = main(["--runtime", str(folder), *words])
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+# -- no daemon ---
+
+ASKING = [
+    ("status",), ("wait",), ("start",), ("stop",), ("restart",), ("reload",), ("mode",),
+    ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_without_a_daemon_the_exit_status_is_4(ctl: Ctl, words: tuple[str, ...]) -> None:
+    said = ctl(*words)
+    assert said.code == 4
+    assert said.out == ""
+    assert "cannot reach caovand at" in said.err
+    assert "systemctl start caovan" in said.err
+
+
+def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "status"))
+    said = ctl("status")
+    assert (said.code, "nobody listens there" in said.err) == (4, True)
+
+
+def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
+    with pytest.raises(Problem, match="path too long"), Client(folder / ("x" * 200)) as client:
+        client.ask("status")
+
+
+def test_a_daemon_that_does_not_answer_is_not_reachable(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(folder / "status"))
+        mute.listen()
+        with (
+            pytest.raises(Problem, match="did not answer within 0 s") as caught,
+            Client(folder) as client,
+        ):
+            client.ask("status", answer_s=0.1)
+    assert caught.value.status == 4
+
+
+def test_version_needs_no_daemon(ctl: Ctl) -> None:
+    assert ctl("version").out == f"caovanctl {__version__}\ncaovand not running\n"
+    assert ctl("version", "--json").json == {"caovanctl": __version__, "caovand": None}
+
+
+# -- rights ---
+
+
+def test_a_socket_that_may_not_be_used_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["status"] = status()
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    else:
+        (daemon.folder / "control").chmod(0)
+    try:
+        said = ctl("stop")
+        open_one = ctl("status")
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+    assert said.code == 5
+    assert "usermod -aG caovan" in said.err
+    assert open_one.code == 0
+
+
+def test_a_refusal_of_the_daemon_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["stop"] = Reply("", code="not-permitted", message="cannot do stop", hint="ask")
+    assert (ctl("stop").code, ctl("stop").err) == (5, "caovanctl: cannot do stop\n  ask\n")
+
+
+# -- status ---
+
+
+def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["status"] = status(
+        activity={
+            "kv_cache_usage": 0.25, "running": 2.0, "waiting": 1.0,
+            "drafted_tokens": 100.0, "accepted_tokens": 80.0,
+        },
+    )  # fmt: skip
+    said = ctl("status")
+    assert said.code == 0
+    assert said.out.splitlines() == [
+        "SERVING for 12 s  m on http://h:1/v1",
+        "  mode      auto (from /etc/caovan.toml), MTP 3",
+        "  model     /srv/m",
+        "  engine    pid 42, restarts 0",
+        "  activity  2 running, 1 waiting, KV 25%, drafts accepted 80%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": "STARTING", "phase": "load", "progress": 0.5, "detail": "shard 1"}, "load 50% "),
+        ({"state": "BACKOFF", "retry_in_s": 3.6, "reason": "it died"}, "attempt in 4 s"),
+        ({"state": "FAILED", "reason": "no [red]room[/red]"}, "no [red]room[/red]"),
+        ({"state": "HOLD", "refusal": {"text": "no card"}}, "refused   no card"),
+        (
+            {"state": "FAILED", "last_failure": {"failure": "hang", "text": "h"}, "failures": 5},
+            "failure   hang: h (5 in a row)",
+        ),
+        ({"state": "STOPPED", "model": None, "mtp": 0, "engine_pid": None}, "MTP off"),
+        ({"state": "STARTING", "degraded": DEGRADED, "warnings": ["w"]}, "degraded  mtp-2; since"),
+        ({"state": "STARTING", "degraded": DEGRADED}, "MTP 3 -> 2, because of hang"),
+        ({"state": "STARTING", "degraded": DEGRADED}, "back: caovanctl retry --full"),
+        ({"state": "STARTING", "gpus": [LOST]}, "GPU 1     GPU is lost"),
+        ({"state": "STARTING", "gpus": [HOT]}, "9,000 of 22,527 MiB, 99% busy, 84 °C, slowed"),
+        ({"state": "STOPPED", "since_s": 200_000.0}, "STOPPED for 2 d"),
+    ],
+)
+def test_not_serving_is_exit_status_3_and_says_why(
+    daemon: FakeDaemon, ctl: Ctl, changes: dict[str, Any], words: str
+) -> None:
+    daemon.answers["status"] = status(**{"served": None, **changes})
+    said = ctl("status")
+    assert said.code == 3
+    assert words in said.out
+    assert "\x1b" not in said.out
+
+
+def test_status_as_json_is_the_document(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["status"] = status(state="HOLD")
+    said = ctl("status", "--json")
+    assert (said.code, said.json) == (3, status(state="HOLD"))
+
+
+# -- waiting ---
+
+
+def test_wait_is_done_when_it_serves(daemon: FakeDaemon, ctl: Ctl) -> None:
+    states = iter(["STARTING", "STARTING", "SERVING"])
+    daemon.answers["wait"] = lambda args: status(
+        state=(state := next(states)), reached=state == "SERVING", phase="load"
+    )
+    said = ctl("wait", "--serving", "--timeout", "60")
+    assert said.code == 0
+    assert said.err.splitlines() == ["STARTING, load", "SERVING, load"]
+    assert [request.args["until"] for request in daemon.asked] == ["serving"] * 3
+
+
+def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["wait"] = status(state="FAILED", reason="no room", reached=False)
+    said = ctl("wait", "--timeout", "0", "--json")
+    assert said.code == 3
+    assert said.json["state"] == "FAILED"
+    assert "not serving after 0 s: FAILED no room" in said.err
+
+
+@pytest.mark.parametrize(("state", "reached", "code"), [("FAILED", True, 0), ("HOLD", False, 3)])
+def test_wait_settled(daemon: FakeDaemon, ctl: Ctl, state: str, reached: bool, code: int) -> None:
+    daemon.answers["wait"] = status(state=state, reached=reached)
+    assert ctl("wait", "--settled", "--timeout", "0").code == code
+    assert daemon.asked[0].args["until"] == "settled"
+
+
+# -- what changes the engine ---
+
+
+@pytest.mark.parametrize("verb", ["start", "restart", "retry", "reset"])
+def test_a_change_that_ends_in_serving_is_exit_status_0(
+    daemon: FakeDaemon, ctl: Ctl, verb: str
+) -> None:
+    daemon.answers.update({verb: {"state": "STARTING", "settled": False}, "wait": status()})
+    said = ctl(verb)
+    assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
+
+
+def test_a_change_that_ends_otherwise_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers.update({"start": {"state": "STARTING"}, "wait": status(state="FAILED")})
+    assert ctl("start").code == 3
+
+
+def test_no_wait_tells_the_state_at_once(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["start"] = {"state": "STARTING", "settled": False}
+    said = ctl("start", "--no-wait")
+    assert (said.code, said.out) == (0, "STARTING\n")
+    assert ctl("start", "--no-wait", "--json").json == {"state": "STARTING", "settled": False}
+
+
+def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": status(state="STOPPED")})
+    assert (ctl("stop").code, ctl("stop").out) == (0, "STOPPED\n")
+
+
+def test_a_stop_that_does_not_end_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers.update(
+        {"stop": {"state": "STOPPING"}, "wait": status(state="STOPPING", reached=False)}
+    )
+    assert ctl("stop", "--timeout", "0").code == 1
+
+
+def test_a_file_that_is_refused_is_exit_status_1_with_every_finding(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    daemon.answers["status"] = status()
+    daemon.answers["reload"] = Reply("", code="bad-config", message="one\ntwo", hint="mend it")
+    assert (ctl("reload").code, ctl("reload").err) == (1, "caovanctl: one\ntwo\n  mend it\n")
+
+
+def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -> None:
+    refused = status(refusal={"text": "no such dtype"})
+    daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": refused})
+    said = ctl("reload")
+    assert (said.code, "the engine was left as it is: no such dtype" in said.err) == (1, True)
+
+
+def test_a_reload_that_changes_nothing_says_so(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": status()})
+    assert "the plan is the same: the engine was not restarted" in ctl("reload").out
+
+
+def test_modes_are_shown_chosen_and_forgotten(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["mode"] = {"mode": "fast", "origin": "caovanctl mode", "state": "STOPPED"}
+    assert ctl("mode").out == "fast (from caovanctl mode)\n"
+    assert ctl("mode", "fast", "--defer").code == 0
+    assert ctl("mode", "--default").code == 0
+    assert [dict(request.args) for request in daemon.asked] == [
+        {}, {"mode": "fast", "defer": True}, {"mode": "default", "defer": False},
+    ]  # fmt: skip
+
+
+# -- logs and events ---
+
+
+def test_logs_are_printed_until_nothing_is_left(daemon: FakeDaemon, ctl: Ctl) -> None:
+    def answer(args: Mapping[str, Any]) -> Mapping[str, Any]:
+        first = "lines" in args
+        return {"lines": ["a"] if first else ["b"], "last": 1 if first else 2, "more": first}
+
+    daemon.answers["logs"] = answer
+    assert ctl("logs", "-n", "7").out == "a\nb\n"
+    assert [dict(request.args) for request in daemon.asked] == [{"lines": 7}, {"since": 1}]
+    assert ctl("logs", "--json").out == '{"line": "a"}\n{"line": "b"}\n'
+
+
+def backlog(*numbers: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """What a daemon with these notices answers."""
+    notices = [notice_fields(Notice(n, 0.0, "state", f"text {n}")) for n in numbers]
+    return lambda args: {"events": [n for n in notices if n["seq"] > args["since"]]}
+
+
+def test_events_are_printed_to_the_last(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["events"] = backlog(1, 2)
+    said = ctl("events")
+    assert (said.code, [line[21:] for line in said.out.splitlines()]) == (
+        0, ["state    text 1", "state    text 2"],
+    )  # fmt: skip
+    first, second = map(json.loads, ctl("events", "--json").out.splitlines())
+    assert (first["seq"], second["text"]) == (1, "text 2")
+
+
+def test_who_follows_events_gets_each_once_in_order(daemon: FakeDaemon) -> None:
+    daemon.answers["events"] = backlog(1, 2)
+    with Client(daemon.folder) as client:
+        notices = client.notices(0)
+        seen = [next(notices).seq for _ in range(2)]
+        # One that is published again, one that follows, and one after a gap the backlog closes.
+        daemon.answers["events"] = backlog(1, 2, 3, 4, 5)
+        for number in (2, 3, 5):
+            daemon.publish(Notice(number, 0.0, "state", f"text {number}"))
+        seen += [next(notices).seq for _ in range(3)]
+    assert seen == [1, 2, 3, 4, 5]
+
+
+# -- wrong usage, odd daemons ---
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("dance",), ("mode", "warp"), ("wait", "--timeout", "soon"), ("logs", "-n", "x"),
+     ("wait", "--serving", "--settled"), ("completion", "fish"), ("mode", "fast", "--default")],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_usage_is_exit_status_2(ctl: Ctl, words: tuple[str, ...]) -> None:
+    assert ctl(*words).code == 2
+
+
+def test_a_daemon_of_another_version_is_told(daemon: FakeDaemon, ctl: Ctl) -> None:
+    assert (ctl("start").code, ctl("start").err) == (1, "caovanctl: cannot do start\n")
+
+
+def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
+    daemon.answers["logs"] = lambda args: {"lines": ["x" * 100] * 400, "last": 1, "more": True}
+    command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), "logs"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_every_verb_explains_itself(ctl: Ctl) -> None:
+    (verbs,) = (a.choices for a in parser()._actions if isinstance(a.choices, dict))
+    for verb in verbs:
+        assert ctl(verb, "--help").code == 0
+
+
+# -- where the sockets are ---
+
+
+def test_the_runtime_folder_is_the_given_one_else_ours_else_the_system_s(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runtime_directory(Path("/x")) == Path("/x")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/a")
+    assert runtime_directory(None) == Path("/run/a")
+    monkeypatch.delenv("RUNTIME_DIRECTORY")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    assert runtime_directory(None) == Path("/run/caovan")
+    (folder / "caovan").mkdir()
+    (folder / "caovan/status").touch()
+    assert runtime_directory(None) == folder / "caovan"
+
+
+# -- check-config ---
+
+
+def test_a_valid_file_is_exit_status_0(ctl: Ctl) -> None:
+    path = str(ROOT / "etc/caovan.toml")
+    assert (ctl("check-config", path).code, ctl("check-config", path).out) == (
+        0,
+        f"{path}: valid\n",
+    )
+    assert ctl("check-config", path, "--json").json == {"file": path, "ok": True, "findings": []}
+
+
+def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("[server]\nport = 0\nhots = 1\n")
+    said = ctl("check-config", str(path))
+    assert said.code == 1
+    assert said.out.splitlines() == [
+        f"{path}: [server] port must be from 1 to 65535, is 0",
+        f'{path}: unknown key "hots" in [server]; did you mean "host"?',
+    ]
+    assert len(ctl("check-config", str(path), "--json").json["findings"]) == 2
+
+
+def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[server]\napi_key_file = "/nowhere/key"\n')
+    said = ctl("check-config", str(tmp_path / "a.toml"))
+    assert (said.code, "/nowhere/key" in said.out) == (1, True)
+
+
+# -- completion ---
+
+
+def completed(script: str, *words: str) -> set[str]:
+    """What bash offers for the last of `words`."""
+    quoted = " ".join(f"'{word}'" for word in ("caovanctl", *words))
+    ask = f"""{script}
+COMP_WORDS=({quoted}); COMP_CWORD={len(words)}
+_caovanctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_bash_completes_verbs_flags_and_choices(ctl: Ctl) -> None:
+    script = ctl("completion", "bash").out
+    assert {"status", "stop", "start"} <= completed(script, "st")
+    assert "mode" not in completed(script, "st")
+    assert {"auto", "stable", "fast"} <= completed(script, "mode", "")
+    assert completed(script, "mode", "--de") == {"--default", "--defer"}
+    assert {"status"} <= completed(script, "--runtime", "/run/x", "stat")
+    assert completed(script, "status", "--j") == {"--json"}
+
+
+def test_the_script_loads_as_the_help_says(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(ctl("completion", "bash").out)
+    ask = f"source <(cat {tmp_path}/c) && complete -p caovanctl"
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert "_caovanctl" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_the_script_loads_in_zsh(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(ctl("completion", "zsh").out)
+    ask = f"autoload -U compinit && compinit -D && source {tmp_path}/c"
+    subprocess.run(["zsh", "-fc", ask], capture_output=True, check=True)

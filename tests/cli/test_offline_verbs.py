@@ -1,0 +1,334 @@
+"""plan, inventory, doctor and serve, with no daemon and no GPU."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.processes import Process
+from caovand.cli import doctor, inventory, serve
+from caovand.cli import plan as plan_verb
+from caovand.cli.client import Exit, Problem
+from caovand.cli.main import main
+from caovand.core.checkup import Facts, checkup
+from caovand.core.config import Config
+from caovand.core.inventory import EngineInfo, Gpu, Host
+from caovand.core.inventory_file import BadInventory, parse, render
+from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
+    "hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "vocab_size": 512,
+    "intermediate_size": 128, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny dense model."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text("{}")
+    entry = {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}
+    text = json.dumps({"model.embed_tokens.weight": entry}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)
+    return folder
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """An inventory of two 2080 Ti."""
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(render(turing(2), HOST, CUDA)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
+        monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
+    monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_is_printed_as_json(
+    model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(model), "--inventory", str(saved), "--json"]) == Exit.DONE
+    found = printed(capsys)
+    assert found["settings"]["tensor_parallel_size"]["value"] == 2
+    assert all(entry["reason"] for entry in found["settings"].values())
+    assert found["argv"][0] == CUDA.python
+    assert found["env"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert found["memory"]["fits"] is True
+    assert found["memory"]["kv_tokens"] > found["memory"]["max_model_len"] == 4096
+    assert found["memory"]["reserve_mib"] > 0
+    assert found["warnings"] == []
+
+
+def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
+    model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(model), "--inventory", str(saved)]) == Exit.DONE
+    text = capsys.readouterr().out
+    assert "[server] host" in text
+    assert text.count("GiB\n") >= 3
+    assert "█" in text
+    assert "fits:" in text
+
+
+def test_the_mode_can_be_tried(
+    model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan", str(model), "--inventory", str(saved), "--mode", "fast", "--json"])
+    assert printed(capsys)["settings"]["additional_config"]["value"]["caovan_mode"] == "fast"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "no JSON"), ("[]", "no table"), ('{"gpus": 1}', '"gpus" is no list'), ("{}", '"host"')],
+)
+def test_a_saved_inventory_that_is_none_is_refused(
+    model: Path, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    assert main(["plan", str(model), "--inventory", str(path)]) == Exit.FAILED
+    assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_planned_is_one_sentence(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[policy]\ndtype = "bfloat16"\n')
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    assert 'set dtype = "half"' in capsys.readouterr().err
+
+
+def test_an_inventory_survives_being_saved(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inventory", "--inventory", str(saved), "--json"]) == Exit.DONE
+    assert parse(printed(capsys)) == (turing(2), HOST, CUDA)
+
+
+@pytest.mark.parametrize("capability", ["7.5", 7.5, [7, 5], "sm_75", "75"])
+def test_a_capability_may_be_written_in_many_ways(capability: object) -> None:
+    gpu = {"index": 0, "name": "x", "compute_capability": capability, "total_mib": 22527}
+    host = {"ram_mib": 1, "swap_mib": 0, "shm_mib": 1, "cpus": 1}
+    gpus, _, engine = parse({"gpus": [gpu], "host": host, "engine": None})
+    assert gpus[0].compute_capability == (7, 5)
+    assert gpus[0].free_mib == 22527
+    assert engine is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"compute_capability": "new"}, "compute_capability"),
+        ({"total_mib": "much"}, r"gpus\[0\].total_mib"),
+        ({"total_mib": -1}, r"gpus\[0\].total_mib"),
+    ],
+)
+def test_a_bad_value_in_an_inventory_is_named(change: dict[str, object], said: str) -> None:
+    gpu = {"index": 0, "name": "x", "compute_capability": "7.5", "total_mib": 1, **change}
+    host = {"ram_mib": 1, "swap_mib": 0, "shm_mib": 1, "cpus": 1}
+    with pytest.raises(BadInventory, match=said):
+        parse({"gpus": [gpu], "host": host})
+
+
+def test_the_doctor_passes_a_good_machine(
+    model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--inventory", str(saved), "--json", str(model), "--max-model-len", "1024"]
+    assert doctor.main(words) == Exit.DONE
+    found = printed(capsys)
+    assert found["ok"]
+    assert {"engine", "model", "memory", "port"} <= {check["group"] for check in found["checks"]}
+
+
+def test_the_doctor_fails_a_broken_model(
+    model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "model.safetensors").write_bytes(b"version https://git-lfs")
+    assert main(["doctor", "--inventory", str(saved), str(model)]) == Exit.FAILED
+    out = capsys.readouterr().out
+    assert "FAIL" in out
+    assert "mend it: download these files again" in out
+
+
+GOOD = Facts(
+    gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
+    host=HOST,
+    engine=replace(
+        CUDA, cuda="13.0", compiler="gcc", nvcc="nvcc", plugin="0.1", python_version="3.12.1"
+    ),
+    engine_problem="",
+    model=QWEN_27B_AWQ,
+    model_problem="",
+    memory=None,
+    plan_problem="",
+    plan_warnings=(),
+    port=8000,
+    listeners=(),
+    leftovers=(),
+    python_version="3.10.12",
+    wants_gpu=True,
+    wants_plugin=True,
+)
+
+
+def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
+    assert {finding.verdict for finding in checkup(GOOD)} == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "said"),
+    [
+        (replace(GOOD, python_version="3.10.0"), "FAIL", "3.10.0"),
+        (replace(GOOD, host=replace(HOST, wsl=True)), "WARN", "WSL"),
+        (replace(GOOD, host=replace(HOST, shm_mib=64)), "FAIL", "/dev/shm"),
+        (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files may be open"),
+        (replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000)), "FAIL", "checkpoint"),
+        (replace(GOOD, host=replace(HOST, available_mib=7000)), "WARN", "checkpoint"),
+        (
+            replace(GOOD, gpus=tuple(replace(gpu, cuda="12.4") for gpu in GOOD.gpus)),
+            "FAIL",
+            "the engine for CUDA 13.0",
+        ),
+        (replace(GOOD, gpus=()), "FAIL", "no NVIDIA GPU"),
+        (
+            replace(GOOD, gpus=tuple(replace(gpu, persistence=False) for gpu in GOOD.gpus)),
+            "WARN",
+            "persistence",
+        ),
+        (
+            replace(GOOD, gpus=(replace(GOOD.gpus[0], compute_capability=(6, 1)),)),
+            "FAIL",
+            "older than vLLM supports",
+        ),
+        (
+            replace(GOOD, gpus=(replace(GOOD.gpus[0], users=((7, "python", 900),)),)),
+            "WARN",
+            "holds 900 MiB",
+        ),
+        (replace(GOOD, leftovers=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
+        (replace(GOOD, engine=replace(CUDA, vllm="0.19.0")), "WARN", "tested with"),
+        (replace(GOOD, engine=replace(CUDA, flashinfer="0.6.12")), "WARN", "256-wide heads"),
+        (
+            replace(GOOD, engine=replace(CUDA, python_version="3.12.1", nvcc="nvcc")),
+            "FAIL",
+            "C compiler",
+        ),
+        (
+            replace(GOOD, engine=replace(CUDA, python_version="3.12.1", compiler="gcc")),
+            "FAIL",
+            "no nvcc",
+        ),
+        (replace(GOOD, engine=replace(CUDA, plugin=None)), "WARN", "kernels are not installed"),
+        (
+            replace(GOOD, engine=replace(CUDA, plugin="1", gdn_interface="fail: no class X")),
+            "WARN",
+            "(no class X)",
+        ),
+        (
+            replace(GOOD, engine=replace(CUDA, plugin="1", library_problem="no such file")),
+            "FAIL",
+            "cannot be loaded: no such file",
+        ),
+        (replace(GOOD, model=None, model_problem="cannot read model; get it"), "FAIL", "cannot"),
+        (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
+        (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
+        (replace(GOOD, listeners=("nginx (pid 3)",)), "FAIL", "port 8000 is taken"),
+        (replace(GOOD, cache_writable=False, cache_dir="/var/cache/caovan"), "WARN", "compiles"),
+    ],
+)
+def test_each_trouble_is_found_with_what_mends_it(facts: Facts, verdict: str, said: str) -> None:
+    found = [finding for finding in checkup(facts) if said in finding.text]
+    assert [finding.verdict for finding in found[:1]] == [verdict]
+    assert found[0].remedy
+
+
+def test_serve_reads_what_people_type_as_vllm_serve() -> None:
+    words = ["--port", "9000", "/srv/m", "-tp", "2", "--api-key", "hunter2", "--enforce-eager"]
+    order = serve.read(words)
+    assert order.config.model.path == order.config.model.served_name == "/srv/m"
+    assert order.config.server.port == 9000
+    assert order.config.server.host == "0.0.0.0"
+    assert order.config.engine.extra_args == ("--port", "9000", "-tp", "2", "--enforce-eager")
+    assert order.secrets == {"VLLM_API_KEY": "hunter2"}
+
+
+def test_serve_knows_a_switch_from_a_flag_with_a_value() -> None:
+    known = ("--enforce-eager", "--no-enforce-eager")
+    assert serve.read(["--enforce-eager", "/srv/m"], None, known).config.model.path == "/srv/m"
+    assert serve.read(["--model", "/srv/m"]).config.model.path == "/srv/m"
+
+
+@pytest.mark.parametrize("words", [[], ["--port", "8000"], ["/srv/m", "--port", "99999"]])
+def test_serve_without_a_model_or_with_a_bad_port_is_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(Problem) as caught:
+        serve.read(words)
+    assert caught.value.status == Exit.USAGE
+
+
+def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> None:
+    order = serve.read(["/srv/m", "--api-key", "hunter2", "--seed", "3"])
+    path = serve.write_config(tmp_path / "state", order)
+    assert path.stat().st_mode & 0o077 == 0
+    assert "hunter2" not in path.read_text()
+    assert (tmp_path / "state" / "api-key").read_text() == "hunter2"
+    assert (tmp_path / "state" / "api-key").stat().st_mode & 0o077 == 0
+
+
+def test_each_offline_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("plan", "inventory", "doctor", "serve"):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert "example:" in capsys.readouterr().out
+
+
+def test_the_modules_are_what_the_frame_mounts() -> None:
+    for module in (plan_verb, inventory, doctor, serve):
+        assert callable(module.add_parser)
+        assert callable(module.run)
+    assert Config().model.path == ""
+
+
+def test_an_engine_core_whose_parent_is_gone_is_a_leftover() -> None:
+    def process(pid: int, parent: int, session: int, name: str) -> Process:
+        return Process(pid, 1, parent, session, 0, name)
+
+    table = {
+        p.pid: p
+        for p in (
+            process(1, 0, 1, "init"),
+            process(10, 1, 10, "vllm"),
+            process(11, 10, 10, "VLLM::EngineCor"),
+            process(12, 11, 10, "VLLM::Worker"),
+            process(21, 1, 20, "VLLM::EngineCor"),
+            process(22, 21, 20, "VLLM::Worker"),
+        )
+    }
+    assert [pid for pid in (11, 12, 21, 22) if doctor.orphan(table[pid], table)] == [21, 22]
+
+
+def test_the_manual_names_every_key_of_an_inventory_and_its_example_is_one() -> None:
+    page = Path(__file__).parents[2] / "packaging" / "man" / "caovan-inventory.5"
+    text = page.read_text()
+    for kind in (Gpu, Host, EngineInfo):
+        for entry in fields(kind):
+            assert entry.name in text, entry.name
+    example = text.split(".SH EXAMPLE\n.nf\n")[1].split(".fi")[0]
+    gpus, _, engine = parse(json.loads(example))
+    assert len(gpus) == 1
+    assert engine is not None

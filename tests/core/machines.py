@@ -1,0 +1,154 @@
+"""Machines and models that tests plan for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.config import parse
+from caovand.core.inventory import (
+    EngineInfo,
+    Gpu,
+    Host,
+    Inventory,
+    LinearAttention,
+    ModelCard,
+    Weights,
+)
+from caovand.core.plan import Plan
+from caovand.core.policy import make_plan
+
+GIB = 1 << 30
+HOST = Host(ram_mib=65536, available_mib=60000, swap_mib=0, shm_mib=32768, cpus=16)
+CUDA = EngineInfo("/engine/bin/python", "0.21.0", "2.11.0", "cuda", "0.6.8.post1")
+CPU = EngineInfo("/engine/bin/python", "0.32.0+cpu", "2.13.0+cpu", "cpu")
+
+
+def cards(count: int, name: str, capability: tuple[int, int], mib: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(i, name, capability, mib, mib - 300) for i in range(count))
+
+
+def turing(count: int) -> tuple[Gpu, ...]:
+    return cards(count, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22527)
+
+
+H200 = cards(1, "NVIDIA H200", (9, 0), 143771)
+A100 = cards(1, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+
+
+def weights(**gib: float) -> tuple[Weights, ...]:
+    """`layers=12.5` is GiB of sharded fp16; the names are the parts."""
+    return tuple(
+        Weights(part, "sharded", "F16", int(size * GIB))  # type: ignore[arg-type]
+        for part, size in gib.items()
+    )
+
+
+QWEN_27B = ModelCard(
+    path="/srv/models/Qwen3.6-27B",
+    architecture="Qwen3_5ForConditionalGeneration",
+    model_type="qwen3_5_text",
+    layer_types=(("linear_attention",) * 3 + ("full_attention",)) * 16,
+    max_model_len=262144,
+    mtp_layers=1,
+    hidden_size=5120,
+    intermediate_size=17408,
+    vocab_size=248320,
+    heads=24,
+    kv_heads=4,
+    head_dim=256,
+    linear=LinearAttention(16, 48, 128, 128, 4, "float32"),
+    dtype="bfloat16",
+    weights=weights(layers=45.35, embedding=2.368, head=2.368, mtp=0.79),
+)
+"""Its measured shape has no state type in config.json, which makes the states fp16."""
+QWEN_27B_MEASURED = replace(QWEN_27B, linear=LinearAttention(16, 48, 128, 128, 4, "auto"))
+QWEN_27B_AWQ = replace(
+    QWEN_27B,
+    path="/srv/models/Qwen3.6-27B-AWQ",
+    quantization="awq",
+    group_size=128,
+    vision=True,
+    weights=weights(layers=14.03, embedding=2.368, head=2.368, mtp=0.79, vision=0.84),
+)
+SMALL_HYBRID = replace(
+    QWEN_27B_MEASURED,
+    layer_types=(("linear_attention",) * 3 + ("full_attention",)) * 2,
+    hidden_size=1024,
+    intermediate_size=3584,
+    vocab_size=151936,
+    heads=8,
+    kv_heads=2,
+    linear=LinearAttention(4, 12, 128, 128, 4, "auto"),
+    weights=weights(layers=0.27),
+)
+GPT_OSS = ModelCard(
+    path="/srv/models/gpt-oss-20b",
+    architecture="GptOssForCausalLM",
+    model_type="gpt_oss",
+    layer_types=("sliding_attention", "full_attention") * 12,
+    max_model_len=131072,
+    hidden_size=2880,
+    intermediate_size=2880,
+    vocab_size=201088,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    sliding_window=128,
+    quantization="mxfp4",
+    experts=32,
+    weights=(
+        Weights("experts", "sharded", "U8", 10_150_000_000),
+        *weights(embedding=1.079, head=1.079, layers=1.18),
+    ),
+)
+LLAMA_70B_AWQ = ModelCard(
+    path="/srv/models/Llama-70B-AWQ",
+    architecture="LlamaForCausalLM",
+    model_type="llama",
+    layer_types=("full_attention",) * 80,
+    max_model_len=131072,
+    hidden_size=8192,
+    intermediate_size=28672,
+    vocab_size=128256,
+    heads=64,
+    kv_heads=8,
+    head_dim=128,
+    dtype="float16",
+    quantization="awq",
+    group_size=128,
+    weights=weights(layers=33.5, embedding=1.96, head=1.96),
+)
+TINY_HYBRID = replace(
+    QWEN_27B,
+    path="/srv/models/hybrid",
+    layer_types=("linear_attention",) * 3 + ("full_attention",),
+    max_model_len=131072,
+    hidden_size=64,
+    intermediate_size=128,
+    vocab_size=512,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    linear=LinearAttention(2, 4, 64, 64, 4, "float32"),
+    weights=weights(layers=0.001, mtp=0.0002),
+)
+
+
+def inventory(
+    model: ModelCard = QWEN_27B_AWQ,
+    gpus: tuple[Gpu, ...] | None = None,
+    engine: EngineInfo = CUDA,
+    host: Host = HOST,
+) -> Inventory:
+    """Two 2080 Ti with the AWQ model, where nothing else is said."""
+    return Inventory(turing(2) if gpus is None else gpus, host, engine, model)
+
+
+def plan(
+    machine: Inventory | None = None, *, how: dict[str, Any] | None = None, **sections: Any
+) -> Plan:
+    """The plan for a machine and configuration sections; `how` goes to make_plan."""
+    machine = machine or inventory()
+    document = {**sections, "model": {"path": machine.model.path, **sections.get("model", {})}}
+    return make_plan(parse(document), machine, **(how or {}))

@@ -1,0 +1,288 @@
+"""The configuration: what is taken, what is refused and in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caovand.core import rungs
+from caovand.core.config import (
+    MODES,
+    Config,
+    ConfigError,
+    LogSection,
+    ModelSection,
+    Pairs,
+    PolicySection,
+    WatchSection,
+    parse,
+    render,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+SECTIONS: Mapping[str, type] = typing.get_type_hints(Config)
+KEYS = [(name, key) for name, kind in SECTIONS.items() for key in dataclasses.fields(kind)]
+FREE_TEXTS = {"path", "revision", "chat_template", "host", "api_key_file", "group"}
+KEY_IDS = [f"{name}.{key.name}" for name, key in KEYS]
+
+
+def findings_of(document: Mapping[str, Any]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse(document, "f.toml")
+    return caught.value.findings
+
+
+def kind_of(section: str, key: str) -> Any:
+    return typing.get_type_hints(SECTIONS[section])[key]
+
+
+def is_auto(section: str, key: str) -> bool:
+    return type(None) in typing.get_args(kind_of(section, key))
+
+
+# -- what is taken ---
+
+
+def test_an_empty_file_is_valid_and_means_the_defaults() -> None:
+    assert parse({}) == Config()
+
+
+def test_the_shipped_file_is_what_render_makes_of_the_defaults() -> None:
+    assert (ROOT / "etc/caovan.toml").read_text(encoding="utf-8") == render()
+
+
+def test_the_shipped_file_is_valid_and_means_the_defaults() -> None:
+    shipped = tomllib.loads((ROOT / "etc/caovan.toml").read_text(encoding="utf-8"))
+    assert parse(shipped) == Config()
+
+
+def test_the_shipped_file_has_every_key_with_its_help() -> None:
+    text = render()
+    shipped = tomllib.loads(text)
+    assert [(s, k) for s in shipped for k in shipped[s]] == [(s, k.name) for s, k in KEYS]
+    for _, key in KEYS:
+        assert f"# {key.metadata['help']}" in text
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS, ids=KEY_IDS)
+def test_auto_is_taken_exactly_where_the_policy_can_decide(section: str, key: Any) -> None:
+    document = {section: {key.name: "auto"}}
+    if is_auto(section, key.name):
+        assert getattr(getattr(parse(document), section), key.name) is None
+    elif key.name == "mode" or key.name in FREE_TEXTS:
+        assert getattr(getattr(parse(document), section), key.name) == "auto"  # a mere word
+    else:
+        assert f"[{section}] {key.name} must be" in findings_of(document)[0]
+
+
+def test_the_modes_are_named_once() -> None:
+    assert dataclasses.fields(PolicySection)[0].metadata["choices"] == MODES
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS, ids=KEY_IDS)
+def test_every_key_has_help_and_only_numbers_have_bounds(section: str, key: Any) -> None:
+    numeric = {int, float} & {
+        kind_of(section, key.name),
+        *typing.get_args(kind_of(section, key.name)),
+    }
+    assert key.metadata["help"].endswith(".")
+    assert (key.metadata["low"] is not None) == bool(numeric)
+
+
+BOUNDED = [(s, k) for s, k in KEYS if k.metadata["low"] is not None]
+
+
+@pytest.mark.parametrize(("section", "key"), BOUNDED, ids=[f"{s}.{k.name}" for s, k in BOUNDED])
+def test_both_bounds_are_taken_and_what_lies_beyond_is_refused(section: str, key: Any) -> None:
+    low, high = key.metadata["low"], key.metadata["high"]
+    for bound in (low, high):
+        assert getattr(getattr(parse({section: {key.name: bound}}), section), key.name) == bound
+    whole = int in (kind_of(section, key.name), *typing.get_args(kind_of(section, key.name)))
+    for value in (low - 1, high + 1, 10**400) if whole else (low - 0.01, high * 2, float("inf")):
+        assert "must be from" in findings_of({section: {key.name: value}})[0]
+
+
+def test_a_whole_number_is_fine_where_a_fraction_may_stand() -> None:
+    hang_s = parse({"watch": {"hang_s": 90}}).watch.hang_s
+    assert (hang_s, type(hang_s)) == (90.0, float)
+
+
+def test_tables_and_lists_are_frozen() -> None:
+    config = parse({"engine": {"env": {"B": "2", "A": "1"}, "extra_args": ["--seed", "1"]}})
+    assert config.engine.env == (("A", "1"), ("B", "2"))
+    assert config.engine.extra_args == ("--seed", "1")
+
+
+# -- what is refused, and how ---
+
+
+@pytest.mark.parametrize(
+    ("document", "finding"),
+    [
+        (
+            {"model": {"max_model_length": 8192}},
+            'f.toml: unknown key "max_model_length" in [model]; did you mean "max_model_len"?',
+        ),
+        ({"serve": {}}, 'f.toml: unknown section [serve]; did you mean "server"?'),
+        ({"xyzzy": {}}, "f.toml: unknown section [xyzzy]"),
+        ({"model": {"mtp": 3}}, 'f.toml: unknown key "mtp" in [model]; it belongs in [policy]'),
+        ({"model": {"xyzzy": 3}}, 'f.toml: unknown key "xyzzy" in [model]'),
+        ({"model": "m"}, "f.toml: model must be a section: write [model] on a line of its own"),
+        ({"server": {"port": "80"}}, '[server] port must be a whole number, is "80"'),
+        ({"server": {"port": True}}, "[server] port must be a whole number, is true"),
+        ({"server": {"port": 80.0}}, "[server] port must be a whole number, is 80"),
+        ({"server": {"port": 65536}}, "[server] port must be from 1 to 65535, is 65536"),
+        ({"watch": {"hang_s": "1"}}, '[watch] hang_s must be a number, is "1"'),
+        ({"watch": {"hang_s": float("nan")}}, "[watch] hang_s must be a number, is nan"),
+        ({"watch": {"hang_s": True}}, "[watch] hang_s must be a number, is true"),
+        ({"policy": {"strict": 1}}, "[policy] strict must be true or false, is 1"),
+        ({"policy": {"mtp": "many"}}, '[policy] mtp must be a whole number or "auto", is "many"'),
+        ({"policy": {"mtp": 9}}, "[policy] mtp must be from 0 to 8, is 9"),
+        (
+            {"policy": {"mode": "fats"}},
+            '[policy] mode must be one of auto, stable, fast; is "fats"; did you mean "fast"?',
+        ),
+        ({"policy": {"mode": ["fast"]}}, '[policy] mode must be a string, is ["fast"]'),
+        (
+            {"policy": {"dtype": "bf16"}},
+            "[policy] dtype must be one of auto, half, float16, bfloat16, float32, float; is"
+            ' "bf16"',
+        ),
+        ({"policy": {"pinned": "mtp"}}, '[policy] pinned must be a list, is "mtp"'),
+        ({"policy": {"pinned": [1]}}, "[policy] pinned must be a string, is 1"),
+        (
+            {"policy": {"pinned": ["mpt"]}},
+            '[policy] pinned names "mpt", which is no key of [model] or [policy]; did you mean'
+            ' "mtp"?',
+        ),
+        (
+            {"policy": {"ladder": ["mtp_off"]}},
+            '[policy] ladder names "mtp_off", which is no rung; did you mean "mtp-off"?',
+        ),
+        ({"policy": {"ladder": ["?"]}}, 'ladder names "?", which is no rung; rungs are context, '),
+        ({"engine": {"gpus": [0, 0]}}, "[engine] gpus names a card twice: [0, 0]"),
+        ({"engine": {"gpus": [-1]}}, "[engine] gpus must be card indices from 0, is [-1]"),
+        ({"engine": {"env": {"A": 1}}}, '[engine] env must be a table of strings, such as { NAME'),
+        ({"engine": {"env": {"A": "x\0"}}}, "[engine] env must be a table of strings, such as"),
+        ({"engine": {"env": {"A=B": "1"}}}, '[engine] env: "A=B" is no name of an environment'),
+        ({"engine": {"extra_args": ["a\0"]}}, "[engine] extra_args must be a string"),
+        ({"metrics": {"listen": "9400"}}, '[metrics] listen must be ADDRESS:PORT, such as "127'),
+        ({"metrics": {"listen": "h:0"}}, "[metrics] listen must be ADDRESS:PORT"),
+        ({"metrics": {"listen": "h:" + "9" * 5000}}, "[metrics] listen must be ADDRESS:PORT"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_words(document: dict[str, Any], finding: str) -> None:
+    (said,) = findings_of(document)
+    assert finding in said
+    assert said.startswith("f.toml: ")
+
+
+def test_every_finding_is_told_at_once() -> None:
+    said = findings_of({"model": {"a": 1, "path": 2}, "sever": {}, "watch": {"hang_s": 1}})
+    assert len(said) == 4
+
+
+def test_contradictions_are_told_once_every_key_is_right_by_itself() -> None:
+    said = findings_of({"policy": {"pinned": ["a"]}, "engine": {"gpus": [1, 1]}})
+    assert len(said) == 2
+
+
+# -- any document, any configuration ---
+
+WORDS = st.sampled_from([*SECTIONS, *(key.name for _, key in KEYS), "auto", "", "x"])
+SCALARS = (
+    st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | WORDS
+    | st.dates()
+    | st.just(10**400)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(WORDS, st.dictionaries(WORDS, VALUES, max_size=4) | VALUES, max_size=4))
+@settings(max_examples=300)
+def test_any_document_is_either_a_configuration_or_refused(document: dict[str, Any]) -> None:
+    findings: tuple[str, ...] | None = None
+    try:
+        parse(document)
+    except ConfigError as problem:
+        findings = problem.findings
+    assert findings != ()
+
+
+def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
+    """Valid values of a key."""
+    kind, meta = kind_of(section, key.name), key.metadata
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    plain = next(option for option in options if option is not type(None))
+    # "auto" is no text but the absence of one, and TOML files hold no lone surrogates.
+    texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])).filter(
+        lambda text: text != "auto"
+    )
+    names = st.text("ABC_1\u00e9 .-", min_size=1)
+    by_kind: dict[Any, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        str: texts,
+        Pairs: st.dictionaries(names, texts).map(lambda d: tuple(sorted(d.items()))),
+        tuple[int, ...]: st.lists(st.integers(0, 99), unique=True).map(tuple),
+        tuple[str, ...]: st.lists(texts).map(tuple),
+    }
+    if meta["choices"]:
+        found: st.SearchStrategy[Any] = st.sampled_from(meta["choices"])
+    elif plain is int:
+        found = st.integers(meta["low"], meta["high"])
+    elif plain is float:
+        found = st.floats(meta["low"], meta["high"])
+    elif key.name == "listen":
+        found = st.sampled_from(["", "127.0.0.1:9400", "[::1]:1"])
+    elif key.name == "ladder":
+        found = st.lists(st.sampled_from(list(rungs.BY_NAME))).map(tuple)
+    elif key.name == "pinned":
+        goals = [f.name for s in (ModelSection, PolicySection) for f in dataclasses.fields(s)]
+        found = st.lists(st.sampled_from(goals)).map(tuple)
+    else:
+        found = by_kind[plain]
+    return st.none() | found if is_auto(section, key.name) else found
+
+
+CONFIGS = st.builds(
+    Config,
+    **{
+        section: st.builds(
+            kind, **{k.name: values_of(section, k) for k in dataclasses.fields(kind)}
+        )
+        for section, kind in SECTIONS.items()
+    },
+)
+
+
+@given(CONFIGS)
+@settings(max_examples=60)
+def test_every_configuration_survives_being_written_and_read(config: Config) -> None:
+    assert parse(tomllib.loads(render(config))) == config
+
+
+def test_sections_compare_by_value() -> None:
+    assert WatchSection() == WatchSection()
+    assert LogSection(level="debug") != LogSection()

@@ -1,0 +1,68 @@
+"""What an incident tells, and what it never tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from caovand.core import incident
+from caovand.core.failure import Finding
+from caovand.core.incident import Case, clean, clean_text, secrets_of
+from caovand.core.plan import Plan, Setting
+
+FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
+LINES = ("one", "two", "the cause", "four")
+PLAN = Plan(
+    "/m",
+    {"max_model_len": Setting(2048, "user", "asked for")},
+    {"HF_TOKEN": Setting("hf_abcdefghijklmnopqrst", "user", "asked for")},
+    extra_args=("--api-key", "sesame-4711", "--seed", "1"),
+)
+
+
+def report(case: Case) -> dict[str, object]:
+    return incident.document(case, at="2026-01-01T00:00:00", processes=[], host={})
+
+
+def test_the_causing_line_stands_with_what_is_around_it() -> None:
+    told = report(Case(FINDING, LINES, {}))["cause"]
+    assert told == {"line": "the cause", "before": ["one", "two"], "after": ["four"]}
+
+
+def test_a_failure_no_line_tells_of_has_no_causing_line() -> None:
+    assert report(Case(replace(FINDING, line=0), LINES, {}))["cause"] is None
+    assert report(Case(replace(FINDING, line=99), LINES, {}))["cause"] is None
+
+
+def test_no_secret_is_in_it_wherever_it_stands() -> None:
+    lines = ("Authorization: Bearer abcdef-4711-xyz", "key sesame-4711", "the cause")
+    case = Case(FINDING, lines, {"reason": "sesame-4711"}, PLAN, secrets=("sesame-4711", ""))
+    text = json.dumps(report(case))
+    for secret in ("sesame", "4711", "hf_abc"):
+        assert secret not in text
+    assert '"--seed", "1"' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("token hf_abcdefghijklmnop in a log", "token hf_[secret] in a log"),
+        ("Authorization: Basic0123456789", "Authorization: [secret]"),
+        ("http://me:hunter2@proxy:3128/", "http://me:[secret]@proxy:3128/"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("524,288 tokens, max_tokens=16", "524,288 tokens, max_tokens=16"),
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden_and_nothing_else(text: str, cleaned: str) -> None:
+    assert clean_text(text, ()) == cleaned
+
+
+def test_variables_with_telling_names_are_secret_and_counts_are_not() -> None:
+    env = {"HF_TOKEN": "aaaaaaaa", "AWS_SECRET_ACCESS_KEY": "bbbbbbbb", "MAX_TOKENS": "cccccccc"}
+    assert set(secrets_of(env)) == {"aaaaaaaa", "bbbbbbbb"}
+    assert clean({"max_num_batched_tokens": 8192, "api_key": "x"}, ()) == {
+        "max_num_batched_tokens": 8192,
+        "api_key": "[secret]",
+    }

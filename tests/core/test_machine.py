@@ -1,0 +1,459 @@
+"""The state machine, thrown about at random: 100,000 events, the same ones in every run.
+
+Two kinds of walk. A hostile one throws any event at any time: nothing may raise, and nothing may
+enter a state that EDGES does not declare. A plausible one has a world that does what the actions
+ask (or fails at it): there the promises hold that people rely on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from caovand.core import machine
+from caovand.core.backoff import SPREAD, delay
+from caovand.core.failure import Finding
+from caovand.core.ladder import Decision
+from caovand.core.machine import (
+    EDGES,
+    Action,
+    End,
+    Event,
+    Exited,
+    Failed,
+    Gone,
+    Inspect,
+    OfChild,
+    OfInspection,
+    Planned,
+    Progressed,
+    Proven,
+    Quit,
+    Reconfigured,
+    Refused,
+    Restart,
+    Rules,
+    Snapshot,
+    Spawn,
+    Start,
+    State,
+    Stop,
+    Tick,
+    Unkillable,
+    step,
+)
+from caovand.core.plan import Plan
+
+PLANS = [Plan(name, {}, {}) for name in "ABC"]
+OOM = Finding("device-oom-load", "no memory")
+BUSY = Finding("port-busy", "somebody listens")
+OPERATOR = (Start, Restart, Reconfigured, Stop)
+
+
+def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
+    """Lower A to B after an out-of-memory, wait for a lost card, give up on bad arguments."""
+    if finding.failure == "device-oom-load" and plan.model == "A":
+        return Decision("lower", PLANS[1])
+    if finding.failure == "gpu-lost":
+        return Decision("hold")
+    return Decision("fail" if finding.failure == "bad-arguments" else "again")
+
+
+RULES = Rules(failures=3, stall_s=60, stable_after_s=100, drain_s=10, judge=judge)
+FINDINGS = [
+    OOM,
+    Finding("gpu-lost", "fell off the bus"),
+    Finding("bad-arguments", "no such flag"),
+    *[Finding("engine-died", "exit status 1")] * 5,
+]
+
+
+# -- hostile: any event at any time ---
+
+
+def any_event(draw: random.Random, s: Snapshot, at: float) -> Event:
+    """An event of any kind, mostly of the present child or inspection, sometimes of another."""
+    generation = s.generation + draw.choice((0, 0, 0, 0, -1, 1))
+    inspection = s.inspection + draw.choice((0, 0, 0, 0, -1, 1))
+    chance, finding = draw.random(), draw.choice(FINDINGS)
+    makers: list[Callable[[], Event]] = [
+        lambda: Start(at, chance),
+        lambda: Restart(at, chance),
+        lambda: Reconfigured(at, chance),
+        lambda: Stop(at, chance, quit=draw.random() < 0.1),
+        lambda: Tick(at, chance),
+        lambda: Tick(max(at, s.deadline or 0), chance),
+        lambda: Planned(at, chance, inspection, draw.choice(PLANS)),
+        lambda: Planned(at, chance, inspection, s.plan or PLANS[0]),
+        lambda: Refused(at, chance, inspection, BUSY, draw.random() < 0.5),
+        lambda: Progressed(at, chance, generation, "load", 0.5, "", draw.random() < 0.5),
+        # Only a child can prove itself; everything else may be told of one that never was.
+        lambda: Proven(at, chance, generation if s.spawned else -1),
+        lambda: Failed(at, chance, generation, finding),
+        lambda: Exited(at, chance, generation, finding),
+        lambda: Gone(at, chance, generation),
+        lambda: Unkillable(at, chance, generation, finding),
+    ]
+    return draw.choice(makers)()
+
+
+def hostile_walk(seed: int, events: int) -> Iterator[tuple[Snapshot, Event, Snapshot]]:
+    draw, s, at = random.Random(seed), Snapshot(), 0.0
+    for _ in range(events):
+        at += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
+        event = any_event(draw, s, at)
+        after, _ = step(s, event, RULES)
+        yield s, event, after
+        at, s = max(at, event.at), after
+
+
+def test_what_edges_declares_is_exactly_what_is_reached() -> None:
+    reached: defaultdict[tuple[State, type[Event]], set[State]] = defaultdict(set)
+    for seed in range(40):
+        for before, event, after in hostile_walk(seed, 2000):
+            if after is not before:
+                reached[before.state, type(event)].add(after.state)
+            elif (before.state, type(event)) in EDGES:
+                # Not moving is staying: a row may declare its own state for that.
+                reached[before.state, type(event)].update(
+                    EDGES[before.state, type(event)][1] & {before.state}
+                )
+    assert dict(reached) == {edge: set(targets) for edge, (_, targets) in EDGES.items()}
+
+
+def test_a_pair_without_a_row_changes_nothing() -> None:
+    for before, event, after in hostile_walk(100, 5000):
+        if (before.state, type(event)) not in EDGES:
+            assert after is before
+
+
+def test_every_state_is_left_by_some_event() -> None:
+    """With the test above this is proven, not only declared."""
+    for state in State:
+        targets: set[State] = set()
+        for (source, _), (_, declared) in EDGES.items():
+            targets |= declared if source is state else set()
+        assert targets - {state}, state
+
+
+def test_events_of_another_child_or_inspection_are_dropped() -> None:
+    seen = 0
+    for before, event, after in hostile_walk(200, 5000):
+        other_child = isinstance(event, OfChild) and event.generation != before.generation
+        other_look = isinstance(event, OfInspection) and event.inspection != before.inspection
+        if other_child or other_look:
+            seen += 1
+            assert after is before
+    assert seen > 300
+
+
+def test_a_tick_before_the_deadline_changes_nothing() -> None:
+    for before, event, after in hostile_walk(300, 5000):
+        if isinstance(event, Tick) and (before.deadline is None or event.at < before.deadline):
+            assert after is before
+
+
+# -- plausible: a world that does what it is asked ---
+
+
+@dataclass
+class World:
+    """One machine with its snapshot; it notes what it sees and asserts what must never be."""
+
+    draw: random.Random
+    rules: Rules
+    s: Snapshot = field(default_factory=Snapshot)
+    at: float = 0.0
+    alive: int | None = None
+    ending: bool = False
+    leftovers: bool = False
+    inspects: Inspect | None = None
+    ended: bool = False
+    left_at: float = 0.0
+    last_plan: str = ""
+    untouched: bool = False
+    spawns: int = 0
+
+    def apply(self, event: Event) -> tuple[Action, ...]:
+        """Let the machine take an event, check every promise, take note of the actions."""
+        before = self.s
+        self.s, actions = step(before, event, self.rules)
+        self.untouched &= not isinstance(event, OPERATOR)
+        if before.state in (State.STARTING, State.SERVING) and self.s.state is State.RECYCLING:
+            self.left_at = self.at
+        for action in actions:
+            self.note(action)
+        alive = self.alive is not None
+        gave_up = self.s.state in (State.HOLD, State.STOPPED)
+        assert self.s.spawned == alive or (gave_up and not self.s.spawned)
+        if self.s.state in (State.BACKOFF, State.FAILED):
+            assert not alive
+        if self.s.state is State.SERVING:
+            assert alive
+            assert not self.ending
+        if self.s.state not in (State.STOPPED, State.SERVING, State.FAILED):
+            assert self.s.deadline is not None, "a state that nobody leaves must leave by itself"
+        return actions
+
+    def note(self, action: Action) -> None:
+        if isinstance(action, Inspect):
+            self.inspects = action
+        elif isinstance(action, Spawn):
+            self.spawned(action)
+        elif isinstance(action, End):
+            assert action.generation == self.s.generation
+            self.ending = True
+        elif isinstance(action, Quit):
+            self.ended = True
+
+    def spawned(self, action: Spawn) -> None:
+        assert self.alive is None, "two children at once"
+        assert not self.leftovers, "a child beside what an earlier one left"
+        assert not self.ending, "a child while the one before is being ended"
+        assert action.generation == self.s.generation
+        assert self.s.state is State.STARTING
+        again = self.untouched and action.plan.identity == self.last_plan
+        if again:
+            least = min(delay(max(self.s.failures, 1), 0.0), self.rules.recheck_s)
+            assert self.at - self.left_at >= least * (1 - SPREAD), "a restart storm"
+        self.alive, self.last_plan, self.untouched = action.generation, action.plan.identity, True
+        self.spawns += 1
+
+    def next_event(self) -> Event:
+        """Something that could happen now."""
+        draw, s, at, chance = self.draw, self.s, self.at, self.draw.random()
+        possible: list[Event] = [Tick(at, chance)] * 3
+        if draw.random() < 0.15:
+            possible += [draw.choice((Start, Restart, Reconfigured, Stop))(at, chance)]
+        if self.inspects is not None and not self.leftovers:
+            number, given = self.inspects.number, self.inspects.plan
+            plan = given or draw.choice((s.plan or PLANS[0], PLANS[0], PLANS[0], PLANS[2]))
+            possible += [Planned(at, chance, number, plan)] * 4
+        if self.inspects is not None:
+            # An inspection that finds processes of an earlier child asks to wait for them.
+            hold = self.leftovers or draw.random() < 0.7
+            possible += [Refused(at, chance, self.inspects.number, BUSY, hold)]
+        if self.ending:
+            gone: list[Event] = [Gone(at, chance, s.generation)] * 6
+            possible += [*gone, Unkillable(at, chance, s.generation, OOM)]
+        if self.alive is not None and not self.ending:
+            finding = draw.choice(FINDINGS)
+            possible += [
+                Progressed(at, chance, self.alive, draw.choice("ab"), None),
+                Proven(at, chance, self.alive),
+                Failed(at, chance, self.alive, finding),
+                Exited(at, chance, self.alive, finding),
+            ]
+        return draw.choice(possible)
+
+    def live(self) -> None:
+        """Let some time pass and one thing happen."""
+        self.at += self.draw.choice((0.0, 0.01, 0.5, 5.0, 20.0, 120.0))
+        event = self.next_event()
+        if isinstance(event, OfInspection):
+            self.inspects = None
+        if isinstance(event, Gone):
+            self.alive, self.ending = None, False
+        if isinstance(event, Unkillable):
+            self.ending = False
+        self.apply(event)
+        if self.s.state in (State.HOLD, State.STOPPED):
+            # Given up: the processes go when they go, and inspections wait for that.
+            self.leftovers |= self.alive is not None
+            self.alive, self.ending = None, False
+        self.leftovers &= self.draw.random() < 0.8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_a_plausible_world_every_promise_holds(seed: int) -> None:
+    world = World(random.Random(seed), RULES)
+    visited = set()
+    for _ in range(2000):
+        world.live()
+        visited.add(world.s.state)
+    assert set(State) - {State.STOPPING} <= visited
+    assert world.spawns > 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stop_always_ends_in_stopped(seed: int) -> None:
+    world = World(random.Random(1000 + seed), RULES)
+    for _ in range(1000):
+        world.live()
+        for quitting in (False, True):
+            s, actions = step(world.s, Stop(world.at, quit=quitting), RULES)
+            if s.state is State.STOPPING:
+                ends = [end for end in actions if isinstance(end, End)]
+                assert ends
+                assert ends[0].generation == s.generation
+                gone, last = step(s, Gone(world.at, 0.5, s.generation), RULES)
+                left, _ = step(s, Unkillable(world.at, 0.5, s.generation, OOM), RULES)
+                assert s.deadline is not None
+                longest_s = RULES.drain_s + machine.DRAIN_MARGIN_S + machine.KILL_S
+                assert s.deadline - world.at <= longest_s
+                overdue, _ = step(s, Tick(s.deadline), RULES)
+                assert gone.state is left.state is overdue.state is State.STOPPED
+            else:
+                gone, last = s, actions
+                assert s.state is State.STOPPED
+            assert (Quit() in last) == quitting
+            assert not gone.spawned
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> None:
+    world = World(random.Random(2000 + seed), RULES)
+    for _ in range(1000):
+        world.live()
+        s, at = world.s, world.at
+        looking = world.inspects.number if world.inspects else None
+        event: Event = Start(at)
+        for _ in range(12):
+            s, actions = step(s, event, RULES)
+            for action in actions:
+                looking = action.number if isinstance(action, Inspect) else looking
+            if s.state is State.SERVING:
+                break
+            if s.state is State.STOPPED:
+                event = Start(at)
+            elif s.state in (State.RECYCLING, State.STOPPING):
+                event = Gone(at, 0.5, s.generation)
+            elif s.state is State.STARTING and not s.spawned:
+                assert looking is not None
+                event = Planned(at, 0.5, looking, PLANS[0])
+            elif s.state is State.STARTING:
+                event = Proven(at, 0.5, s.generation)
+            else:
+                event = Tick(at := max(at, s.deadline or 0.0))
+        assert s.state is State.SERVING
+
+
+# -- counting failures ---
+
+
+def after(s: Snapshot, *events: Event, rules: Rules | None = None) -> Snapshot:
+    for event in events:
+        s, _ = step(s, event, rules or Rules(failures=3))
+    return s
+
+
+def serving(plan: Plan, s: Snapshot | None = None, at: float = 0.0) -> Snapshot:
+    """A machine that has just begun to serve `plan`."""
+    s = after(s or Snapshot(), Start(at)) if s is None or s.state is State.STOPPED else s
+    s = after(s, Planned(at, 0.5, s.inspection, plan))
+    return after(s, Proven(at, 0.5, s.generation))
+
+
+def failed_once(s: Snapshot, at: float) -> Snapshot:
+    """`s` after its child ended and the back-off passed; FAILED where that was once too often."""
+    s = after(s, Exited(at, 0.5, s.generation, FINDINGS[-1]), Gone(at, 0.5, s.generation))
+    return s if s.state is State.FAILED else after(s, Tick(s.deadline or 0.0))
+
+
+def test_failures_of_one_plan_end_in_failed_after_the_budget() -> None:
+    s, counts = serving(PLANS[0]), []
+    for n in range(3):
+        s = failed_once(s, 10.0 * n)
+        counts.append(s.failures)
+        if n < 2:
+            s = serving(PLANS[0], s, 10.0 * n)
+    assert counts == [1, 2, 3]
+    assert s.state is State.FAILED
+    assert s.reason == "exit status 1"
+
+
+def test_another_plan_begins_a_new_count() -> None:
+    s = failed_once(failed_once(serving(PLANS[0]), 0.0), 10.0)
+    assert serving(PLANS[2], s).failures == 0
+
+
+def test_short_serving_clears_nothing_and_stable_serving_everything() -> None:
+    s = serving(PLANS[0], failed_once(serving(PLANS[0]), 0.0), at=100.0)
+    assert s.deadline == 100.0 + Rules().stable_after_s
+    assert after(s, Tick(s.deadline - 1)).failures == 1
+    assert after(s, Tick(s.deadline)).failures == 0
+
+
+def test_hours_between_failures_do_not_make_them_fewer() -> None:
+    """Slow boots and fast crashes are treated alike."""
+    s = serving(PLANS[0])
+    for n in range(3):
+        s = failed_once(s, 36000.0 * n)
+        if s.state is State.STARTING:
+            s = serving(PLANS[0], s, 36000.0 * n)
+    assert s.state is State.FAILED
+
+
+def test_exit_status_zero_while_serving_is_a_failure() -> None:
+    s = serving(PLANS[0])
+    s = after(s, Exited(1.0, 0.5, s.generation, Finding("engine-died", "exit status 0")))
+    assert (s.state, s.failures) == (State.RECYCLING, 1)
+
+
+def test_the_operator_forgets_failures() -> None:
+    s = failed_once(serving(PLANS[0]), 0.0)
+    for event in (Restart(1.0), Stop(1.0)):
+        ended = after(s, event)
+        restarted = after(ended, Gone(2.0, 0.5, ended.generation), Start(3.0))
+        assert restarted.failures == 0
+
+
+# -- inspections ---
+
+
+def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> None:
+    """A slow probe would else be asked again before each answer, and never heard."""
+    s = after(Snapshot(), Start(0.0))
+    s = after(s, Refused(1.0, 0.5, s.inspection, BUSY, hold=True))
+    assert s.state is State.HOLD
+    s, (look,) = step(s, Tick(s.deadline or 0.0), RULES)
+    assert isinstance(look, Inspect)
+    later = 16.0 + 2 * RULES.recheck_s
+    s, actions = step(s, Tick(later), RULES)
+    assert actions == ()
+    assert after(s, Planned(later, 0.5, look.number, PLANS[0])).state is State.STARTING
+
+
+def test_an_inspection_made_beside_a_child_is_late_once_that_child_is_ended() -> None:
+    """It looked neither for leftovers nor at the port, which that child had."""
+    s = after(serving(PLANS[0]), Reconfigured(1.0))
+    late = Planned(3.0, 0.5, s.inspection, PLANS[2])
+    lost = Exited(2.0, 0.5, s.generation, Finding("gpu-lost", "fell off the bus"))
+    s = after(s, lost, Gone(2.5, 0.5, s.generation), rules=RULES)
+    assert s.state is State.STARTING
+    assert after(s, late) is s
+
+
+def test_a_living_engine_goes_on_where_the_new_plan_is_refused() -> None:
+    s = after(serving(PLANS[0]), Reconfigured(1.0))
+    assert s.replanning
+    s = after(s, Refused(2.0, 0.5, s.inspection, BUSY, hold=True))
+    assert (s.state, s.replanning, s.refusal) == (State.SERVING, False, BUSY)
+
+
+def test_a_new_plan_that_is_the_same_restarts_nothing() -> None:
+    s = after(serving(PLANS[0]), Reconfigured(1.0))
+    s, actions = step(s, Planned(2.0, 0.5, s.inspection, replace(PLANS[0])), RULES)
+    assert (s.state, s.replanning, actions) == (State.SERVING, False, ())
+
+
+def test_heartbeats_move_no_deadline_and_progress_does() -> None:
+    s = after(Snapshot(), Start(0.0))
+    s = after(s, Planned(1.0, 0.5, s.inspection, PLANS[0]))
+    beat = Progressed(50.0, 0.5, s.generation, "load", 0.1, "waiting", heartbeat=True)
+    assert after(s, beat).deadline == s.deadline
+    moved = after(s, replace(beat, heartbeat=False))
+    assert moved.deadline == 50.0 + Rules().stall_s
+    assert after(moved, replace(beat, at=60.0)).deadline == moved.deadline
+
+
+def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
+    s = after(serving(PLANS[0]), Reconfigured(1.0))
+    s = after(s, Refused(2.0, 0.5, s.inspection, BUSY, hold=True))
+    s = after(s, Restart(3.0), Gone(4.0, 0.5, s.generation))
+    s = after(s, Refused(5.0, 0.5, s.inspection, OOM))
+    assert (s.state, s.finding, s.refusal) == (State.FAILED, OOM, None)

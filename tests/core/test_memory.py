@@ -1,0 +1,140 @@
+"""The memory forecast against starts that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from caovand.core.inventory import Gpu, ModelCard
+from caovand.core.memory import Load, advise, estimate, longest_context, reserve_mib, utilization
+from tests.core.machines import (
+    A100,
+    GPT_OSS,
+    H200,
+    LLAMA_70B_AWQ,
+    QWEN_27B_AWQ,
+    QWEN_27B_MEASURED,
+    SMALL_HYBRID,
+    cards,
+    turing,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured start: what was asked, and what vLLM said; None where it said nothing."""
+
+    name: str
+    model: ModelCard
+    gpus: tuple[Gpu, ...]
+    load: Load
+    weights_gib: float | None
+    kv_gib: float | None
+    kv_tokens: int | None
+
+
+MTP3 = Load(16384, 1, 8192, 0.8, mtp=3)
+TURING = Load(262144, 1, 4096, 0.98, tensor_parallel=2, mtp=3, eager=True, vision=True, turing=True)
+RUNS = (
+    Run(
+        "27B on H200", QWEN_27B_MEASURED, H200, replace(MTP3, aligned_states=True),
+        51.02, 57.59, 635_699,
+    ),
+    Run(
+        "27B on H200, whole context, eager", QWEN_27B_MEASURED, H200,
+        replace(MTP3, context=262144, utilization=0.45, eager=True), 51.02, 11.71, None,
+    ),
+    Run(
+        "27B on H200, too little, eager", QWEN_27B_MEASURED, H200,
+        replace(MTP3, context=8192, sequences=1024, utilization=0.37, eager=True),
+        51.02, -6.87, 0,
+    ),
+    Run(
+        "small hybrid on H200", SMALL_HYBRID, H200,
+        replace(MTP3, context=8192, sequences=4, utilization=0.30), 0.35, 40.9, 5_864_960,
+    ),
+    Run(
+        "gpt-oss on A100", GPT_OSS, A100,
+        Load(131072, 256, 2048, 0.65, version=(0, 19, 0)), 13.72, 36.56, 798_624,
+    ),
+    Run("27B AWQ on 2 x 2080 Ti, fp16", QWEN_27B_AWQ, turing(2), TURING, None, None, 272_938),
+    Run(
+        "the same, int8", QWEN_27B_AWQ, turing(2),
+        replace(TURING, kv_dtype="int8_per_token_head"), None, None, 518_397,
+    ),
+    Run(
+        "the same, k8v4", QWEN_27B_AWQ, turing(2),
+        replace(TURING, kv_dtype="turboquant_k8v4"), None, None, 520_461,
+    ),
+    Run(
+        "the same, 4bit_nc", QWEN_27B_AWQ, turing(2),
+        replace(TURING, kv_dtype="turboquant_4bit_nc"), None, None, 735_084,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
+    found = estimate(run.model, run.load, run.gpus)
+    if run.weights_gib is not None:
+        assert found.weights_mib / 1024 == pytest.approx(run.weights_gib, rel=0.05)
+    if run.kv_gib is not None:
+        assert found.kv_mib / 1024 == pytest.approx(run.kv_gib, abs=0.5)
+    if run.kv_tokens is not None:
+        assert found.kv_tokens == pytest.approx(run.kv_tokens, rel=0.05)
+
+
+def test_a_load_without_room_for_the_cache_does_not_fit_and_says_what_would() -> None:
+    load = replace(MTP3, context=8192, utilization=0.40, eager=True, sequences=1024)
+    assert not estimate(QWEN_27B_MEASURED, load, H200).fits
+    advice = advise(QWEN_27B_MEASURED, load, H200, 65536)
+    assert "gpu_memory_utilization = 0.43" in advice[0]
+    assert "max_num_seqs = 1" in advice[1]
+
+
+def test_a_context_too_long_is_advised_down_to_what_vllm_would_accept() -> None:
+    load = replace(MTP3, context=262144, utilization=0.45, eager=True)
+    found = estimate(QWEN_27B_MEASURED, load, H200)
+    assert not found.fits
+    assert found.max_model_len == pytest.approx(175_552, rel=0.05)
+    assert any("max_model_len" in text for text in advise(QWEN_27B_MEASURED, load, H200, 65536))
+
+
+def test_more_cards_are_advised_where_they_help() -> None:
+    one = cards(1, "NVIDIA GeForce RTX 4090", (8, 9), 24564)
+    load = Load(4096, 1, 2048, 0.9, eager=True)
+    advice = advise(LLAMA_70B_AWQ, load, one, 65536)
+    assert any("2 such cards" in text for text in advice)
+    assert any("--cpu-offload-gb" in text for text in advice)
+
+
+def test_the_published_elastic_kv_point_comes_out() -> None:
+    for sequences in (1, 2):
+        load = Load(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
+        assert utilization(load, turing(2)) == pytest.approx(0.868, abs=0.01)
+        assert reserve_mib(load) == pytest.approx(2920, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"context": 262145},
+        {"mtp": 5},
+        {"batch_tokens": 16384},
+        {"tensor_parallel": 4},
+        {"sequences": 3},
+    ],
+)
+def test_the_reserve_grows_with_everything_it_is_for(more: dict[str, int]) -> None:
+    load = Load(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
+    assert reserve_mib(replace(load, **more)) > reserve_mib(load)  # type: ignore[arg-type]
+
+
+def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
+    load = Load(0, 1, 8192, 0)
+    longest = longest_context(LLAMA_70B_AWQ, load, A100)
+    asked = replace(load, context=longest)
+    found = estimate(LLAMA_70B_AWQ, replace(asked, utilization=utilization(asked, A100)), A100)
+    assert 0 < longest < LLAMA_70B_AWQ.max_model_len
+    assert found.needed_mib < 0.96 * found.kv_mib

@@ -1,0 +1,112 @@
+"""config.json, read as vLLM reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.core.checkpoint import part, sharding
+from caovand.core.model_config import BadConfig, describe
+
+TEXT: dict[str, Any] = {
+    "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 100,
+    "full_attention_interval": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+    "mtp_num_hidden_layers": 1, "max_position_embeddings": 4096, "mamba_ssm_dtype": "float32",
+}  # fmt: skip
+DENSE = {
+    "architectures": ["A"],
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+}
+
+
+def test_a_multimodal_wrapper_is_read_through() -> None:
+    card = describe({"architectures": ["X"], "text_config": TEXT, "vision_config": {"depth": 1}})
+    assert card.layer_types == (("linear_attention",) * 3 + ("full_attention",)) * 2
+    assert card.hybrid
+    assert card.vision
+    assert (card.mtp_layers, card.kv_heads, card.max_model_len) == (1, 2, 4096)
+    assert card.linear is not None
+    assert card.linear.state_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("more", "tokenizer", "limit"),
+    [
+        ({}, {}, 2048),
+        ({"max_position_embeddings": 8192}, {}, 8192),
+        ({"max_position_embeddings": 8192}, {"model_max_length": 4096}, 4096),
+        ({"max_position_embeddings": 8192}, {"model_max_length": 1e30}, 8192),
+        (
+            {
+                "max_position_embeddings": 32768,
+                "rope_scaling": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32768,
+                },
+            },
+            {},
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "llama3", "factor": 8},
+            },
+            {},
+            131072,
+        ),
+    ],
+)
+def test_the_context_limit_is_vllms(
+    more: dict[str, Any], tokenizer: dict[str, Any], limit: int
+) -> None:
+    assert describe({**DENSE, **more}, tokenizer).max_model_len == limit
+
+
+def test_quantisation_and_latent_attention_are_seen() -> None:
+    card = describe(
+        {
+            **DENSE,
+            "quantization_config": {"quant_method": "awq", "group_size": 128},
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+        }
+    )
+    assert (card.quantization, card.group_size, card.latent) == ("awq", 128, 576)
+
+
+def test_a_window_that_is_not_used_is_none() -> None:
+    more = {"sliding_window": 4096, "use_sliding_window": False}
+    assert describe({**DENSE, **more}).sliding_window == 0
+
+
+@pytest.mark.parametrize("config", [{}, {"architectures": []}, {"architectures": "x"}])
+def test_a_config_of_no_model_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(BadConfig):
+        describe(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "how"),
+    [
+        ("model.embed_tokens.weight", "embedding", "sharded"),
+        ("lm_head.weight", "head", "sharded"),
+        ("model.language_model.layers.0.mlp.up_proj.qweight", "layers", "sharded"),
+        ("model.layers.0.self_attn.k_proj.weight", "layers", "kv"),
+        ("model.layers.0.input_layernorm.weight", "layers", "replicated"),
+        ("model.layers.3.mlp.experts.7.up_proj.weight", "experts", "sharded"),
+        ("model.layers.3.mlp.gate.weight", "layers", "replicated"),
+        ("model.visual.blocks.0.attn.qkv.weight", "vision", "sharded"),
+        ("mtp.layers.0.self_attn.q_proj.weight", "mtp", "sharded"),
+        ("model.layers.61.eh_proj.weight", "mtp", "sharded"),
+    ],
+)
+def test_a_tensors_name_tells_its_part_and_its_split(name: str, where: str, how: str) -> None:
+    assert part(name, 61) == where
+    assert sharding(name) == how

@@ -1,0 +1,577 @@
+"""The policy: what it decides, for whom, and who overrules it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caovand.core.config import MODES
+from caovand.core.forecast import forecast, gpus_of, load_of
+from caovand.core.inventory import Gpu, Inventory
+from caovand.core.plan import Setting
+from caovand.core.policy import Unplannable, make_plan
+from tests.core.machines import (
+    A100,
+    CPU,
+    CUDA,
+    GPT_OSS,
+    H200,
+    HOST,
+    LLAMA_70B_AWQ,
+    QWEN_27B,
+    QWEN_27B_AWQ,
+    SMALL_HYBRID,
+    TINY_HYBRID,
+    cards,
+    inventory,
+    plan,
+    turing,
+)
+
+ON_CPU = inventory(TINY_HYBRID, (), CPU)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "depth"),
+    [("auto", 1, 3), ("auto", 2, 3), ("auto", 4, 4), ("stable", 4, 3), ("fast", 1, 4)],
+)
+def test_the_mode_and_the_number_of_gpus_decide_the_depth(mode: str, gpus: int, depth: int) -> None:
+    assert plan(inventory(gpus=turing(gpus)), policy={"mode": mode}).mtp == depth
+
+
+@pytest.mark.parametrize(("mode", "depth"), [("auto", 3), ("stable", 3), ("fast", 4)])
+def test_the_cpu_counts_as_one_gpu(mode: str, depth: int) -> None:
+    assert plan(ON_CPU, policy={"mode": mode}).mtp == depth
+
+
+VERBATIM = {"extra_args": ["--speculative-config", '{"method":"mtp","num_speculative_tokens":7}']}
+
+
+@pytest.mark.parametrize(
+    ("sections", "how", "depth"),
+    [
+        ({"engine": VERBATIM, "policy": {"mtp": 2}}, {"auto_spec": "1", "mode": "fast"}, 7),
+        ({"policy": {"mtp": 2}}, {"auto_spec": "1", "mode": "fast"}, 1),
+        ({"engine": {"env": {"CAOVAN_AUTO_SPEC": "5"}}}, {"mode": "fast"}, 5),
+        ({"policy": {"mtp": 2}}, {"mode": "fast"}, 2),
+        ({"policy": {"mode": "stable"}}, {"mode": "fast"}, 4),
+        ({"policy": {"mode": "fast"}}, {}, 4),
+        ({}, {"auto_spec": "off"}, 0),
+        ({}, {"auto_spec": ""}, 3),
+    ],
+)
+def test_who_overrules_whom_on_the_depth(
+    sections: dict[str, Any], how: dict[str, Any], depth: int
+) -> None:
+    assert plan(how=how, **sections).mtp == depth
+
+
+def test_a_mode_that_was_chosen_is_the_users() -> None:
+    assert plan(how={"mode": "fast"}).settings["speculative_config"].origin == "user"
+    assert plan(policy={"mode": "fast"}).settings["speculative_config"].origin == "user"
+    assert plan().settings["speculative_config"].origin == "policy"
+
+
+def test_a_mode_that_changes_no_depth_needs_no_restart() -> None:
+    assert plan().identity == plan(how={"mode": "stable"}).identity
+    assert plan().identity != plan(how={"mode": "fast"}).identity
+
+
+def test_a_model_with_no_mtp_head_drafts_nothing() -> None:
+    found = plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=0)), policy={"mtp": 3})
+    assert found.mtp == 0
+    assert "no MTP head" in found.settings["speculative_config"].reason
+
+
+def test_a_pinned_depth_without_a_head_is_a_contradiction() -> None:
+    with pytest.raises(Unplannable, match="no MTP head"):
+        plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=0)), policy={"mtp": 3, "pinned": ["mtp"]})
+
+
+def test_an_unknown_auto_spec_is_refused_with_what_would_do() -> None:
+    with pytest.raises(Unplannable, match="set it to 0-8, off, auto, stable or fast"):
+        plan(how={"auto_spec": "many"})
+
+
+def test_all_three_are_injected_where_none_is_given() -> None:
+    found = plan()
+    assert found.mtp == 3
+    assert found.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+    assert 0.85 < found.value("gpu_memory_utilization") < 0.9
+    assert found.value("additional_config") == {"caovan": True, "caovan_mode": "auto"}
+
+
+def test_the_operators_additional_config_is_merged_and_its_mode_is_the_mode() -> None:
+    own = json.dumps({"caovan_mode": "fast", "gdn_prefill_backend": "triton"})
+    found = plan(engine={"extra_args": ["--additional-config", own]}, how={"mode": "stable"})
+    assert found.mtp == 4
+    assert found.value("additional_config") == {
+        "caovan": True,
+        "caovan_mode": "fast",
+        "gdn_prefill_backend": "triton",
+    }
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Unplannable, match='caovan_mode "turbo"'):
+        plan(engine={"extra_args": ["--additional-config", '{"caovan_mode":"turbo"}']})
+
+
+def test_verbatim_flags_win_and_are_named() -> None:
+    words = ["--gpu_memory_utilization=0.5", "-cc", '{"cudagraph_mode":"FULL"}', "--port", "9000"]
+    found = plan(engine={"extra_args": words}, policy={"gpu_memory_utilization": 0.7})
+    assert found.value("gpu_memory_utilization") == 0.5
+    assert found.value("compilation_config") == {"cudagraph_mode": "FULL"}
+    assert found.value("port") == 9000
+    assert {"gpu_memory_utilization", "compilation_config", "port"} <= found.verbatim
+    assert found.extra_args == tuple(words)
+
+
+def test_turing_gets_the_recommended_settings() -> None:
+    found = plan()
+    wanted = {
+        "dtype": "half",
+        "kv_cache_dtype": "fp8",
+        "disable_custom_all_reduce": True,
+        "enable_prefix_caching": True,
+        "mamba_cache_mode": "align",
+        "max_num_batched_tokens": 8192,
+        "enable_flashinfer_autotune": True,
+        "attention_backend": "FLASHINFER",
+        "max_model_len": 262144,
+        "tensor_parallel_size": 2,
+    }
+    assert {name: found.value(name) for name in wanted} == wanted
+    env = {name: setting.value for name, setting in found.env.items()}
+    assert env["OMP_NUM_THREADS"] == "12"
+    assert env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert env["TORCHINDUCTOR_COMPILE_THREADS"] == env["TRITON_CACHE_AUTOTUNING"] == "1"
+    assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    assert env["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"),
+        replace(CUDA, vllm="0.33.0", flashinfer="0.6.15", plugin="0.1.0"),
+        replace(CUDA, flashinfer="0.6.12"),
+        replace(CUDA, flashinfer=None),
+    ],
+)
+def test_turing_without_a_flashinfer_that_serves_it_falls_to_triton(engine: Any) -> None:
+    found = plan(inventory(engine=engine))
+    assert found.value("attention_backend") == "TRITON_ATTN"
+    assert found.value("kv_cache_dtype") is None
+    assert any("Triton" in text for text in found.warnings)
+
+
+def test_the_plugin_brings_flashinfer_back_to_later_releases() -> None:
+    later = replace(CUDA, vllm="0.33.0", flashinfer="0.7.2.post1", plugin="0.1.0")
+    found = plan(inventory(engine=later))
+    assert found.value("attention_backend") == "FLASHINFER"
+    assert found.value("kv_cache_dtype") == "fp8"
+    assert plan(inventory(engine=later), engine={"plugin": False}).value("kv_cache_dtype") is None
+
+
+def test_newer_cards_get_vllms_own_choices() -> None:
+    found = plan(inventory(SMALL_HYBRID, H200))
+    for name in ("dtype", "kv_cache_dtype", "attention_backend", "disable_custom_all_reduce"):
+        assert found.value(name) is None
+    assert found.value("mamba_cache_mode") == "align"
+
+
+def test_a_model_that_is_no_hybrid_gets_no_mamba_flags() -> None:
+    assert plan(inventory(GPT_OSS, A100)).value("mamba_cache_mode") is None
+
+
+def test_bfloat16_on_turing_is_refused_with_what_to_set() -> None:
+    with pytest.raises(Unplannable, match=r'SM75.*set dtype = "half"'):
+        plan(policy={"dtype": "bfloat16"})
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(Unplannable, match="set max_model_len = 262144 or less"):
+        plan(model={"max_model_len": 300000})
+
+
+def test_a_split_the_heads_do_not_allow_is_refused() -> None:
+    with pytest.raises(Unplannable, match="key-value heads"):
+        plan(inventory(gpus=turing(3)), policy={"tensor_parallel_size": 3})
+
+
+def test_the_largest_split_the_heads_allow_is_taken() -> None:
+    found = plan(inventory(gpus=turing(3)))
+    assert found.value("tensor_parallel_size") == 2
+    assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1"
+
+
+def test_no_card_for_a_cuda_engine_is_something_to_wait_for() -> None:
+    with pytest.raises(Unplannable, match="no NVIDIA GPU") as caught:
+        plan(inventory(gpus=()))
+    assert caught.value.failure == "gpu-absent"
+
+
+def test_a_card_that_is_not_there_is_named() -> None:
+    with pytest.raises(Unplannable, match="GPU 5"):
+        plan(engine={"gpus": [5]})
+
+
+def test_only_the_named_cards_are_used() -> None:
+    found = plan(inventory(gpus=turing(4)), engine={"gpus": [3, 1]})
+    assert found.env["CUDA_VISIBLE_DEVICES"].value == "3,1"
+    assert found.mtp == 3
+
+
+def test_a_small_display_card_is_left_out_unless_it_is_named() -> None:
+    display = replace(turing(1)[0], total_mib=4096, free_mib=3500)
+    gpus = (display, *(replace(gpu, index=gpu.index + 1) for gpu in turing(2)))
+    assert plan(inventory(gpus=gpus)).env["CUDA_VISIBLE_DEVICES"].value == "1,2"
+    named = plan(inventory(SMALL_HYBRID, gpus), engine={"gpus": [0]})
+    assert named.env["CUDA_VISIBLE_DEVICES"].value == "0"
+
+
+def test_a_70b_model_on_an_8_gb_card_is_offloaded() -> None:
+    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    found = plan(inventory(LLAMA_70B_AWQ, small))
+    assert found.value("enforce_eager") is True
+    assert found.value("max_model_len") == 512
+    assert found.value("cpu_offload_gb") > 30
+    assert found.value("compilation_config") is None
+
+
+def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
+    typed = {"policy": {"gpu_memory_utilization": 0.45}, "model": {"max_model_len": 262144}}
+    machine = inventory(QWEN_27B, H200)
+    found = plan(machine, **typed)
+    assert found.value("cpu_offload_gb") is None
+    memory = forecast(found, machine)
+    assert memory is not None
+    assert not memory.fits
+    assert any("max_model_len" in text for text in memory.advice)
+
+
+def test_what_cannot_fit_says_so_and_what_would_help() -> None:
+    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    found = plan(inventory(LLAMA_70B_AWQ, small, host=replace(HOST, ram_mib=16384)))
+    assert any("does not fit" in text and "cards" in text for text in found.warnings)
+
+
+def test_eight_cards_are_used_together() -> None:
+    found = plan(inventory(LLAMA_70B_AWQ, cards(8, "NVIDIA H100", (9, 0), 81559)))
+    assert found.value("tensor_parallel_size") == 8
+    assert found.value("max_model_len") == 131072
+
+
+def test_the_vision_tower_stays_where_there_is_room() -> None:
+    assert plan().value("language_model_only") is None
+    assert plan(inventory(gpus=turing(1))).value("language_model_only") is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost"), [("turboquant_k8v4", "1.2 %"), ("turboquant_4bit_nc", "2.7 %")]
+)
+def test_a_turboquant_cache_is_only_named_and_its_cost_is_said(kind: str, cost: str) -> None:
+    for mode in MODES:
+        assert plan(policy={"mode": mode}).value("kv_cache_dtype") == "fp8"
+    found = plan(policy={"kv_cache_dtype": kind})
+    assert found.value("kv_cache_dtype") == kind
+    assert any(cost in text for text in found.warnings)
+
+
+def test_a_typed_share_is_lowered_to_what_is_free_and_said() -> None:
+    busy = tuple(replace(gpu, free_mib=15000) for gpu in turing(2))
+    found = plan(inventory(gpus=busy), policy={"gpu_memory_utilization": 0.9})
+    assert found.value("gpu_memory_utilization") < 0.67
+    assert "asks for 0.9" in found.settings["gpu_memory_utilization"].reason
+    pinned = {"gpu_memory_utilization": 0.9, "pinned": ["gpu_memory_utilization"]}
+    found = plan(inventory(gpus=busy), policy=pinned)
+    assert found.value("gpu_memory_utilization") == 0.9
+    assert any("is free now" in text for text in found.warnings)
+
+
+def test_the_cpu_build_gets_no_cuda_settings() -> None:
+    found = plan(ON_CPU)
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("enforce_eager") is True
+    assert found.value("kv_cache_memory_bytes") > 0
+    for name in ("compilation_config", "additional_config", "gpu_memory_utilization"):
+        assert found.value(name) is None
+    assert "CUDA_VISIBLE_DEVICES" not in found.env
+
+
+def test_the_cpu_cache_does_not_follow_the_memory_that_happens_to_be_free() -> None:
+    less = replace(ON_CPU, host=replace(HOST, available_mib=1000))
+    assert plan(less).identity == plan(ON_CPU).identity
+
+
+def test_a_flag_the_engine_does_not_take_is_left_out_and_said() -> None:
+    bare = replace(CUDA, flags=frozenset({"--max-model-len", "--host", "--port"}))
+    found = plan(inventory(engine=bare))
+    assert found.value("mamba_cache_mode") is None
+    assert found.settings["mamba_cache_mode"].reason == "vLLM 0.21.0 has no --mamba-cache-mode"
+    assert found.value("max_model_len") == 262144
+
+
+def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
+    known = replace(CUDA, flags=frozenset({"--max-model-len", "--port"}))
+    found = plan(inventory(engine=known), engine={"extra_args": ["--frobnicate", "1"]})
+    assert found.extra_args == ("--frobnicate", "1")
+    assert any("has no --frobnicate" in text for text in found.warnings)
+
+
+def test_a_secret_is_never_in_the_settings() -> None:
+    found = plan(engine={"extra_args": ["--api-key", "hunter2"]})
+    assert "hunter2" not in json.dumps({k: s.value for k, s in found.settings.items()})
+    assert any("use a file" in text for text in found.warnings)
+
+
+def test_steps_of_the_ladder_are_kept_from_a_remembered_plan() -> None:
+    lower = Setting(4096, "ladder", "the cache was short")
+    before = plan()
+    before = replace(before, settings={**before.settings, "max_model_len": lower}, rungs=("ctx",))
+    found = plan(how={"remembered": before})
+    assert found.value("max_model_len") == 4096
+    assert found.settings["max_model_len"].origin == "remembered"
+    assert found.rungs == ("ctx",)
+    twice = plan(how={"remembered": found})
+    assert twice.settings["max_model_len"].reason == found.settings["max_model_len"].reason
+    other = replace(before, model="/srv/models/other")
+    assert plan(how={"remembered": other}).rungs == ()
+
+
+def test_a_remembered_step_keeps_todays_mode_and_its_environment() -> None:
+    off = Setting({"caovan": False, "caovan_mode": "auto"}, "ladder", "the plugin crashed")
+    before = replace(
+        plan(),
+        settings={"additional_config": off},
+        env={"VLLM_PLUGINS": Setting("", "ladder", "the plugin crashed")},
+        rungs=("plugin-off",),
+    )
+    found = plan(how={"remembered": before, "mode": "fast"})
+    assert found.value("additional_config") == {"caovan": False, "caovan_mode": "fast"}
+    assert found.env["VLLM_PLUGINS"].value == ""
+    assert found.mtp == 4
+
+
+def test_a_model_that_is_not_here_yet_is_planned_without_a_forecast() -> None:
+    unknown = replace(
+        QWEN_27B, architecture="", layer_types=(), folder=False, mtp_layers=0, max_model_len=0
+    )
+    machine = inventory(unknown)
+    found = plan(machine)
+    assert found.mtp == 0
+    assert "HF_HUB_OFFLINE" not in found.env
+    assert forecast(found, machine) is None
+
+
+MODELS = (QWEN_27B_AWQ, QWEN_27B, SMALL_HYBRID, GPT_OSS, LLAMA_70B_AWQ)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Inventory:
+    """Any number of equal or unequal cards, partly used by others, with any of the models."""
+    kind = draw(st.sampled_from([(7, 5), (8, 0), (8, 9), (9, 0)]))
+    gpus = []
+    for index in range(draw(st.integers(1, 8))):
+        total = draw(st.integers(6000, 180_000))
+        gpus.append(Gpu(index, "card", kind, total, draw(st.integers(0, total))))
+    ram = draw(st.integers(4096, 512_000))
+    return Inventory(tuple(gpus), replace(HOST, ram_mib=ram), CUDA, draw(st.sampled_from(MODELS)))
+
+
+POLICIES = st.fixed_dictionaries(
+    {"mode": st.sampled_from(MODES)},
+    optional={
+        "mtp": st.integers(0, 8),
+        "max_num_seqs": st.integers(1, 64),
+        "max_num_batched_tokens": st.sampled_from([512, 2048, 16384]),
+        "gpu_memory_utilization": st.floats(0.1, 0.99),
+        "kv_cache_dtype": st.sampled_from(["auto", "fp8"]),
+        "cuda_graphs": st.sampled_from(["none", "full", "auto"]),
+    },
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(machine=machines(), policy=POLICIES)
+def test_whatever_the_machine_a_plan_is_possible_and_explained(
+    machine: Inventory, policy: dict[str, Any]
+) -> None:
+    found = plan(machine, policy=policy)
+    model, size = machine.model, found.value("tensor_parallel_size")
+    share = found.value("gpu_memory_utilization")
+    assert all(share * gpu.total_mib <= gpu.free_mib for gpu in gpus_of(found, machine))
+    assert model.heads % size == 0
+    assert model.kv_heads % size == 0 or size % model.kv_heads == 0
+    assert size <= len(machine.gpus)
+    assert found.value("max_model_len") <= model.max_model_len
+    for setting in (*found.settings.values(), *found.env.values()):
+        assert setting.reason
+        assert setting.origin in ("user", "policy", "ladder", "remembered")
+    again = plan(machine, policy=policy)
+    assert again == found
+    assert again.identity == found.identity
+    assert load_of(found, machine).tensor_parallel == size
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    machine=machines(),
+    words=st.lists(
+        st.sampled_from(
+            [
+                ("--max-model-len", "1024"),
+                ("--gpu-memory-utilization", "0.77"),
+                ("--kv-cache-dtype", "fp8_e5m2"),
+                ("--no-enable-prefix-caching",),
+                ("--enforce-eager",),
+                ("-tp", "1"),
+                ("--speculative-config", '{"method":"ngram"}'),
+                ("--seed=7",),
+            ]
+        ),
+        unique=True,
+    ),
+)
+def test_the_operators_flags_are_never_rewritten(
+    machine: Inventory, words: list[tuple[str, ...]]
+) -> None:
+    flat = [word for group in words for word in group]
+    found = plan(machine, engine={"extra_args": flat})
+    assert found.extra_args == tuple(flat)
+    assert all(found.settings[name].origin == "user" for name in found.verbatim)
+
+
+def test_make_plan_is_what_the_daemon_calls() -> None:
+    from caovand.core.config import Config  # noqa: PLC0415
+
+    assert make_plan(Config(), inventory()).model == QWEN_27B_AWQ.path
+
+
+@pytest.mark.parametrize(
+    ("policy", "cache_mib", "tokens"),
+    [({}, 320, 322_638), ({"mtp": 0}, 192, 388_661)],
+)
+def test_the_forecast_is_what_the_real_cpu_engine_said(
+    policy: dict[str, Any], cache_mib: int, tokens: int
+) -> None:
+    found = plan(ON_CPU, policy=policy)
+    memory = forecast(found, ON_CPU)
+    assert memory is not None
+    assert found.value("kv_cache_memory_bytes") == cache_mib << 20
+    assert memory.kv_tokens == tokens
+
+
+def test_kernels_that_are_not_wanted_are_turned_off() -> None:
+    assert "CAOVAN_KERNELS" not in plan().env
+    assert plan(engine={"plugin": False}).env["CAOVAN_KERNELS"].value == "off"
+
+
+def test_keys_that_a_cpu_build_does_not_heed_are_said() -> None:
+    found = plan(ON_CPU, policy={"gpu_memory_utilization": 0.5})
+    assert "[policy] gpu_memory_utilization means nothing to a CPU build" in found.warnings
+    with pytest.raises(Unplannable, match="CPU build"):
+        plan(ON_CPU, policy={"tensor_parallel_size": 2})
+
+
+def test_a_name_the_engine_does_not_know_is_refused_with_the_one_meant() -> None:
+    choices = (("--kv-cache-dtype", ("auto", "fp8", "turboquant_k8v4")),)
+    engine = replace(CUDA, choices=choices, tool_parsers=frozenset({"hermes", "qwen3_coder"}))
+    with pytest.raises(Unplannable, match='use "turboquant_k8v4"'):
+        plan(inventory(engine=engine), policy={"kv_cache_dtype": "turboquant_k8v8"})
+    with pytest.raises(Unplannable, match='use "qwen3_coder"'):
+        plan(inventory(engine=engine), server={"tool_call_parser": "qwen_coder"})
+
+
+TEMPLATE = "{% if tools %}<tool_call><function=x></tool_call>{% endif %}<think>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "tools", "reasoning"),
+    [
+        ("qwen3_5_text", TEMPLATE, "qwen3_coder", "qwen3"),
+        ("qwen3_5_text", TEMPLATE.replace("<function=x>", ""), "hermes", "qwen3"),
+        ("qwen3", TEMPLATE, "hermes", "qwen3"),
+        ("gpt_oss", "tools <|channel|>", "openai", "openai_gptoss"),
+        ("llama", "tools", "llama3_json", None),
+        ("qwen3_5_text", "plain", None, None),
+        ("unheard_of", TEMPLATE, None, None),
+        ("qwen3", None, None, None),
+    ],
+)
+def test_parsers_follow_the_family_and_its_template(
+    kind: str, template: str | None, tools: str | None, reasoning: str | None
+) -> None:
+    found = plan(inventory(replace(QWEN_27B_AWQ, model_type=kind, chat_template=template)))
+    assert found.value("tool_call_parser") == tools
+    assert found.value("enable_auto_tool_choice") == (True if tools else None)
+    assert found.value("reasoning_parser") == reasoning
+
+
+def test_parsers_that_were_typed_win_and_none_is_none() -> None:
+    model = replace(QWEN_27B_AWQ, chat_template=TEMPLATE)
+    typed = {"tool_call_parser": "pythonic", "reasoning_parser": "none"}
+    found = plan(inventory(model), server=typed)
+    assert found.value("tool_call_parser") == "pythonic"
+    assert found.value("reasoning_parser") is None
+
+
+def test_a_model_the_engine_does_not_know_is_said() -> None:
+    engine = replace(CUDA, architectures=frozenset({"LlamaForCausalLM"}))
+    assert any("has no model Qwen3_5" in text for text in plan(inventory(engine=engine)).warnings)
+    assert plan(inventory(LLAMA_70B_AWQ, A100, engine)).warnings == ()
+
+
+def test_a_kernel_that_cannot_be_built_is_not_chosen() -> None:
+    asked = replace(CUDA, python_version="3.12.1")
+    assert plan(inventory(SMALL_HYBRID, H200, asked)).value("gdn_prefill_backend") == "triton"
+    able = replace(asked, nvcc="/usr/local/cuda/bin/nvcc")
+    assert plan(inventory(SMALL_HYBRID, H200, able)).value("gdn_prefill_backend") is None
+    assert plan(inventory(engine=asked)).value("gdn_prefill_backend") is None
+
+
+def test_stages_and_replicas_get_their_cards() -> None:
+    words = {"extra_args": ["--pipeline-parallel-size", "2"]}
+    machine = inventory(gpus=turing(4))
+    found = plan(machine, engine=words)
+    assert found.value("tensor_parallel_size") == 2
+    assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1,2,3"
+    assert forecast(found, machine) is None
+
+
+FLAGS = (
+    "--gpu-memory-utilization", "--max-model-len", "--max-num-seqs", "-tp", "-sc", "-cc",
+    "--kv-cache-dtype", "--cpu-offload-gb", "--additional-config", "--kv-cache-memory-bytes",
+    "--dtype", "--max-num-batched-tokens", "-pp", "--port", "--enforce-eager", "--api-key",
+    "--mamba-cache-mode", "--no-enable-prefix-caching", "--model", "-O", "--foo.bar",
+)  # fmt: skip
+VALUES = st.one_of(
+    st.sampled_from(["0", "-1", "1e99", "auto", "64M", "0.5", "{}", "[]", "null", "true", "x", ""]),
+    st.text(max_size=6),
+    st.integers(-10, 10**12).map(str),
+)
+
+
+@settings(max_examples=300)
+@given(
+    words=st.lists(st.tuples(st.sampled_from(FLAGS), VALUES), max_size=6),
+    machine=st.sampled_from([inventory(), inventory(SMALL_HYBRID, H200), ON_CPU]),
+)
+def test_no_verbatim_flag_however_odd_is_a_traceback(
+    words: list[tuple[str, str]], machine: Inventory
+) -> None:
+    flat = [word for pair in words for word in pair]
+    try:
+        found = plan(machine, engine={"extra_args": flat})
+    except Unplannable as problem:
+        assert ";" in str(problem)  # noqa: PT017
+    else:
+        assert found.extra_args == tuple(flat)
+        assert isinstance(found.mtp, int)
+        forecast(found, machine)

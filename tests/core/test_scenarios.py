@@ -1,0 +1,108 @@
+"""Whole stories of the state machine, written down in `tests/scenarios/*.txt`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.core import machine
+from caovand.core.failure import Finding
+from caovand.core.ladder import Decision
+from caovand.core.machine import Action, End, Event, Inspect, Rules, Snapshot, Spawn, step
+from caovand.core.plan import Plan
+
+FOLDER = Path(__file__).parents[1] / "scenarios"
+STORIES = sorted(FOLDER.glob("*.txt"))
+
+
+def plan(letter: str) -> Plan:
+    return Plan(letter, {}, {})
+
+
+def told(action: Action) -> str:
+    if isinstance(action, Inspect):
+        return f"inspect {action.plan.model}" if action.plan else "inspect"
+    if isinstance(action, Spawn):
+        return f"spawn {action.plan.model}"
+    return f"end in {action.grace_s:g}" if isinstance(action, End) else "quit"
+
+
+def finding(words: list[str]) -> Finding:
+    failure: Any = words[0] if words else "engine-died"
+    return Finding(failure, " ".join(words[1:]) or failure)
+
+
+def read_event(at: float, words: list[str], s: Snapshot) -> Event:
+    """`planned A`, `exited @2 device-oom-load`, `refused hold port-busy` as an event."""
+    name, *rest = words
+    number = int(rest.pop(0)[1:]) if rest and rest[0].startswith("@") else None
+    child: dict[str, Any] = {"generation": s.generation if number is None else number}
+    look: dict[str, Any] = {"inspection": s.inspection if number is None else number}
+    makers: dict[str, Callable[[], Event]] = {
+        "start": lambda: machine.Start(at),
+        "restart": lambda: machine.Restart(at),
+        "reconfigured": lambda: machine.Reconfigured(at),
+        "stop": lambda: machine.Stop(at, quit=rest == ["quit"]),
+        "tick": lambda: machine.Tick(at),
+        "planned": lambda: machine.Planned(at, plan=plan(rest[0]), **look),
+        "refused": lambda: machine.Refused(
+            at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look
+        ),
+        "progressed": lambda: machine.Progressed(at, phase=rest[0], **child),
+        "heartbeat": lambda: machine.Progressed(at, phase=rest[0], heartbeat=True, **child),
+        "proven": lambda: machine.Proven(at, **child),
+        "failed": lambda: machine.Failed(at, finding=finding(rest), **child),
+        "exited": lambda: machine.Exited(at, finding=finding(rest), **child),
+        "gone": lambda: machine.Gone(at, **child),
+        "unkillable": lambda: machine.Unkillable(at, finding=finding(rest), **child),
+    }
+    return makers[name]()
+
+
+def rules_of(lines: list[str]) -> Rules:
+    thresholds: dict[str, Any] = {}
+    verdicts: dict[tuple[str, str], Decision] = {}
+    for line in lines:
+        kind, *rest = line.split()
+        if kind == "rules":
+            thresholds |= {k: float(v) for k, v in (pair.split("=") for pair in rest)}
+        elif kind == "judge":
+            failure, of, verdict, *lower = rest
+            made: Any = verdict
+            verdicts[failure, of] = Decision(made, plan(lower[0]) if lower else None)
+    return replace(
+        Rules(**thresholds),
+        judge=lambda p, f, _: verdicts.get((f.failure, p.model), Decision("again")),
+    )
+
+
+def play(text: str) -> str:
+    """The transcript with states, counts and actions as the machine gives them."""
+    head = [line for line in text.splitlines() if line.split(" ")[0] in ("rules", "judge")]
+    rules, s, lines = rules_of(head), Snapshot(), []
+    for line in text.splitlines():
+        if not line or line.startswith("#") or line in head:
+            lines.append(line)
+            continue
+        given = line.split("->")[0]
+        why = line.split("|")[2].strip() if line.count("|") == 2 else ""
+        at, *words = given.split()
+        s, actions = step(s, read_event(float(at), words, s), rules)
+        state = s.state.value + (f" {s.failures}" if s.failures else "")
+        doing = ", ".join(told(action) for action in actions) or "-"
+        lines.append(f"{given.rstrip():<36} -> {state:<12} | {doing:<10} | {why}".rstrip(" |"))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: str(path.stem))
+def test_the_machine_acts_as_the_transcript_says(story: Path) -> None:
+    text = story.read_text(encoding="utf-8")
+    assert play(text) == text
+
+
+def test_there_are_transcripts() -> None:
+    assert STORIES

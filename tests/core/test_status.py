@@ -1,0 +1,121 @@
+"""What people and programs are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from caovand.core.failure import Finding
+from caovand.core.machine import Snapshot, State
+from caovand.core.plan import Plan, Setting
+from caovand.core.status import Facts, describe, is_settled, one_line, public
+
+PLAN = Plan(
+    "/srv/models/Q",
+    {
+        name: Setting(value, "policy", "a test")
+        for name, value in {
+            "host": "0.0.0.0",
+            "port": 8001,
+            "served_model_name": "q",
+            "speculative_config": {"num_speculative_tokens": 3},
+        }.items()
+    },
+    {},
+    rungs=("mtp-3",),
+)
+FACTS = Facts(
+    version="1", pid=7, mode="auto", mode_origin="f", config_path="f", engine_pid=42,
+    figures={}, progress={}, revision=1,
+)  # fmt: skip
+SERVING = Snapshot(state=State.SERVING, since=100.0, plan=PLAN, spawns=3, deadline=700.0)
+
+
+def test_serving_says_what_and_where() -> None:
+    document = describe(SERVING, FACTS, 112.5)
+    assert (document["state"], document["since_s"], document["settled"]) == ("SERVING", 12.5, True)
+    assert document["served"]["name"] == "q"
+    assert document["served"]["port"] == 8001
+    assert (document["mtp"], document["rungs"], document["restarts"]) == (3, ["mtp-3"], 2)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("plan", [None, PLAN])
+def test_every_state_has_a_document_that_is_json_and_one_line(
+    state: State, plan: Plan | None
+) -> None:
+    if state is State.SERVING and plan is None:
+        return  # nothing serves without a plan
+    finding = Finding("hang", "no progress", captures={"seconds": "60"})
+    s = Snapshot(state=state, plan=plan, deadline=5.0, finding=finding, refusal=finding)
+    document = describe(s, FACTS, 1.0)
+    assert json.loads(json.dumps(document))["state"] == state.value
+    assert (document["served"] is not None) == (state is State.SERVING)
+    assert (document["retry_in_s"] is not None) == (state in (State.BACKOFF, State.HOLD))
+    assert one_line(s).startswith(state.value)
+    assert "\n" not in one_line(s)
+
+
+def test_the_wait_for_the_next_attempt_is_never_negative() -> None:
+    s = Snapshot(state=State.BACKOFF, deadline=5.0)
+    assert [describe(s, FACTS, now)["retry_in_s"] for now in (1.0, 9.0)] == [4.0, 0.0]
+
+
+def test_settled_means_that_nothing_is_under_way() -> None:
+    settled = {state for state in State if is_settled(Snapshot(state=state))}
+    assert settled == {State.SERVING, State.FAILED, State.HOLD, State.STOPPED}
+    assert not is_settled(replace(SERVING, replanning=True))
+
+
+def test_one_line_says_the_most_of_a_start() -> None:
+    s = Snapshot(state=State.STARTING, phase="load", progress=0.5, detail="shard 3 of 6")
+    assert one_line(s) == "STARTING, load 50%: shard 3 of 6"
+    assert one_line(Snapshot(state=State.FAILED, reason="no room")) == "FAILED: no room"
+
+
+def test_whoever_is_not_of_the_group_reads_no_line_of_the_log() -> None:
+    line = "ValueError: the prompt was: my secret"
+    finding = Finding("unknown", line, "serving", {"x": "secret"}, "exception", 17)
+    snapshot = Snapshot(State.FAILED, finding=finding, reason=f"{line} (exit status 1)")
+    document = describe(snapshot, FACTS, 1.0)
+    assert "secret" not in str(public(document))
+    assert "secret" not in one_line(snapshot)
+    assert public(document)["last_failure"]["failure"] == "unknown"
+
+
+def test_our_own_words_are_for_everybody() -> None:
+    finding = Finding("port-busy", "cannot use port 8000: nginx listens there", "plan")
+    snapshot = Snapshot(State.HOLD, finding=finding, reason=finding.text)
+    assert public(describe(snapshot, FACTS, 1.0))["reason"] == finding.text
+    assert "nginx" in one_line(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "url", "name"),
+    [
+        ("::", "q", "http://[::]:8001/v1", "q"),
+        ("127.0.0.1", ["q", "alias"], "http://127.0.0.1:8001/v1", "q"),
+    ],
+)
+def test_the_address_and_the_name_are_what_clients_can_use(
+    host: str, names: object, url: str, name: str
+) -> None:
+    typed = {"host": Setting(host, "user", ""), "served_model_name": Setting(names, "user", "")}
+    plan = replace(PLAN, settings={**PLAN.settings, **typed})
+    served = describe(replace(SERVING, plan=plan), FACTS, 1.0)["served"]
+    assert (served["url"], served["name"]) == (url, name)
+
+
+def test_degraded_says_why_since_when_and_how_back() -> None:
+    why = "context 2048 -> 1024, because of kv-cache-short"
+    lowered = replace(
+        PLAN, settings={**PLAN.settings, "max_model_len": Setting(1024, "ladder", why)}
+    )
+    facts = replace(FACTS, lowered_at=1_700_000_000.0)
+    told = describe(replace(SERVING, plan=lowered), facts, 112.5)["degraded"]
+    assert (told["why"], told["since"], told["rungs"]) == ([why], 1_700_000_000.0, ["mtp-3"])
+    assert "retry --full" in told["back"]
+    full = replace(PLAN, rungs=())
+    assert describe(replace(SERVING, plan=full), FACTS, 112.5)["degraded"] is None

@@ -1,0 +1,173 @@
+"""A caovand of our own for tests: its folders, its configuration, its caovanctl."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caovand.adapters import processes
+from caovand.cli.client import Client
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 180.0
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+    """Ask again and again until the answer is true; the limit is for broken code, not slow CPUs."""
+    deadline = time.monotonic() + patience_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"never seen: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Daemon:
+    """Runs `python -m caovand` in folders of its own; `options` are TOML sections of the config."""
+
+    def __init__(self, folder: Path, config: str, environ: dict[str, str] | None = None) -> None:
+        self.folder, self.config_path = folder, folder / "caovan.toml"
+        self.config_path.write_text(config)
+        self.environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("CAOVAN_")},
+            "RUNTIME_DIRECTORY": str(folder / "run"),
+            "STATE_DIRECTORY": str(folder / "state"),
+            "CACHE_DIRECTORY": str(folder / "cache"),
+            "LOGS_DIRECTORY": str(folder / "log"),
+            "PYTHONPATH": str(ROOT),
+            **(environ or {}),
+        }
+        # Another installation's commands may be put here.
+        self.caovand = [sys.executable, "-m", "caovand"]
+        self.caovanctl = [sys.executable, "-m", "caovand.cli.main"]
+        self.wrapper: tuple[str, ...] = ()
+        """Words of a command that runs the daemon, such as in namespaces of its own."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._spawned: list[str] = []
+
+    def start(self) -> None:
+        """Start it; its own log goes to `log.txt`."""
+        with open(self.folder / "log.txt", "ab") as log:
+            self.process = subprocess.Popen(
+                [*self.caovand, "--config", str(self.config_path)],
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        until(self.answers, f"a daemon that answers: {self.log()}")
+
+    def answers(self) -> bool:
+        """Whether it can be asked; fails where it ended."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"caovand ended: {self.log()}"
+        return self.ctl("version", "--json").stdout.find('"caovand": "') >= 0
+
+    def log(self) -> str:
+        """What it printed."""
+        with contextlib.suppress(OSError):
+            return (self.folder / "log.txt").read_text()[-6000:]
+        return ""
+
+    def ctl(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
+        """Run caovanctl against it."""
+        return subprocess.run(
+            [*self.caovanctl, *words],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        with Client(self.folder / "run") as client:
+            return dict(client.ask("status"))
+
+    def until_state(self, *states: str) -> dict[str, Any]:
+        """Wait for one of these states; the status then."""
+
+        def look() -> dict[str, Any] | None:
+            status = self.status()
+            return status if status["state"] in states else None
+
+        try:
+            found = until(look, f"state {' or '.join(states)}")
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}; status {self.status()}; {self.log()}") from None
+        assert found is not None
+        return found
+
+    def events(self) -> list[str]:
+        """The texts of all events so far."""
+        with Client(self.folder / "run") as client:
+            return [entry["text"] for entry in client.ask("events")["events"]]
+
+    def tree(self) -> list[processes.Process]:
+        """The living processes of every engine this daemon ever started, escapees too."""
+        sessions = {int(text.rpartition(" ")[2]) for text in self.spawned()}
+        return [
+            p
+            for p in processes.every()
+            if not p.zombie
+            and (p.session in sessions or p.name == f"escapee-{self.folder.name}"[:15])
+        ]
+
+    def spawned(self) -> list[str]:
+        """The events of engine starts, also of daemons before this one."""
+        self._spawned += [
+            text
+            for text in (self.events() if self.process and self.process.poll() is None else ())
+            if text.startswith("engine started, pid") and text not in self._spawned
+        ]
+        return self._spawned
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal the daemon itself and, for KILL, wait until it is gone."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        if number is signal.SIGKILL:
+            self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """TERM and wait; its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def daemon(
+    config: str, environ: dict[str, str] | None = None, wrapper: tuple[str, ...] = ()
+) -> Iterator[Daemon]:
+    """A started daemon in a short-named folder; stopped, and its folder removed, at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="caovan-"))
+    one = Daemon(folder, config, environ)
+    one.wrapper = wrapper
+    try:
+        one.start()
+        yield one
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,49 @@
+"""A real vLLM (the CPU build) for tests, bound to one core; the tests and the daemon to the other.
+
+A busy engine core starves its neighbours for 10 s and more on a machine of two cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import ROOT
+
+ENGINE = ROOT / ".engines/current/bin/python"
+MODELS = ROOT / ".caovan/models"
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The engine's Python, wrapped so that it keeps to the last core; we keep to the others."""
+    if not ENGINE.exists():
+        pytest.fail("no engine to test with: run `make engine` first", pytrace=False)
+    cores = sorted(os.sched_getaffinity(0))
+    wrapper = tmp_path_factory.mktemp("engine") / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec taskset -c {cores[-1]} {ENGINE} "$@"\n')
+    wrapper.chmod(0o755)
+    os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
+    yield wrapper
+    os.sched_setaffinity(0, set(cores))
+
+
+def configuration(engine: Path, model: str, port: int, more: str = "") -> str:
+    """A configuration that serves a tiny model with a real vLLM."""
+    return f"""
+[model]
+path = "{MODELS / model}"
+served_name = "tiny"
+max_model_len = 2048
+[server]
+port = {port}
+[engine]
+python = "{engine}"
+extra_args = ["--kv-cache-memory-bytes", "64M"]
+[watch]
+shutdown_timeout_s = 3
+{more}
+"""

@@ -1,0 +1,140 @@
+"""caovand over a real vLLM: four boots, and what must be true after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters import processes
+from tests.daemon import Daemon, daemon, free_port, until
+from tests.e2e.conftest import configuration
+
+pytestmark = pytest.mark.engine
+REQUEST_S = 120
+
+
+@dataclass(frozen=True)
+class Server:
+    """A daemon that serves the tiny hybrid model."""
+
+    daemon: Daemon
+    port: int
+
+    def get(self, path: str) -> str:
+        """What the engine answers."""
+        address = f"http://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(address, timeout=REQUEST_S) as answer:
+            return str(answer.read().decode())
+
+    def chat(self, words: int) -> dict[str, object]:
+        """A chat completion as a client would ask for it."""
+        body = {
+            "model": "tiny", "max_tokens": words, "ignore_eos": True, "temperature": 0,
+            "messages": [{"role": "user", "content": "hello"}],
+        }  # fmt: skip
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
+            return dict(json.loads(answer.read()))
+
+    def counter(self, name: str) -> float:
+        """The sum of a counter in vLLM's own metrics."""
+        rows = re.findall(rf"^{re.escape(name)}{{.*}} (\S+)$", self.get("/metrics"), re.M)
+        return sum(map(float, rows))
+
+    def alive(self, pids: set[int]) -> set[int]:
+        """Which of these processes still live."""
+        return pids & {p.pid for p in processes.every() if not p.zombie}
+
+
+@pytest.fixture(scope="module")
+def server(engine: Path) -> Iterator[Server]:
+    """The first boot."""
+    port = free_port()
+    with daemon(configuration(engine, "hybrid_copy", port)) as one:
+        one.until_state("SERVING")
+        yield Server(one, port)
+        tree = {p.pid for p in one.tree()}
+        assert one.stop() == 0
+        assert not tree & {p.pid for p in processes.every() if not p.zombie}
+
+
+def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Server) -> None:
+    answer = server.chat(24)
+    assert answer["usage"]["completion_tokens"] == 24  # type: ignore[index]
+    drafts = server.counter("vllm:spec_decode_num_drafts_total")
+    assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 3 * drafts > 0
+    status = server.daemon.status()
+    assert (status["state"], status["mtp"], status["mode"]) == ("SERVING", 3, "auto")
+    assert status["reported"]["version"] == "0.32.0"
+    assert status["reported"]["kv_tokens"] > 2048
+    assert server.daemon.ctl("status").returncode == 0
+
+
+def test_an_unchanged_file_reloads_without_a_restart(server: Server) -> None:
+    pid = server.daemon.status()["engine_pid"]
+    done = server.daemon.ctl("reload")
+    assert (done.returncode, server.daemon.status()["engine_pid"]) == (0, pid), done.stderr
+
+
+def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: Server) -> None:
+    done = server.daemon.ctl("mode", "fast")
+    assert done.returncode == 0, done.stderr
+    server.chat(24)
+    drafts = server.counter("vllm:spec_decode_num_drafts_total")
+    assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 4 * drafts > 0
+
+
+def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server: Server) -> None:
+    before = server.daemon.status()
+    old = {p.pid for p in server.daemon.tree()}
+    core = next(p for p in server.daemon.tree() if "EngineCor" in p.name)
+    os.kill(core.pid, signal.SIGKILL)
+    until(lambda: server.daemon.status()["generation"] > before["generation"], "another start")
+    assert not server.alive(old)
+    server.daemon.until_state("SERVING")
+    assert server.chat(8)["choices"]
+
+
+def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers_and_serves(
+    server: Server,
+) -> None:
+    old = {p.pid for p in server.daemon.tree()}
+    server.daemon.kill()
+    server.daemon.start()
+    server.daemon.until_state("SERVING")
+    assert not server.alive(old)
+    assert server.daemon.status()["mtp"] == 4, "the chosen mode is remembered"
+    assert server.chat(8)["choices"]
+
+
+@pytest.mark.long
+def test_a_killed_api_server_leaves_no_orphan_and_serves_again(server: Server) -> None:
+    before = server.daemon.status()
+    old = {p.pid for p in server.daemon.tree()}
+    os.kill(before["engine_pid"], signal.SIGKILL)
+    until(lambda: server.daemon.status()["generation"] > before["generation"], "another start")
+    assert not server.alive(old)
+    server.daemon.until_state("SERVING")
+    assert server.chat(8)["choices"]
+
+
+@pytest.mark.long
+def test_a_stop_while_vllm_starts_ends_in_time_with_nothing_left(server: Server) -> None:
+    server.daemon.ctl("restart", "--no-wait")
+    until(lambda: server.daemon.status()["phase"] in ("engine", "load", "kv"), "a start under way")
+    old = {p.pid for p in server.daemon.tree()}
+    assert server.daemon.ctl("stop").stdout.strip() == "STOPPED"
+    assert not server.alive(old)
+    assert server.daemon.ctl("start").returncode == 0

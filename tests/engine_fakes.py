@@ -1,0 +1,277 @@
+"""Tiny wheels that look like an engine, and a pip that needs no process: for engine tests.
+
+Run as a program it installs such an engine and kills itself with SIGKILL at a chosen point:
+
+    engine_fakes.py LOCK INDEX ROOT POINT      POINT: "3 half", "finish", "link 2 before", ...
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from caovand.adapters.environment import commands, install, places
+from caovand.adapters.environment.commands import Finished
+from caovand.adapters.environment.lock import Lock, parse
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+TORCH = """\
+__version__ = "1.0+cpu"
+class version:
+    cuda = None
+class cuda:
+    @staticmethod
+    def device_count():
+        return 0
+"""
+PLATFORMS = """\
+class current_platform:
+    device_type = "cpu"
+    @staticmethod
+    def import_kernels():
+        import vllm._C
+"""
+ENGINE = {
+    ("torch", "1.0+cpu"): {"torch/__init__.py": TORCH},
+    ("vllm", "9.9.9"): {
+        "vllm/__init__.py": '__version__ = "9.9.9"\n',
+        "vllm/platforms.py": PLATFORMS,
+        "vllm/_C.py": "",
+    },
+    ("six", "1.0"): {"six.py": "ANSWER = 6\n"},
+}
+
+
+def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
+    """Build a wheel that a real pip installs."""
+    info = f"{name}-{version}.dist-info"
+    whole = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, text in whole.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+        rows.append(f"{path},sha256={digest.rstrip(b'=').decode()},{len(text.encode())}\n")
+    whole[f"{info}/RECORD"] = "".join(rows) + f"{info}/RECORD,,\n"
+    made = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in whole.items():
+            archive.writestr(zipfile.ZipInfo(path), text)  # no dates: the same bytes every time
+    return made
+
+
+def wheelhouse(folder: Path) -> Path:
+    """A folder with every wheel of the tiny engine."""
+    folder.mkdir(parents=True)
+    for (name, version), files in ENGINE.items():
+        wheel(folder, name, version, files)
+    return folder
+
+
+def lock_text(index: Path, **head: str) -> str:
+    """A lock of all that is in a folder; `head` changes or adds `# caovan:` lines."""
+    keys = {"version": "9.9.9", "build": "cpu", "python": PYTHON, "disk-mib": "1"}
+    keys |= {key.replace("_", "-"): value for key, value in head.items()}
+    lines = [f"# caovan: {key} = {value}" for key, value in keys.items()]
+    for file in sorted(index.glob("*.whl")):
+        name, version = file.name.split("-")[:2]
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        lines.append(f"{name}=={version} \\\n    --hash=sha256:{digest}")
+        lines.append(f"    # {file.stat().st_size} bytes")
+    return "\n".join(lines) + "\n"
+
+
+def tiny_lock(index: Path, **head: str) -> Lock:
+    return parse(lock_text(index, **head), "tiny")
+
+
+class FakePip:
+    """Does what the commands of an installation do, to the same files, and notes them."""
+
+    def __init__(self, index: Path) -> None:
+        self.index = index
+        self.steps: list[str] = []
+        self.answer: Finished | None = None  # given instead, to the step named in answer_to
+        self.answer_to = ""
+        self.at: tuple[int, str] | None = None
+
+    def __call__(
+        self, command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
+    ) -> Finished:
+        line = list(command)
+        step, act = self._understand(line)
+        self.steps.append(step)
+        here = (len(self.steps), "before")
+        if self.at == here:
+            die()
+        if self.answer is not None and step == self.answer_to:
+            return self.answer
+        tick()
+        done = act(line)
+        if self.at == (here[0], "after"):
+            die()
+        return done
+
+    def _understand(self, line: list[str]) -> tuple[str, Callable[[list[str]], Finished]]:
+        if "-c" in line:
+            return "ask", self._ask
+        if "venv" in line:
+            return "venv", self._venv
+        if "download" in line:
+            return "download", self._download
+        if "install" in line:
+            return ("unpack" if "-r" in line else "plugin"), self._install
+        assert line[-1].endswith("inside.py"), line
+        return "prove", self._prove
+
+    def _ask(self, line: list[str]) -> Finished:
+        return Finished(0, f"{line[0]}\n{PYTHON}\nx86_64\nTrue\n")
+
+    def _half(self) -> None:
+        if self.at == (len(self.steps), "half"):
+            die()
+
+    def _venv(self, line: list[str]) -> Finished:
+        path = Path(line[-1])
+        (path / "bin").mkdir(parents=True, exist_ok=True)
+        self._half()
+        (path / "bin" / "python").write_text("")
+        (path / "lib" / f"python{PYTHON}" / "site-packages").mkdir(parents=True)
+        return Finished(0, "")
+
+    def _download(self, line: list[str]) -> Finished:
+        target = Path(line[line.index("--dest") + 1])
+        target.mkdir(exist_ok=True)
+        for pin in parse_requirements(Path(line[line.index("-r") + 1])):
+            name, hashes = pin
+            match = self.index / f"{name.replace('==', '-')}-py3-none-any.whl"
+            if not match.exists():
+                return Finished(1, f"ERROR: No matching distribution found for {name}\n")
+            data = match.read_bytes()
+            got = hashlib.sha256(data).hexdigest()
+            if got not in hashes:
+                return Finished(1, PIP_MISMATCH.format(name=name, want=hashes[0], got=got))
+            self._half()
+            (target / match.name).write_bytes(data)
+        return Finished(0, "")
+
+    def _install(self, line: list[str]) -> Finished:
+        path = Path(line[0]).parents[1]
+        site = next((path / "lib").glob("python3*/site-packages"))
+        if "-r" in line:
+            text = Path(line[line.index("-r") + 1]).read_text().splitlines()
+            files = [
+                Path(one.split("file://")[1].split(" ")[0].replace("%2B", "+")) for one in text
+            ]
+        else:
+            files = [Path(line[-1])]
+        for file in files:
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(site)
+            self._half()
+        return Finished(0, "")
+
+    def _prove(self, line: list[str]) -> Finished:
+        site = next((Path(line[0]).parents[1] / "lib").glob("python3*/site-packages"))
+        whole = all((site / path).exists() for files in ENGINE.values() for path in files)
+        errors = [] if whole else ["import vllm: ModuleNotFoundError: No module named 'vllm'"]
+        return Finished(
+            0,
+            "a warning\n"
+            + json.dumps(
+                {
+                    "python": f"{PYTHON}.0",
+                    "headers": True,
+                    "plugins": [],
+                    "devices": [],
+                    "errors": errors,
+                    "warnings": [],
+                    "vllm": "9.9.9",
+                    "torch": "1.0+cpu",
+                    "cuda": None,
+                    "platform": "cpu",
+                    "caovan_plugin": None,
+                }
+            )
+            + "\n",
+        )
+
+
+# what a real pip prints (23.2)
+PIP_MISMATCH = """\
+ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated \
+the package versions, please update the hashes. Otherwise, examine the package contents \
+carefully; someone may have tampered with them.
+    {name} from file:///index/x.whl (from -r batch.txt (line 1)):
+        Expected sha256 {want}
+             Got        {got}
+"""
+
+
+def parse_requirements(path: Path) -> list[tuple[str, list[str]]]:
+    found = []
+    for line in path.read_text().replace("\\\n", " ").splitlines():
+        name, *hashes = line.split()
+        found.append((name, [one.removeprefix("--hash=sha256:") for one in hashes]))
+    return found
+
+
+def world(run: FakePip, said: list[str], free_bytes: int = 2**40) -> commands.World:
+    return commands.World(
+        run=run,
+        free_bytes=lambda _path: free_bytes,
+        now=lambda: datetime(2026, 6, 1, tzinfo=timezone.utc),
+        environ={"PATH": "/nowhere"},
+        say=said.append,
+        progress=lambda done, total, what: None,
+    )
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(argv: list[str]) -> None:
+    lock, index, root, point = argv
+    run = FakePip(Path(index))
+    what, *rest = point.split()
+    if what.isdigit():
+        run.at = (int(what), rest[0])
+    elif what in ("finish", "switch"):
+        setattr(places, what, lambda *_args: die())
+    elif what == "link":
+        real, count = places._link, iter(range(1, 9))
+
+        def link(one: Path, target: str) -> None:
+            mine = next(count) == int(rest[0])
+            if mine and rest[1] == "before":
+                die()
+            real(one, target)
+            if mine:
+                die()
+
+        places._link = link
+    plugin = Path(index).parent / "plugin.whl"
+    install.install(
+        install.Order(
+            lock=parse(Path(lock).read_text(), lock),
+            root=Path(root),
+            plugin=plugin,
+            python=sys.executable,
+        ),
+        world(run, []),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

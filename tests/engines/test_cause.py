@@ -1,0 +1,205 @@
+"""From a log to the first cause in the failing process."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from caovand.core.failure import Finding
+from caovand.engines.vllm.cause import RING, find_cause, find_in_kernel
+
+WORKER = "(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [multiproc_executor.py:962] "
+CORE = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
+SERVER = "(APIServer pid=3) ERROR 11-20 09:00:00 [async_llm.py:704] "
+READY = "(APIServer pid=3) INFO:     Application startup complete."
+LOADING = "(Worker_TP0 pid=7) INFO 11-20 08:59:00 [gpu_model_runner.py:1] Starting to load model m"
+CAPTURING = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
+
+
+def cause(text: str, phase: str = "serving") -> Finding:
+    finding = find_cause(textwrap.dedent(text).strip("\n").split("\n"), phase)
+    assert finding is not None
+    return finding
+
+
+def test_wrappers_are_looked_through_to_the_worker() -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}WorkerProc hit an exception.
+{WORKER}Traceback (most recent call last):
+{WORKER}  File "/opt/engine/vllm/v1/worker/gpu_model_runner.py", line 9, in execute_model
+{WORKER}torch.AcceleratorError: CUDA error: an illegal memory access was encountered
+{CORE}EngineCore encountered a fatal error.
+{CORE}RuntimeError: Worker failed with error 'CUDA error: an illegal memory access', please check
+{SERVER}AsyncLLM output_handler failed.
+{SERVER}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.
+""")
+    assert (finding.failure, finding.phase, finding.line) == ("illegal-access", "serving", 5)
+
+
+def test_the_phase_is_that_of_the_line_not_of_the_end() -> None:
+    oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0"
+    assert cause(f"{LOADING}\n{oom}").failure == "device-oom-load"
+    assert cause(f"{LOADING}\n{CAPTURING}\n{oom}").failure == "device-oom-capture"
+    assert cause(f"{LOADING}\n{CAPTURING}\n{READY}\n{oom}").failure == "device-oom-run"
+
+
+def test_what_is_compiled_while_serving_is_no_new_start() -> None:
+    late = (
+        "(EngineCore pid=5) INFO 11-20 09:00:00 [monitor.py:53] torch.compile took 3.40 s in total"
+    )
+    oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."
+    assert cause(f"{LOADING}\n{READY}\n{late}\n{oom}").failure == "device-oom-run"
+
+
+def test_without_marks_the_given_phase_counts() -> None:
+    oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."
+    assert cause(oom, "load").failure == "device-oom-load"
+
+
+def test_what_ran_out_of_memory_is_named_better_by_the_error_that_follows() -> None:
+    finding = cause(f"""
+{CAPTURING}
+{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB.
+{WORKER}The above exception was the direct cause of the following exception:
+{WORKER}RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.
+""")
+    assert (finding.failure, finding.captures["requests"]) == ("sampler-oom", "256")
+
+
+def test_of_two_ranks_the_first_to_fail_is_the_cause() -> None:
+    finding = cause(f"""
+{READY}
+[rank1]:[E1120 09:00:00.1 ProcessGroupNCCL.cpp:1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)
+{WORKER}torch.AcceleratorError: CUDA error: unspecified launch failure
+""")  # noqa: E501
+    assert finding.failure == "launch-failure"
+
+
+def test_a_timeout_between_ranks_is_the_cause_where_nothing_else_is() -> None:
+    finding = cause(f"""
+{READY}
+[rank1]:[E1120 09:00:00.1 ProcessGroupNCCL.cpp:1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)
+{CORE}EngineCore encountered a fatal error.
+""")  # noqa: E501
+    assert (finding.failure, finding.captures["operation"]) == ("collective-timeout", "ALLREDUCE")
+
+
+def test_a_hung_worker_is_proven_by_the_call_that_timed_out() -> None:
+    finding = cause(f"""
+{READY}
+{CORE}EngineCore encountered a fatal error.
+{CORE}Traceback (most recent call last):
+{CORE}TimeoutError
+{CORE}The above exception was the direct cause of the following exception:
+{CORE}TimeoutError: RPC call to execute_model timed out.
+""")
+    assert (finding.failure, finding.captures["call"]) == ("hang", "execute_model")
+
+
+def test_an_exception_no_row_knows_is_named() -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}WorkerProc hit an exception.
+{WORKER}TypeError: 'function' object is not subscriptable
+{CORE}Worker proc VllmWorker-0 died unexpectedly (exit code: 1), shutting down executor.
+""")
+    assert finding.failure == "engine-died"
+    assert finding.text == "TypeError: 'function' object is not subscriptable"
+
+
+def test_an_exception_while_starting_that_no_row_knows_is_unknown() -> None:
+    finding = cause(f"{LOADING}\n{CORE}EngineCore failed to start.\n{CORE}KeyError: 'layers.0.w'")
+    assert (finding.failure, finding.phase) == ("unknown", "load")
+
+
+@pytest.mark.parametrize(
+    ("path", "failure", "component"),
+    [
+        ("site-packages/caovan_vllm_sm75_turbo3/ops.py", "plugin-error", "plugin"),
+        ("site-packages/vllm/plugins/__init__.py", "plugin-error", "plugin"),
+        ("site-packages/torch/_inductor/compile_fx.py", "compile-failed", "compiler"),
+        ("site-packages/vllm/v1/spec_decode/eagle.py", "engine-died", "drafter"),
+        ("site-packages/vllm/v1/worker/mamba_utils.py", "engine-died", "prefix-cache"),
+    ],
+)
+def test_a_traceback_tells_whose_code_failed(path: str, failure: str, component: str) -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}WorkerProc hit an exception.
+{WORKER}Traceback (most recent call last):
+{WORKER}  File "/opt/{path}", line 9, in f
+{WORKER}    raise KeyError(3)
+{WORKER}KeyError: 3
+""")
+    assert (finding.failure, finding.captures["component"]) == (failure, component)
+
+
+def test_an_illegal_access_in_our_operators_says_so() -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}Traceback (most recent call last):
+{WORKER}  File "/opt/caovan_vllm_sm75_turbo3/ops.py", line 9, in gdn
+{WORKER}  File "/opt/torch/a.py", line 1, in a
+{WORKER}  File "/opt/torch/a.py", line 1, in b
+{WORKER}  File "/opt/torch/a.py", line 1, in c
+{WORKER}  File "/opt/torch/a.py", line 1, in d
+{WORKER}torch.AcceleratorError: CUDA error: an illegal memory access was encountered
+""")
+    assert (finding.failure, finding.captures["component"]) == ("illegal-access", "plugin")
+
+
+def test_what_a_client_does_wrong_is_no_failure_of_the_engine() -> None:
+    server = "(APIServer pid=3) ERROR 11-20 09:00:00 [serving_chat.py:1145] "
+    log = f"""
+{READY}
+{server}Error in preprocessing prompt inputs
+{server}Traceback (most recent call last):
+{server}ValueError: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate
+{server}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0
+ERROR:    Exception in ASGI application
+Traceback (most recent call last):
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0
+INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error
+"""
+    assert find_cause(log.split("\n"), "serving") is None
+
+
+def test_only_the_last_lines_are_looked_at_and_numbered_as_in_the_log() -> None:
+    old = [f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."]
+    quiet = ["(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: idle"] * RING
+    assert find_cause(old + quiet) is None
+    last = [f"{CORE}RuntimeError: CUDA error: an illegal memory access was encountered"]
+    finding = find_cause(old + quiet + last)
+    assert finding is not None
+    assert finding.line == RING + 2
+
+
+def test_an_empty_log_tells_nothing() -> None:
+    assert find_cause([]) is None
+    assert find_cause(["", "hello"]) is None
+
+
+# -- the kernel log -------------------------------------------------------------------------
+
+KILLED = "Out of memory: Killed process 7 (VLLM::Worker_TP) total-vm:1kB, anon-rss:1kB"
+LOST = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus"
+FAULT = "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=VLLM::Worker, Ch 00000008, MMU Fault"
+
+
+def test_the_kernel_log_tells_of_kills_in_our_tree_only() -> None:
+    assert find_in_kernel([KILLED], pids={8}) is None
+    finding = find_in_kernel([KILLED], pids={7})
+    assert finding is not None
+    assert (finding.failure, finding.captures["pid"]) == ("host-oom", "7")
+
+
+def test_a_lost_card_outweighs_the_faults_before_it() -> None:
+    finding = find_in_kernel([FAULT, LOST], pids=set())
+    assert finding is not None
+    assert (finding.failure, finding.line) == ("gpu-lost", 2)
+    assert find_in_kernel([FAULT], pids={8}) is None, "another program's fault"
+    finding = find_in_kernel([FAULT], pids={7})
+    assert finding is not None
+    assert finding.failure == "illegal-access"

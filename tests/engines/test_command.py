@@ -1,0 +1,83 @@
+"""Plans as command lines of `vllm serve`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caovand.engines.vllm.command import SERVE, build, cache_key, shown
+from tests.core.machines import CPU, CUDA, TINY_HYBRID, inventory, plan
+
+CACHE = Path("/var/cache/caovan")
+ON_CPU = inventory(TINY_HYBRID, (), CPU)
+
+
+def value_of(argv: tuple[str, ...], flag: str) -> str:
+    assert argv.count(flag) == 1
+    return argv[argv.index(flag) + 1]
+
+
+def test_the_engines_own_python_serves_the_model() -> None:
+    argv = build(plan(), CUDA).argv
+    assert argv[:5] == (CUDA.python, *SERVE, "/srv/models/Qwen3.6-27B-AWQ")
+    assert json.loads(value_of(argv, "--speculative-config"))["num_speculative_tokens"] == 3
+    assert json.loads(value_of(argv, "--additional-config"))["caovan"] is True
+    assert value_of(argv, "--gpu-memory-utilization").startswith("0.8")
+    assert "--enable-server-load-tracking" in argv
+    assert value_of(argv, "--shutdown-timeout") == "10"
+
+
+def test_a_switch_that_is_off_is_said() -> None:
+    argv = build(plan(ON_CPU), CPU).argv
+    assert "--no-enable-prefix-caching" in argv
+    assert not any(word.startswith("--additional") for word in argv)
+
+
+def test_verbatim_flags_come_once_and_last() -> None:
+    words = ["--max-model-len", "4096", "--additional-config", '{"x":1}', "--seed=3"]
+    argv = build(plan(engine={"extra_args": words}), CUDA).argv
+    assert argv[-3:] == ("--max-model-len", "4096", "--seed=3")
+    assert value_of(argv, "--max-model-len") == "4096"
+    merged = json.loads(value_of(argv, "--additional-config"))
+    assert merged == {"caovan": True, "caovan_mode": "auto", "x": 1}
+
+
+def test_no_flag_is_passed_that_the_engine_does_not_take() -> None:
+    flags = frozenset({"--host", "--port", "--dtype"})
+    bare = replace(CUDA, flags=flags)
+    argv = build(plan(), bare).argv
+    assert {word for word in argv if word.startswith("--")} <= flags
+
+
+@pytest.mark.parametrize("key", ["--api-key", "--hf-token"])
+def test_a_secret_is_not_shown(key: str) -> None:
+    command = build(plan(engine={"extra_args": [key, "hunter2"]}), CUDA)
+    assert "hunter2" in command.argv
+    assert "hunter2" not in shown(command)
+
+
+def test_caches_are_kept_apart_by_what_they_are_compiled_for() -> None:
+    kinds = [
+        cache_key(plan(), CUDA),
+        cache_key(plan(how={"mode": "fast"}), CUDA),
+        cache_key(plan(), replace(CUDA, vllm="0.21.1")),
+        cache_key(plan(ON_CPU), CPU),
+    ]
+    assert len(set(kinds)) == len(kinds)
+    assert kinds[0] == "0.21.0-sm75-Qwen3.6-27B-AWQ-mtp3"
+    assert build(plan(), CUDA, CACHE).env["VLLM_CACHE_ROOT"].startswith(f"{CACHE}/{kinds[0]}")
+
+
+def test_the_operators_environment_wins() -> None:
+    found = plan(engine={"env": {"VLLM_CACHE_ROOT": "/mine", "NCCL_DEBUG": "INFO"}})
+    env = build(found, CUDA, CACHE).env
+    assert env["VLLM_CACHE_ROOT"] == "/mine"
+    assert env["NCCL_DEBUG"] == "INFO"
+
+
+def test_turing_needs_a_stack_without_limit() -> None:
+    assert build(plan(), CUDA).unlimited_stack
+    assert not build(plan(ON_CPU), CPU).unlimited_stack

@@ -1,0 +1,190 @@
+"""`explain`: the right name for what went wrong, on real logs and on logs nobody has seen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from caovand.cli import explain as verb
+from caovand.core.failure import FAILURES, Failure, Finding
+from caovand.engines.vllm.advice import advise
+from caovand.engines.vllm.explain import explain
+
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
+
+# Each log: the failure, the phase it reached, and a piece of the causing line.
+EXPECTED = {
+    "vllm-0.19.0-a100-gemma4-26b-fp8": (None, "serving", ""),
+    "vllm-0.19.0-a100-gpt-oss-20b": (None, "serving", ""),
+    "vllm-0.21.0-h200-gmu_high": ("vram-busy", "engine", "cuda:0 (78.77/139.8 GiB)"),
+    "vllm-0.21.0-h200-kv_none": ("kv-cache-none", "kv", "No available memory"),
+    "vllm-0.21.0-h200-kv_short": ("kv-cache-short", "kv", "length is 175552"),
+    "vllm-0.21.0-h200-q27_mtp3": (None, "serving", ""),
+    "vllm-0.21.0-h200-tiny_mtp3": (None, "serving", ""),
+    "vllm-0.21.0-sm75x2-hang-host-ram": ("start-stall", "compile", "No available shared memory"),
+    "vllm-0.21.0-sm75x2-serving-mtp4": (None, "serving", ""),
+    "vllm-0.32.0-cpu-dense_compiled": (None, "serving", ""),
+    "vllm-0.32.0-cpu-hybrid_mtp": (None, "serving", ""),
+    "vllm-0.32.0-cpu-fail_a_kv_small": ("kv-cache-short", "kv", "length is 32640"),
+    "vllm-0.32.0-cpu-fail_arch": ("bad-arguments", "resolve", "Qwen99ForCausalLM"),
+    "vllm-0.32.0-cpu-fail_awq": ("bad-arguments", "resolve", "config file for awq"),
+    "vllm-0.32.0-cpu-fail_b_engine_idle": ("engine-died", "serving", "exited unexpectedly"),
+    "vllm-0.32.0-cpu-fail_badconfig": ("model-missing", "resolve", "not a valid JSON"),
+    "vllm-0.32.0-cpu-fail_badjson": ("bad-arguments", "resolve", "--speculative-config"),
+    "vllm-0.32.0-cpu-fail_f_port": ("port-busy", "resolve", "Address already in use"),
+    "vllm-0.32.0-cpu-fail_g_badpath": ("model-missing", "resolve", "LocalEntryNotFoundError"),
+    "vllm-0.32.0-cpu-fail_gated": ("network", "resolve", "check your connection"),
+    "vllm-0.32.0-cpu-fail_h_badflag": ("bad-arguments", "resolve", "--no-such-flag"),
+    "vllm-0.32.0-cpu-fail_kvram": ("host-oom", "load", "requested memory for kv"),
+    "vllm-0.32.0-cpu-fail_kvzero": ("kv-cache-none", "kv", "No available memory"),
+    "vllm-0.32.0-cpu-fail_mrope": ("engine-died", "serving", "Segfault"),
+    "vllm-0.32.0-cpu-fail_mtp_prefix": ("engine-died", "serving", "not subscriptable"),
+    "vllm-0.32.0-cpu-fail_noweights": ("model-missing", "load", "Cannot find any model weights"),
+    "vllm-0.32.0-cpu-fail_plugin_load": ("plugin-error", "resolve", "cannot load libcaovan"),
+    "vllm-0.32.0-cpu-fail_plugin_serve": ("plugin-error", "serving", "cannot run gdn_prefill"),
+    "vllm-0.32.0-cpu-fail_toolong": ("bad-arguments", "resolve", "User-specified max_model_len"),
+    "vllm-0.32.0-cpu-fail_trunc2": ("model-missing", "load", "SafetensorError"),
+    "vllm-0.32.0-cpu-fail_wkill": ("engine-died", "serving", "Worker proc VllmWorker-0 died"),
+}
+
+
+def text_of(name: str) -> str:
+    return (LOGS / f"{name}.log").read_bytes().decode()
+
+
+def test_every_log_here_has_its_expectation() -> None:
+    assert {path.stem for path in LOGS.glob("*.log")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_log_is_named_rightly_and_its_line_found(name: str) -> None:
+    failure, reached, piece = EXPECTED[name]
+    told = explain(text_of(name))
+    assert (told.finding.failure if told.finding else None, told.reached) == (failure, reached)
+    if told.finding:
+        assert piece in told.finding.text
+        assert told.finding.text[:60] in text_of(name).split("\n")[told.finding.line - 1]
+        assert told.advice
+
+
+@pytest.mark.parametrize("wrapping", ["vllm-1  | ", "2026-11-20T09:00:00.123456Z ",
+                                      "Nov 20 09:00:00 host caovan[812]: ",
+                                      "2026-11-20T09:00:00.1+00:00 stdout F "])  # fmt: skip
+def test_lines_of_containers_and_of_the_journal_are_understood(wrapping: str) -> None:
+    plain = text_of("vllm-0.32.0-cpu-fail_a_kv_small")
+    told = explain("\n".join(wrapping + line for line in plain.split("\n")))
+    assert told.finding is not None
+    assert told.finding.captures["fits"] == "32640"
+    assert told.engine_version == "0.32.0"
+
+
+def test_colours_do_not_hide_a_failure() -> None:
+    told = explain("\x1b[31mvllm: error: unrecognized arguments: --x\x1b[0m\n")
+    assert told.finding is not None
+    assert told.finding.failure == "bad-arguments"
+
+
+def test_of_several_starts_in_a_log_the_last_one_counts() -> None:
+    failed, served = text_of("vllm-0.21.0-h200-kv_none"), text_of("vllm-0.21.0-h200-q27_mtp3")
+    assert explain(failed + served).finding is None
+    told = explain(served + failed)
+    assert told.finding is not None
+    assert told.finding.failure == "kv-cache-none"
+    assert told.finding.line == served.count("\n") + 75
+
+
+def test_an_older_log_without_process_names_is_understood() -> None:
+    told = explain(
+        "INFO 05-27 11:47:41 [loader.py:458] Loading weights took 28.05 seconds\n"
+        "INFO 05-27 11:47:41 [gpu_model_runner.py:1347] Model loading took 13.1343 GiB and 28.4 s\n"
+        "INFO 05-27 11:47:55 [backends.py:430] Dynamo bytecode transform time: 13.06 s\n"
+        "/usr/bin/ld: cannot find -lcuda: No such file or directory\n"
+        "ERROR 05-27 11:47:57 [core.py:396] EngineCore failed to start.\n"
+        "ERROR 05-27 11:47:57 [core.py:396] Traceback (most recent call last):\n"
+        "ERROR 05-27 11:47:57 [core.py:396] torch._inductor.exc.InductorError: CalledProcessError: "
+        "Command '['/usr/bin/gcc', '/tmp/m.c', '-O3']' returned non-zero exit status 1.\n"
+    )
+    assert told.finding is not None
+    assert (told.finding.failure, told.finding.phase) == ("jit-toolchain", "compile")
+
+
+def test_drafts_of_which_nothing_is_accepted_are_a_collapse_if_it_lasts() -> None:
+    line = (
+        "(APIServer pid=3) INFO 11-20 09:01:08 [metrics.py:101] SpecDecoding metrics: Mean "
+        "acceptance length: 1.00, Accepted throughput: 0.00 tokens/s, Drafted throughput: 87.80 "
+        "tokens/s, Accepted: 0 tokens, Drafted: 927 tokens, Per-position acceptance rate: 0.000\n"
+    )
+    assert explain(line * 2).finding is None
+    told = explain(line * 3)
+    assert told.finding is not None
+    assert told.finding.failure == "draft-collapse"
+
+
+def test_harmless_lines_are_named_as_such() -> None:
+    told = explain(text_of("vllm-0.21.0-sm75x2-hang-host-ram"))
+    assert told.harmless == {"benign.flash-attention": 2, "benign.shared-memory": 4}
+
+
+def test_phases_have_times_and_figures_units() -> None:
+    told = explain(text_of("vllm-0.21.0-h200-q27_mtp3"))
+    seconds = {phase.phase: phase.seconds for phase in told.phases}
+    assert seconds["compile"] == 101
+    assert told.figures["kv_gib"] == 57.59
+    assert told.configured["gpu_memory_utilization"] == 0.8
+
+
+def test_secrets_in_arguments_are_hidden() -> None:
+    told = explain(
+        "(APIServer pid=1) INFO 11-20 09:00:00 [utils.py:1] non-default args: "
+        "{'api_key': ['hunter2'], 'hf_token': 'x', 'max_num_batched_tokens': 8192}\n"
+    )
+    assert told.configured == {
+        "api_key": "(hidden)", "hf_token": "(hidden)", "max_num_batched_tokens": 8192,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure) -> None:
+    assert advise(Finding(failure, ""), {})
+
+
+# -- the verb -------------------------------------------------------------------------------
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    verb.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["explain", *words])
+    return int(args.run(args))
+
+
+def test_json_has_the_fields_programs_are_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(LOGS / "vllm-0.21.0-h200-kv_short.log"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["engine_version"] == "0.21.0"
+    assert (told["failure"], told["reached"], told["line"]) == ("kv-cache-short", "kv", 74)
+    assert told["captures"]["fits"] == "175552"
+    assert told["phases"][0] == {"phase": "resolve", "seconds": 14.0}
+    assert told["advice"][0].startswith("Set max_model_len = 175552")
+    assert told["figures"]["weights_gib"] == 51.02
+
+
+def test_json_of_a_log_that_served_has_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    run(str(LOGS / "vllm-0.32.0-cpu-hybrid_mtp.log"), "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["failure"], told["line"], told["advice"]) == (None, None, [])
+
+
+def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    run(str(LOGS / "vllm-0.21.0-h200-gmu_high.log"))
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0] == "vLLM 0.21.0, model /models/tiny35"
+    assert lines[1] == "vram-busy in phase engine"
+    assert lines[2].startswith("  line 57: ValueError: Free memory on device cuda:0")
+    assert lines[4:6] == [
+        "What to do",
+        "  1. Something else holds memory: 78.77 of 139.8 GiB are free and 125.82 GiB are wanted.",
+    ]

@@ -1,0 +1,40 @@
+"""vLLM's metrics as counters of progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from caovand.engines.vllm.metrics import parse_metrics
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+
+
+def test_a_real_answer_gives_every_counter() -> None:
+    progress = parse_metrics((SAMPLES / "metrics-0.32.txt").read_text(), load=2, at=7.0)
+    assert (progress.prompt_tokens, progress.generation_tokens) == (45, 120)
+    assert (progress.requests_finished, progress.iterations) == (3, 33)
+    assert (progress.drafted_tokens, progress.accepted_tokens) == (90, 90)
+    assert (progress.running, progress.waiting, progress.pending) == (0, 0, 2)
+    assert progress.at == 7.0
+
+
+def test_series_of_one_name_are_added_up_and_shares_are_averaged() -> None:
+    text = (
+        'vllm:generation_tokens_total{engine="0",model_name="a}b {c"} 10.0\n'
+        'vllm:generation_tokens_total{engine="1",model_name="m"} 5\n'
+        'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+        'vllm:kv_cache_usage_perc{engine="1"} 0.25\n'
+        'vllm:num_requests_waiting_by_reason{reason="capacity"} 9\n'
+    )
+    progress = parse_metrics(text, None, 0.0)
+    assert (progress.generation_tokens, progress.kv_cache_usage) == (15, 0.375)
+    assert progress.waiting == 0
+    assert progress.pending is None
+
+
+def test_what_does_not_parse_is_passed_over() -> None:
+    text = (
+        "vllm:num_requests_running\nvllm:num_requests_running{} many\n<html>\n"
+        "vllm:num_requests_running{} NaN\nvllm:num_requests_running{} 1e0\nvllm:"
+    )
+    assert parse_metrics(text, None, 0.0).running == 1

@@ -1,0 +1,130 @@
+"""What vLLM's log says of a start: phases, progress, figures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from caovand.core.observation import Mark
+from caovand.engines.vllm.phases import PHASES, ROWS, figures, phase_of
+
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
+
+
+def lines_of(name: str) -> list[str]:
+    text = (LOGS / name).read_text(encoding="utf-8")
+    return text.replace("\r", "\n").split("\n")
+
+
+def phases_in(name: str) -> list[str]:
+    """Phases in the order of their first mark."""
+    marks = [phase_of(line) for line in lines_of(name)]
+    return list(dict.fromkeys(mark.phase for mark in marks if mark and mark.phase))
+
+
+def figures_in(name: str) -> dict[str, object]:
+    """Figures of a whole log, the first of a name kept."""
+    seen: dict[str, object] = {}
+    for line in lines_of(name):
+        for key, value in figures(line).items():
+            seen.setdefault(key, value)
+    return seen
+
+
+def test_every_phase_a_row_names_is_in_the_order() -> None:
+    assert {row.phase for row in ROWS} - {None} == set(PHASES)
+
+
+def test_a_whole_start_on_a_gpu_goes_through_every_phase() -> None:
+    assert phases_in("vllm-0.21.0-h200-q27_mtp3.log") == [
+        "resolve", "engine", "load", "drafter", "profile", "compile", "kv", "capture", "warmup",
+        "http",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("log", "last"),
+    [
+        ("vllm-0.19.0-a100-gpt-oss-20b.log", "http"),
+        ("vllm-0.21.0-h200-gmu_high.log", "engine"),
+        ("vllm-0.21.0-h200-kv_none.log", "kv"),
+        ("vllm-0.21.0-h200-kv_short.log", "kv"),
+        ("vllm-0.32.0-cpu-dense_compiled.log", "http"),
+        ("vllm-0.32.0-cpu-fail_a_kv_small.log", "kv"),
+        ("vllm-0.32.0-cpu-fail_f_port.log", "resolve"),
+        ("vllm-0.32.0-cpu-hybrid_mtp.log", "http"),
+    ],
+)
+def test_each_log_ends_in_the_phase_it_reached(log: str, last: str) -> None:
+    assert phases_in(log)[-1] == last
+
+
+def test_figures_of_a_gpu_start_are_those_in_the_log() -> None:
+    found = figures_in("vllm-0.21.0-h200-q27_mtp3.log")
+    assert found["version"] == "0.21.0"
+    assert found["max_model_len"] == 16384
+    assert found["weights_gib"] == 51.02
+    assert found["kv_gib"] == 57.59
+    assert found["kv_tokens"] == 635699
+    assert found["concurrency"] == 38.8
+    assert found["graph_gib"] == 0.06
+    assert found["compile_s"] == 43.4
+
+
+def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_line() -> None:
+    found = figures_in("vllm-0.32.0-cpu-dense_compiled.log")
+    assert (found["version"], found["kv_tokens"], found["concurrency"]) == ("0.32.0", 2097152, 1024)
+
+
+def test_a_bar_that_repeats_itself_on_one_line_counts_where_it_ended() -> None:
+    line = (
+        "(EngineCore pid=3547) Capturing CUDA graphs (decode, FULL):   0%|          | 0/8 "
+        "[00:00<?, ?it/s]Capturing CUDA graphs (decode, FULL):  75%|#######   | 6/8 [00:02<00:00]"
+    )
+    assert phase_of(line) == Mark("capture", "graph 6 of 8", 0.75)
+
+
+def test_loaded_shards_are_progress_inside_the_phase() -> None:
+    line = "Loading safetensors checkpoint shards:  36% Completed | 5/14 [01:18<02:23, 15.97s/it]"
+    assert phase_of(line) == Mark("load", "shard 5 of 14", 5 / 14)
+
+
+def test_a_download_is_progress_of_whichever_phase_runs() -> None:
+    line = "model-00003-of-00014.safetensors:  12%|#2        | 500M/4.00G [00:10<01:20, 44.0MB/s]"
+    assert phase_of(line) == Mark(None, "model-00003-of-00014.safetensors 12 %", 0.12)
+
+
+def test_waiting_for_shared_memory_is_a_heartbeat_and_no_progress() -> None:
+    marks = [phase_of(line) for line in lines_of("vllm-0.21.0-sm75x2-hang-host-ram.log")]
+    assert [mark for mark in marks if mark][-4:] == [
+        Mark(None, "a process waits for another", heartbeat=True)
+    ] * 4
+
+
+def test_kernels_compiled_while_serving_are_told_apart() -> None:
+    marks = [phase_of(line) for line in lines_of("vllm-0.21.0-h200-q27_mtp3.log")]
+    assert sum(mark.jit for mark in marks if mark) == 8
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        '(APIServer pid=1) INFO:     127.0.0.1:4 - "GET /health HTTP/1.1" 200 OK',
+        "(APIServer pid=1) INFO 11-20 09:01:08 [logger.py:9] Received request cmpl-1: prompt: "
+        "'Loading drafter model... Application startup complete.'",
+        "(EngineCore pid=1) INFO 11-20 09:01:08 [x.py:9] Usingfoo",
+    ],
+)
+def test_other_lines_say_nothing_of_the_start(line: str) -> None:
+    assert phase_of(line) is None
+
+
+def test_reading_lines_costs_little() -> None:
+    lines = lines_of("vllm-0.21.0-h200-q27_mtp3.log") * 20
+    began = time.process_time()
+    for line in lines:
+        phase_of(line)
+    assert (time.process_time() - began) / len(lines) < 40e-6  # 3 us on an idle core

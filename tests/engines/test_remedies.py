@@ -1,0 +1,67 @@
+"""From real logs to remedies: what the daemon would do after each of these failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from caovand.core.inventory import EngineInfo
+from caovand.core.ladder import Decision, LadderRules, decide, fall_back
+from caovand.core.plan import Plan, Setting
+from caovand.engines.vllm.cause import find_cause
+from caovand.engines.vllm.command import cache_key
+from caovand.engines.vllm.explain import explain
+
+LOGS = Path(__file__).parents[1] / "samples" / "logs"
+RULES = LadderRules()
+
+
+def answers(log: str) -> list[Decision]:
+    """The decisions on the first, second and third of these failures in a row."""
+    text = (LOGS / f"{log}.log").read_text(encoding="utf-8")
+    configured = explain(text).configured
+    device = "cpu" if "-cpu-" in log else "sm90"
+    settings = {name: Setting(value, "policy", "") for name, value in configured.items()}
+    plan = Plan(model="m", settings=settings, env={}, device=device)
+    finding = find_cause(text.split("\n"), "resolve")
+    assert finding is not None
+    return [decide(plan, finding, repeats, RULES) for repeats in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("log", "verdicts", "change"),
+    [
+        ("vllm-0.21.0-h200-kv_short", "lower lower lower", "context 262144 -> 175552"),
+        ("vllm-0.21.0-h200-kv_none", "lower lower lower", "GPU memory share 0.37 -> 0.4"),
+        ("vllm-0.21.0-h200-gmu_high", "hold hold hold", ""),
+        ("vllm-0.32.0-cpu-fail_a_kv_small", "lower lower lower", "context 131072 -> 32640"),
+        ("vllm-0.32.0-cpu-fail_b_engine_idle", "again again again", ""),
+        ("vllm-0.32.0-cpu-fail_badconfig", "fail fail fail", ""),
+        ("vllm-0.32.0-cpu-fail_badjson", "fail fail fail", ""),
+        ("vllm-0.32.0-cpu-fail_f_port", "hold hold hold", ""),
+        ("vllm-0.32.0-cpu-fail_g_badpath", "fail fail fail", ""),
+        ("vllm-0.32.0-cpu-fail_gated", "again again again", ""),
+        ("vllm-0.32.0-cpu-fail_mrope", "again lower lower", "MTP 3 -> off"),
+        ("vllm-0.32.0-cpu-fail_mtp_prefix", "again lower lower", "prefix caching off"),
+        ("vllm-0.32.0-cpu-fail_plugin_load", "lower lower lower", "the kernels' plugin off"),
+        ("vllm-0.32.0-cpu-fail_plugin_serve", "lower lower lower", "the kernels' plugin off"),
+    ],
+)
+def test_the_remedy_for_a_real_failure(log: str, verdicts: str, change: str) -> None:
+    decisions = answers(log)
+    assert " ".join(decision.verdict for decision in decisions) == verdicts
+    assert (decisions[-1].text if decisions[-1].plan else "") == change
+
+
+def test_a_stale_compile_cache_is_left_for_a_new_one() -> None:
+    stale = find_cause(
+        ["AssertionError: expected size 7==9, stride 5120==5120 at dim=0"], "compile"
+    )
+    assert stale is not None
+    plan = Plan(model="/srv/m", settings={}, env={}, device="sm75")
+    lower = fall_back(plan, stale, RULES)
+    assert lower is not None
+    engine = EngineInfo(python="python3", vllm="0.21.0", torch="2.11.0", build="cuda")
+    assert cache_key(plan, engine) == "0.21.0-sm75-m-mtp0"
+    assert cache_key(lower, engine) == "0.21.0-sm75-m-mtp0-2"

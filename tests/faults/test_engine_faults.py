@@ -1,0 +1,318 @@
+"""Faults of a real vLLM (the CPU build) on a tiny hybrid model with an MTP head."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters import processes
+from tests.daemon import free_port, until
+from tests.e2e.conftest import MODELS, configuration
+from tests.faults.seen import NOTHING, Row, Seen, fault, request
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+Begin = Callable[[str, str], Row]
+PLUGIN = "caovan_vllm_sm75_turbo3"
+VLLM = "vLLM CPU"
+
+
+def config_of(
+    engine: Path, port: int, *, model: str = "hybrid", args: tuple[str, ...] = (), more: str = ""
+) -> str:
+    """A configuration with more verbatim flags and more keys of [watch]."""
+    text = configuration(engine, model, port, more)
+    words = "".join(f', "{word}"' for word in args)
+    return text.replace('"64M"]', f'"64M"{words}]')
+
+
+def pid_of(seen: Seen, name: str) -> int:
+    """The engine's process whose name or command line has this in it."""
+    for process in seen.daemon.tree():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode("utf-8", "replace")
+            if name in process.name or name in words:
+                return process.pid
+    raise AssertionError(f"no {name} among {seen.daemon.tree()}")
+
+
+@pytest.fixture(scope="module")
+def shared(engine: Path) -> Iterator[tuple[Seen, int]]:
+    """One daemon for faults of a serving engine: each row leaves it serving."""
+    port = free_port()
+    more = "hang_s = 5\nconfirm_s = 5"
+    with fault(Row("", VLLM), config_of(engine, port, more=more)) as seen:
+        seen.daemon.until_state("SERVING")
+        seen.daemon.spawned()
+        yield seen, port
+        assert seen.left() == NOTHING
+
+
+def serves_again(seen: Seen, expected: str) -> None:
+    """The row of a fault that a new start mends, with nothing of the old engine left."""
+    old = {process.pid for process in seen.daemon.tree()}
+    assert seen.failure() == expected
+    seen.serving()
+    seen.daemon.spawned()
+    alive = {process.pid for process in processes.every() if not process.zombie}
+    left = [f"pid {pid}" for pid in old & alive] + sorted(seen.unused())
+    seen.row.left = ", ".join(left) or NOTHING
+    assert seen.row.left == NOTHING
+
+
+@pytest.mark.parametrize("name", ["API server", "VLLM::EngineCor", "VLLM::Worker"])
+def test_a_killed_process_is_noticed_and_all_the_others_ended(
+    shared: tuple[Seen, int], row: Begin, name: str
+) -> None:
+    seen, _ = shared
+    seen.row = row(f"kill -9 {name}", VLLM)
+    status = seen.daemon.until_state("SERVING")
+    pid = status["engine_pid"] if name == "API server" else pid_of(seen, name)
+    seen.now()
+    os.kill(pid, signal.SIGKILL)
+    serves_again(seen, "engine-died")
+
+
+def test_a_killed_resource_tracker_does_not_hurt(shared: tuple[Seen, int], row: Begin) -> None:
+    seen, port = shared
+    seen.row = row("kill -9 resource tracker", VLLM)
+    pid = seen.daemon.until_state("SERVING")["engine_pid"]
+    os.kill(pid_of(seen, "resource_tracker"), signal.SIGKILL)
+    request(port, "tiny").join()
+    status = seen.daemon.status()
+    assert (status["state"], status["engine_pid"]) == ("SERVING", pid)
+    seen.row.action, seen.row.left = "none needed: it goes on serving", NOTHING
+
+
+def test_a_stopped_engine_core_with_a_request_waiting_is_a_hang(
+    shared: tuple[Seen, int], row: Begin
+) -> None:
+    seen, port = shared
+    seen.row = row("kill -STOP engine core, a request waits", VLLM)
+    seen.daemon.until_state("SERVING")
+    seen.now()
+    os.kill(pid_of(seen, "VLLM::EngineCor"), signal.SIGSTOP)
+    request(port, "tiny")
+    serves_again(seen, "hang")
+    report = seen.daemon.ctl("incidents", "--json").stdout
+    assert '"hang"' in report
+
+
+def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers(
+    shared: tuple[Seen, int], row: Begin
+) -> None:
+    seen, _ = shared
+    seen.row = begun = row("kill -9 caovand, a next one starts", VLLM)
+    one = seen.daemon
+    one.until_state("SERVING")
+    old = {process.pid for process in one.tree()}
+    began = time.time()
+    one.kill()
+    seen.since = 0
+    one.start()
+    one.until_state("SERVING")
+    begun.serving_s = time.time() - began
+    begun.action = "the next daemon ends what is left"
+    one.spawned()
+    assert not old & {process.pid for process in processes.every() if not process.zombie}
+    begun.left = ", ".join(sorted(seen.unused())) or NOTHING
+    assert begun.left == NOTHING
+
+
+def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> None:
+    begun = row("KV cache too small for the context", VLLM)
+    port = free_port()
+    config = config_of(engine, port).replace('"64M"', '"24M"').replace("2048", "65536")
+    with fault(begun, config) as seen:
+        seen.at_spawn()
+        assert seen.failure() == "kv-cache-short"
+        status = seen.serving()
+        assert status["rungs"][0].startswith("context ")
+        assert seen.left() == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("context longer than the model's", ("--max-model-len", "99999999")),
+        ("unknown flag", ("--no-such-flag",)),
+    ],
+)
+def test_arguments_vllm_refuses_are_not_tried_again(
+    engine: Path, row: Begin, name: str, args: tuple[str, ...]
+) -> None:
+    begun = row(name, VLLM)
+    with fault(begun, config_of(engine, free_port(), args=args)) as seen:
+        assert seen.failure() == "bad-arguments"
+        seen.failed()
+        assert seen.left() == NOTHING
+
+
+def test_a_broken_model_folder_is_the_operators_to_mend(
+    engine: Path, row: Begin, tmp_path: Path
+) -> None:
+    begun = row("model file cut short", VLLM)
+    broken = tmp_path / "hybrid"
+    shutil.copytree(MODELS / "hybrid", broken)
+    weights = max(broken.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    os.truncate(weights, weights.stat().st_size // 2)
+    with fault(begun, config_of(engine, free_port(), model=str(broken))) as seen:
+        assert seen.failure() == "model-missing"
+        seen.failed()
+        assert seen.left() == NOTHING
+
+
+def test_a_taken_port_is_waited_for(engine: Path, row: Begin) -> None:
+    begun = row("port taken by another program", VLLM)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        with fault(begun, config_of(engine, stranger.getsockname()[1])) as seen:
+            assert seen.failure() == "port-busy"
+            begun.action = "HOLD until it is free"
+            stranger.close()
+            seen.serving()
+            assert seen.left() == NOTHING
+
+
+def plugin(folder: Path, register: str) -> str:
+    """A plugin of our name whose entry point runs `register`; the [engine] key that loads it."""
+    package, told = folder / PLUGIN, folder / f"{PLUGIN}-99.dist-info"
+    package.mkdir()
+    told.mkdir()
+    (package / "__init__.py").write_text(register)
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 99\n")
+    (told / "entry_points.txt").write_text(
+        f"[vllm.general_plugins]\n{PLUGIN} = {PLUGIN}:register\n"
+    )
+    return f'env = {{ PYTHONPATH = "{folder}" }}'
+
+
+AT_LOAD = """
+def register():
+    raise RuntimeError("cannot load: the kernels' library is of another version")
+"""
+SERVING = """
+import os
+
+def register():
+    from vllm.v1.worker import worker_base
+    plain = worker_base.WorkerWrapperBase.execute_model
+
+    def execute_model(self, *args, **kwargs):
+        if os.path.exists("{mark}"):
+            raise RuntimeError("cannot run gdn_prefill: chunk of 64 tokens expected, got 63")
+        return plain(self, *args, **kwargs)
+
+    worker_base.WorkerWrapperBase.execute_model = execute_model
+"""
+
+
+def test_a_plugin_that_raises_at_load_is_turned_off(
+    engine: Path, row: Begin, tmp_path: Path
+) -> None:
+    begun = row("plugin raises at load", VLLM)
+    config = config_of(engine, free_port())
+    config = config.replace("[watch]", f"{plugin(tmp_path, AT_LOAD)}\n[watch]")
+    with fault(begun, config) as seen:
+        seen.at_spawn()
+        assert seen.failure() == "plugin-error"
+        assert seen.serving()["rungs"] == ["plugin-off"]
+        assert seen.left() == NOTHING
+
+
+def test_a_plugin_that_raises_while_serving_is_turned_off(
+    engine: Path, row: Begin, tmp_path: Path
+) -> None:
+    begun = row("plugin raises while serving", VLLM)
+    mark, port = tmp_path / "raise", free_port()
+    register = SERVING.replace("{mark}", str(mark))
+    config = config_of(engine, port).replace("[watch]", f"{plugin(tmp_path, register)}\n[watch]")
+    with fault(begun, config) as seen:
+        seen.daemon.until_state("SERVING")
+        seen.now()
+        mark.touch()
+        request(port, "tiny")
+        assert seen.failure() == "plugin-error"
+        assert seen.serving()["rungs"] == ["plugin-off"]
+        assert seen.left() == NOTHING
+
+
+def test_mtp_with_prefix_caching_dies_after_readiness_and_is_climbed_down(
+    engine: Path, row: Begin
+) -> None:
+    begun = row("MTP with prefix caching (CPU build)", VLLM)
+    args = ("--enable-prefix-caching",)
+    with fault(begun, config_of(engine, free_port(), args=args)) as seen:
+        seen.at_spawn()
+        assert seen.failure() == "engine-died"
+        status = seen.serving()
+        begun.action = f"{begun.action}; then {', '.join(status['rungs'])}"
+        assert status["rungs"] == ["mtp-off off"]
+        assert "--enable-prefix-caching" in " ".join(status["obstacles"])
+        assert seen.left() == NOTHING
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], check=False
+    )
+    if made.returncode:
+        pytest.skip("cannot mount a small file system: needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_hurts_neither_serving_nor_a_new_start(
+    engine: Path, row: Begin, small_disk: Path
+) -> None:
+    begun = row("disk full (state and log), then kill -9 core", VLLM)
+    places = {
+        name: str(small_disk / name.split("_")[0].lower())
+        for name in ("STATE_DIRECTORY", "LOGS_DIRECTORY")
+    }
+    with fault(begun, config_of(engine, free_port()), places) as seen:
+        seen.daemon.until_state("SERVING")
+        with contextlib.suppress(OSError), open(small_disk / "filler", "wb", 0) as file:
+            while file.write(bytes(4096)):
+                pass
+        seen.now()
+        os.kill(pid_of(seen, "VLLM::EngineCor"), signal.SIGKILL)
+        until(lambda: "cannot keep what happened" in " ".join(seen.daemon.events()), "the notice")
+        assert seen.failure(kept=False) == "engine-died"
+        seen.serving()
+        assert seen.left() == NOTHING
+
+
+PHASES = ("launch", "resolve", "engine", "load", "warmup", "http", "proof", "SERVING")
+
+
+@pytest.mark.parametrize("phase", ["resolve", "engine", "load", "warmup", "proof", "SERVING"])
+def test_sigterm_in_any_phase_ends_everything(engine: Path, row: Begin, phase: str) -> None:
+    begun = row(f"SIGTERM to caovand in phase {phase}", VLLM)
+    with fault(begun, config_of(engine, free_port())) as seen:
+        place = PHASES.index(phase)
+
+        def reached() -> str:
+            status = seen.daemon.status()
+            if status["state"] == "SERVING":
+                return "SERVING"
+            now = status["phase"]
+            return now if now in PHASES and PHASES.index(now) >= place else ""
+
+        found = until(reached, f"phase {phase}")
+        began = time.time()
+        assert seen.left() == NOTHING
+        begun.action = f"stopped in {time.time() - began:.1f} s (in {found})"

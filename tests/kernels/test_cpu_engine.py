@@ -1,0 +1,207 @@
+"""The plugin in a real vLLM without a GPU: it loads, binds, refuses politely, changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ROOT / ".engines/current/bin/python"
+MODEL = ROOT / ".caovan/models/hybrid"
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(not ENGINE.exists(), reason="no CPU engine: `make engine` installs it"),
+]
+
+GENERATE = """
+import json, os, sys
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from vllm import LLM, SamplingParams
+from vllm.model_executor.custom_op import op_registry_oot
+llm = LLM(sys.argv[1], max_model_len=1024, enforce_eager=True, kv_cache_memory_bytes=64 * 2**20,
+          additional_config={"caovan": True, "caovan_mode": "auto"})
+prompts = [{"prompt_token_ids": list(range(5, 5 + n))} for n in (1, 33, 130)]
+params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=2)
+outputs = [o.outputs[0] for o in llm.generate(prompts, params, use_tqdm=False)]
+tokens = [list(o.token_ids) for o in outputs]
+logprobs = [[sorted(p.logprob for p in step.values()) for step in o.logprobs] for o in outputs]
+replaced = sorted(name for name, c in op_registry_oot.items() if "caovan" in c.__module__)
+print("RESULT " + json.dumps({"tokens": tokens, "logprobs": logprobs, "replaced": replaced}))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plugin as installed: the package and its entry point."""
+    site = tmp_path_factory.mktemp("site")
+    name = "caovan_vllm_sm75_turbo3"
+    shutil.copytree(ROOT / "plugin" / name, site / name)
+    info = site / f"{name}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: caovan-vllm-sm75-turbo3\nVersion: 0.1.0\n"
+    )
+    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:register\n")
+    return site
+
+
+def run(site: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the engine's Python on one core with the plugin installed."""
+    core = min(os.sched_getaffinity(0))
+    return subprocess.run(
+        [str(ENGINE), *argv],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        env=os.environ
+        | {
+            "PYTHONPATH": str(site),
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_CACHE_ROOT": str(site / "cache"),
+        }
+        | environment,
+    )
+
+
+def generate(site: Path, **environment: str) -> tuple[dict, str]:
+    done = run(site, "-c", GENERATE, str(MODEL), **environment)
+    result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    return json.loads(result.removeprefix("RESULT ")), done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not MODEL.exists(), reason="no tiny hybrid model: `make test` makes it")
+def test_plugin_loads_refuses_politely_and_changes_no_result(site: Path) -> None:
+    without, log = generate(site, VLLM_PLUGINS="none")
+    assert without["replaced"] == []
+    assert "caovan:" not in log
+    with_plugin, log = generate(site)
+    assert with_plugin["replaced"] == ["ChunkGatedDeltaRule", "QwenGatedDeltaNetAttention"]
+    said = [line for line in log.splitlines() if "caovan:" in line]
+    assert len(said) == 1, said
+    assert "Gated DeltaNet stays on vLLM's own kernels: this is vLLM's cpu build" in said[0]
+    assert (with_plugin["tokens"], with_plugin["logprobs"]) == (
+        without["tokens"],
+        without["logprobs"],
+    )
+
+
+def test_probe_passes_in_the_engines_environment(site: Path) -> None:
+    said = json.loads(
+        run(site, "-m", "caovan_vllm_sm75_turbo3.probe", CAOVAN_SM75_LIBRARY="/nowhere.so").stdout
+    )
+    assert said["gdn interface"] == "pass"
+    assert said["operators"] == [], "nothing would be replaced without the library"
+    assert "CAOVAN_SM75_LIBRARY names it" in said["library"]["error"]
+    assert said["flashinfer"] == "this is vLLM's cpu build"
+
+
+BIND = """
+import types, torch
+import caovan_vllm_sm75_turbo3 as plugin
+from caovan_vllm_sm75_turbo3 import hooks
+from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
+
+hook, module = hooks.find()
+changed = types.ModuleType("changed")
+changed.__dict__.update(module.__dict__)
+del changed.causal_conv1d_fn
+assert "has no causal_conv1d_fn" in hooks.interface_problem(hook, changed)
+class Layer(getattr(module, hook.layer)):
+    def _forward_core(self, everything): ...
+setattr(changed, hook.layer, Layer)
+assert "_forward_core takes ('self', 'everything')" in hooks.interface_problem(hook, changed)
+
+plugin.register()
+bound = dict(op_registry_oot)
+assert bound[hook.layer].__mro__[1] is getattr(module, hook.layer)
+plugin.register()
+hooks.bind(hook, module)
+assert op_registry_oot == bound
+
+op_registry_oot.clear()
+@PluggableLayer.register_oot(name=hook.layer)
+class Other: ...
+hooks.bind(hook, module)
+assert op_registry_oot == {hook.layer: Other}
+assert not torch.cuda.is_initialized()
+"""
+
+
+FALL_BACK = """
+import types, torch
+from caovan_vllm_sm75_turbo3 import core, hooks, library
+from vllm.model_executor.custom_op import op_registry_oot
+
+hook, module = hooks.find()
+hooks.bind(hook, module)
+calls = []
+in_tree = getattr(module, hook.layer)
+def in_tree_core(self, mixed_qkv, *a):
+    if module.get_forward_context().attn_metadata is None:
+        return self._warmup_prefill_kernels(mixed_qkv, 0)
+    calls.append("vllm")
+in_tree._forward_core = in_tree_core
+in_tree._warmup_prefill_kernels = lambda self, *a: calls.append("vllm warm")
+core.forward = lambda layer, *a: calls.append("ours")
+
+def layer(kernels="all", kv_cache=None):
+    new = object.__new__(op_registry_oot[hook.layer])
+    torch.nn.Module.__init__(new)
+    new.prefix, new.caovan_kernels = "l", kernels
+    new.caovan_sequences, new.caovan_caches_checked = 4, False
+    new.num_k_heads, new.num_v_heads, new.tp_size = 2, 4, 1
+    new.head_k_dim = new.head_v_dim = 64
+    new.chunk_gated_delta_rule = types.SimpleNamespace(caovan=True)
+    new.kv_cache = kv_cache or (torch.zeros(3, 6, 512).half(), torch.zeros(3, 4, 64, 64))
+    return new
+
+def run(layer, **meta):
+    calls.clear()
+    batch = types.SimpleNamespace(num_decodes=0, num_spec_decodes=0, **meta)
+    metadata = {"l": batch} if meta else None
+    module.get_forward_context = lambda: types.SimpleNamespace(attn_metadata=metadata)
+    layer._forward_core(torch.zeros(5, 512).half(), None, None, None)
+    return calls[:], layer.caovan_kernels
+
+# the profile loads the kernels; what fails there is vLLM's from then on
+core.warm_up = lambda *a: calls.append("warm")
+assert run(layer()) == (["warm"], "all")
+assert run(layer("prefill")) == (["warm", "vllm warm"], "prefill")
+assert run(layer("off")) == (["vllm warm"], "off")
+def fails(*a): raise library.KernelError("cannot load gdn_decode: CUDA says no")
+core.warm_up = fails
+assert run(layer()) == (["vllm warm"], "off")
+# batches
+assert run(layer(), num_prefills=1) == (["ours"], "all")
+assert run(layer("decode"), num_prefills=1) == (["vllm"], "decode")
+assert run(layer("off"), num_prefills=1) == (["vllm"], "off")
+assert run(layer(), num_prefills=1, flashinfer_checkpoint_plan=object()) == (["vllm"], "all")
+# caches the kernels cannot read
+half = (torch.zeros(3, 6, 512).half(), torch.zeros(3, 4, 64, 64).half())
+assert run(layer(kv_cache=half), num_prefills=1) == (["vllm"], "off")
+odd = torch.zeros(3 * 16385).as_strided((3, 4, 64, 64), (16385, 4096, 64, 1))
+assert run(layer(kv_cache=(half[0], odd)), num_prefills=1) == (["vllm"], "off")
+"""
+
+
+def test_what_fails_later_goes_back_to_vllms_path(site: Path) -> None:
+    done = run(site, "-c", FALL_BACK)
+    log = done.stdout + done.stderr
+    assert "goes back to vLLM's own kernels: cannot load gdn_decode: CUDA says no" in log
+    assert "the caches are torch.float16 and torch.float16, not float16 and float32" in log
+
+
+def test_binding_is_checked_idempotent_and_yields_to_another_plugin(site: Path) -> None:
+    done = run(site, "-c", BIND)
+    assert "is already replaced by" in done.stdout + done.stderr

@@ -1,0 +1,126 @@
+"""Which kernels run, and why not: pure decisions."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from caovan_vllm_sm75_turbo3 import dispatch
+
+ROOT = Path(__file__).resolve().parents[2]
+TURING = dispatch.Facts(
+    platform="cuda",
+    capability=(7, 5),
+    dtype="float16",
+    conv_dtype="float16",
+    state_dtype="float32",
+    k_heads=8,
+    v_heads=24,
+    head_k_dim=128,
+    head_v_dim=128,
+    conv_width=4,
+    activation="silu",
+    spec_tokens=3,
+)
+
+
+def test_a_turing_card_with_the_27b_model_is_taken() -> None:
+    assert dispatch.refusal(TURING) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"platform": "cpu"}, "vLLM's cpu build"),
+        ({"capability": None}, "unknown compute capability"),
+        ({"capability": (7, 0)}, "SM70, the kernels need SM75"),
+        ({"capability": (9, 0)}, "CAOVAN_SM75_FORCE=1"),
+        ({"library_error": "cannot find it"}, "cannot find it"),
+        ({"dtype": "bfloat16"}, "use --dtype half"),
+        ({"conv_dtype": "bfloat16"}, "conv state bfloat16"),
+        ({"state_dtype": "float16"}, "use --mamba-ssm-cache-dtype float32"),
+        ({"head_k_dim": 256, "head_v_dim": 256}, "64 and 128"),
+        ({"head_v_dim": 64}, "64 and 128"),
+        ({"v_heads": 25}, "25 value heads do not divide among 8"),
+        ({"conv_width": 3}, "3 wide"),
+        ({"activation": "gelu"}, "gelu"),
+        ({"spec_tokens": 8}, "8 draft tokens"),
+        ({"overlapped_batches": True}, "--enable-dbo"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_words(changed: dict, words: str) -> None:
+    assert words in (dispatch.refusal(replace(TURING, **changed)) or "")
+
+
+def test_force_opens_newer_cards_and_never_older_ones() -> None:
+    assert dispatch.refusal(replace(TURING, capability=(9, 0), forced=True)) is None
+    assert dispatch.refusal(replace(TURING, capability=(7, 0), forced=True))
+
+
+@pytest.mark.parametrize("heads", [(8, 24), (16, 48), (4, 12), (2, 2)])
+def test_group_mappings_of_the_models_are_taken(heads: tuple[int, int]) -> None:
+    assert dispatch.refusal(replace(TURING, k_heads=heads[0], v_heads=heads[1])) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "wanted"),
+    [
+        (None, {}, "all"),
+        (None, {"caovan": True, "caovan_mode": "auto"}, "all"),
+        (None, {"caovan": False}, "off"),
+        (None, {"caovan_kernels": "prefill"}, "prefill"),
+        ("decode", {"caovan_kernels": "prefill"}, "decode"),
+        ("off", {}, "off"),
+        ("all", {"caovan": False}, "all"),
+    ],
+)
+def test_environment_wins_over_config(environment: str | None, config: dict, wanted: str) -> None:
+    assert dispatch.kernels_wanted(environment, config) == wanted
+
+
+def test_a_word_that_means_nothing_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="CAOVAN_KERNELS = 'fast': it must be one of off, prefill, decode, all"
+    ):
+        dispatch.kernels_wanted("fast", {})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"), [("off", ""), ("prefill", "p"), ("decode", "ds"), ("all", "pdsm")]
+)
+def test_batches_go_where_the_operator_wants(wanted: str, taken: str) -> None:
+    batches = {
+        "p": (1, 0, 0),
+        "d": (0, 2, 0),
+        "s": (0, 0, 2),
+        "m": (1, 0, 1),
+    }  # prefill, decode, verify, mixed
+    for kind, (prefills, decodes, spec) in batches.items():
+        assert dispatch.takes_batch(
+            wanted, prefills=prefills, decodes=decodes, spec_decodes=spec
+        ) == (kind in taken)
+
+
+@pytest.mark.parametrize(
+    ("capability", "vllm", "version", "words"),
+    [
+        ((7, 5), (0, 33, 0), (0, 7, 2), None),
+        ((7, 5), (0, 32, 0), (0, 6, 16), None),
+        ((7, 5), (0, 33, 0), (0, 6, 15), "0.6.15 is broken on SM75"),
+        ((7, 5), (0, 33, 0), None, "not installed"),
+        ((7, 5), (0, 21, 0), (0, 6, 8), "accepts FlashInfer on SM75 itself"),
+        ((9, 0), (0, 33, 0), (0, 7, 2), "the GPU is SM90"),
+        (None, (0, 33, 0), (0, 7, 2), "unknown compute capability"),
+    ],
+)
+def test_flashinfer_is_offered_again_only_where_it_works(
+    capability, vllm, version, words: str | None
+) -> None:
+    reason = dispatch.flashinfer_refusal(capability, vllm, version)
+    assert reason is None if words is None else words in reason
+
+
+def test_deciding_on_flashinfer_imports_no_flashinfer() -> None:
+    """Its import initialises CUDA, which forces vLLM's workers to be spawned."""
+    source = (ROOT / "plugin/caovan_vllm_sm75_turbo3/attention.py").read_text()
+    assert "backends.flashinfer" not in source
+    assert "import flashinfer" not in source

@@ -1,0 +1,322 @@
+"""`caovanctl engine` as people call it: real processes, a real pip, tiny wheels made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.environment import lock, places
+from caovand.cli import engine as verb
+from tests import engine_fakes
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAME = "vllm-9.9.9-cpu"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lock and an index that pip reads from disk."""
+    folder = tmp_path_factory.mktemp("house")
+    index = engine_fakes.wheelhouse(folder / "index")
+    (folder / "locks").mkdir()
+    (folder / "locks" / "cpu-9.9.9.txt").write_text(engine_fakes.lock_text(index))
+    return folder
+
+
+def caovanctl(
+    house: Path, *args: str, find_links: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the verb from the bare checkout, with no index but a folder."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    own = {
+        "CAOVAN_LOCKS": str(house / "locks"),
+        "CAOVAN_ENGINES": str(house / "engines"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(find_links or house / "index"),
+        "PATH": "/usr/bin:/bin",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "caovand.cli.engine", *args],
+        cwd=REPOSITORY,
+        env={**clean, **own, **env},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def install(house: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return caovanctl(
+        house, "install", "9.9.9", "--build", "cpu", "--python", sys.executable, *more, **env
+    )
+
+
+@pytest.fixture(scope="module")
+def made(house: Path) -> dict[str, Any]:
+    """The tiny engine, installed by pip."""
+    done = install(house, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_real_pip_makes_an_engine(made: dict[str, Any]) -> None:
+    assert made["name"] == NAME
+    out = subprocess.run(
+        [made["interpreter"], "-c", "import vllm, six; print(vllm.__version__, six.ANSWER)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert out.stdout == "9.9.9 6\n"
+
+
+def test_list_and_verify_show_it(house: Path, made: dict[str, Any]) -> None:
+    listed = json.loads(caovanctl(house, "list", "--json").stdout)
+    assert (listed["current"], listed["unfinished"]) == (NAME, [])
+    assert caovanctl(house, "list").stdout.startswith(f"* {NAME} ")
+    done = caovanctl(house, "verify")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{NAME} is whole: vLLM 9.9.9, torch 1.0+cpu, no GPU\n"
+
+
+def test_verify_names_what_was_changed_or_lost(house: Path, made: dict[str, Any]) -> None:
+    site = next(Path(made["path"], "lib").glob("python3*/site-packages"))
+    text = (site / "six.py").read_text()
+    (site / "six.py").write_text("ANSWER = 7\n")
+    try:
+        done = caovanctl(house, "verify", NAME, "--json")
+    finally:
+        (site / "six.py").write_text(text)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["damage"] == ["six.py is not as it was installed"]
+
+
+def test_a_wheel_that_was_tampered_with_is_refused_by_the_real_pip(
+    house: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    bad = engine_fakes.wheelhouse(tmp_path / "bad")
+    engine_fakes.wheel(bad, "six", "1.0", {"six.py": "ANSWER = 666\n"})
+    done = caovanctl(
+        house, "install", "9.9.9", "--build", "cpu", "--python", sys.executable, "--again",
+        find_links=bad,
+    )  # fmt: skip
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("caovanctl: cannot get six==1.0: the index offers a file with sha256 ")
+    assert "which the lock does not name; try another mirror" in last
+    listed = json.loads(caovanctl(house, "list", "--json").stdout)
+    assert (listed["current"], listed["unfinished"]) == (NAME, [f"{NAME}.2"])
+    assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
+
+
+def test_what_no_index_has_is_said_in_one_line(
+    house: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    done = install(house, "--again", PIP_FIND_LINKS=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "caovanctl: cannot get six 1.0, vllm 9.9.9: the configured index has no "
+    )
+    assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
+
+
+def test_an_index_that_does_not_answer_is_said_in_one_line(
+    house: Path, made: dict[str, Any]
+) -> None:
+    done = install(
+        house, "--again", PIP_FIND_LINKS="", PIP_NO_INDEX="", PIP_RETRIES="1",
+        PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_PROXY="",
+        http_proxy="", https_proxy="", HTTP_PROXY="", HTTPS_PROXY="",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "the package index cannot be reached; check network" in done.stderr.splitlines()[-1]
+    assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
+
+
+@pytest.mark.long
+def test_fetch_fills_a_folder_that_installs_offline(
+    house: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    wheels = tmp_path / "wheels"
+    done = caovanctl(
+        house, "fetch", "9.9.9", "--build", "cpu", "--wheels", str(wheels),
+        "--python", sys.executable,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{wheels} has all 3 wheels of {NAME}\n"
+    root = tmp_path / "elsewhere"
+    done = install(house, "--wheels", str(wheels), "--root", str(root), PIP_FIND_LINKS="/absent")
+    assert done.returncode == 0, done.stderr
+    now = places.current(root)
+    assert now is not None
+    assert now.path == root / NAME
+
+
+UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(UV is None, reason="uv is not installed here")
+def test_uv_unpacks_where_it_is_installed(
+    house: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    assert UV is not None
+    root = tmp_path / "by-uv"
+    done = install(house, "--root", str(root), PATH=f"{Path(UV).parent}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    assert caovanctl(house, "verify", "--root", str(root)).returncode == 0
+    assert not (root / NAME / "uv-cache").exists()
+
+
+@pytest.mark.long
+def test_a_killed_pip_dies_with_us_and_the_next_try_succeeds(
+    house: Path, made: dict[str, Any], tmp_path: Path
+) -> None:
+    root = tmp_path / "killed"
+    script = (
+        "import os, signal, sys\n"
+        "from caovand.adapters.environment import commands\n"
+        "real = commands.os.read\n"
+        "def read(fd, size):\n"
+        "    data = real(fd, size)\n"
+        "    if b'Installing collected packages' in data:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return data\n"
+        "commands.os.read = read\n"
+        "from caovand.cli.engine import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    arguments = ["install", "9.9.9", "--build", "cpu", "--python", sys.executable]
+    env = {
+        **os.environ,
+        "CAOVAN_LOCKS": str(house / "locks"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(house / "index"),
+        "PATH": "/usr/bin:/bin",
+    }
+    died = subprocess.run(
+        [sys.executable, "-c", script, *arguments, "--root", str(root)],
+        cwd=REPOSITORY,
+        env=env,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert places.engines(root) == []
+    assert places.unfinished(root) == [NAME]
+    done = install(house, "--root", str(root))
+    assert done.returncode == 0, done.stderr
+    assert "downloading" in done.stderr
+    assert places.unfinished(root) == []
+
+
+@pytest.mark.long
+def test_switching_by_command(house: Path, made: dict[str, Any]) -> None:
+    assert install(house, "--again").returncode == 0
+    for arguments, current in (
+        (("rollback",), NAME),
+        (("use", f"{NAME}.2"), f"{NAME}.2"),
+        (("use", NAME), NAME),
+    ):
+        assert caovanctl(house, *arguments).returncode == 0
+        assert json.loads(caovanctl(house, "list", "--json").stdout)["current"] == current
+    assert caovanctl(house, "remove", NAME).returncode == 1
+    assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("dance",), ("use",), ("install", "--build", "tpu"), ("fetch", "1.0"), ("list", "x")],
+)
+def test_wrong_usage_exits_2(house: Path, arguments: tuple[str, ...]) -> None:
+    assert caovanctl(house, *arguments).returncode == 2
+
+
+def test_a_version_without_a_lock_exits_1_and_says_what_there_is(house: Path) -> None:
+    done = caovanctl(house, "install", "1.2.3", "--build", "cpu")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "caovanctl: cannot install vLLM 1.2.3 (cpu): there is no lock file cpu-1.2.3.txt; "
+        "there are: cpu-9.9.9\n"
+    )
+
+
+def test_no_engine_is_no_error_to_list_but_one_to_verify(house: Path, tmp_path: Path) -> None:
+    done = caovanctl(house, "list", "--root", str(tmp_path))
+    assert (done.returncode, done.stdout[:12]) == (0, "no engine in")
+    assert caovanctl(house, "verify", "--root", str(tmp_path)).returncode == 1
+
+
+def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
+    code = (
+        "import sys\n"
+        "import caovand.cli.engine\n"
+        "own = {m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)\n"
+        "print(sorted(m for m in own if not m.startswith('_') and m != 'caovand'))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=REPOSITORY, check=True, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert out.stdout == "[]\n"
+
+
+def test_a_graphics_card_is_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:
+    def device(name: str, vendor: str, kind: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+
+    device("audio", "0x10de", "0x040300")
+    device("intel", "0x8086", "0x030000")
+    assert not verb.on_the_bus(tmp_path)
+    device("card", "0x10de", "0x030200")
+    assert verb.on_the_bus(tmp_path)
+
+
+@pytest.mark.long
+def test_the_real_cpu_engine_installs_and_is_whole(tmp_path: Path) -> None:
+    """The real thing: some 560 MB from the registry (or `CAOVAN_TEST_WHEELS`), 2.4 GB on disk."""
+    root = tmp_path / "engines"
+    wheels = os.environ.get("CAOVAN_TEST_WHEELS")
+    command = [sys.executable, "-m", "caovand.cli.engine"]
+    done = subprocess.run(
+        [*command, "install", "--build", "cpu", "--root", str(root)]
+        + (["--wheels", wheels] if wheels else []),
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    now = places.current(root)
+    assert now is not None
+    assert now.version == lock.DEFAULT_VERSION["cpu"]
+    check = subprocess.run(
+        [*command, "verify", "--root", str(root)], cwd=REPOSITORY, check=False, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert check.returncode == 0, check.stdout + check.stderr
+    model = tmp_path / "model"
+    maker = REPOSITORY / "packaging" / "demo" / "make_model.py"
+    for _twice in range(2):
+        subprocess.run([now.interpreter, maker, model], check=True, capture_output=True)
+    assert (model / "model.safetensors").stat().st_size > 2**20
+    other = subprocess.run(
+        [now.interpreter, maker, model, "--kind", "dense"], check=False, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert other.returncode == 1
+    assert "the folder is there and it is a hybrid_copy model" in other.stderr
+    shutil.rmtree(root)

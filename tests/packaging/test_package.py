@@ -1,0 +1,106 @@
+"""What is in the packages, and what Debian's own checker says of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caovand import __version__
+from tests.daemon import ROOT
+from tests.packaging.conftest import need, version_of
+
+DEBIAN = ROOT / "packaging/debian"
+
+
+def contents(deb: Path) -> str:
+    """The paths in a package."""
+    done = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True)
+    return "\n".join(line.split(maxsplit=5)[5] for line in done.stdout.splitlines())
+
+
+def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
+    first = (DEBIAN / "changelog").read_text().splitlines()[0]
+    assert first.startswith(f"caovan ({__version__}) ")
+
+
+def test_the_unit_leaves_out_what_cards_and_compilers_do_not_survive() -> None:
+    unit = (ROOT / "packaging/systemd/caovan.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit, re.M))
+    for name in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "ProtectProc",
+                 "MemoryDenyWriteExecute", "ProtectControlGroups", "PrivateUsers"):  # fmt: skip
+        assert name not in settings
+        assert name in unit, f"{name} is left out without a reason"
+    assert settings["StateDirectory"] == "caovan/state"
+    assert settings["ExecStartPre"] == "-+/usr/bin/nvidia-modprobe -c0 -u"
+
+
+def test_without_root_the_missing_tools_are_named_in_one_line(tmp_path: Path) -> None:
+    for name, script in (("id", "echo 1000"), ("dpkg-query", "exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "packaging/build-deb.sh", tmp_path / "out"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"cannot build the packages: missing.* debhelper .*; sudo apt-get install dpkg-dev .*\n",
+        done.stderr,
+    )
+
+
+@pytest.mark.long
+def test_lintian_has_nothing_to_say(packages: Path) -> None:
+    need("lintian")
+    done = subprocess.run(
+        ["lintian", "-I", "--pedantic", "--allow-root", *packages.glob("*.deb")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.long
+def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Path) -> None:
+    assert version_of(caovan_deb) == __version__
+    listed = contents(caovan_deb)
+    for path in (
+        "/usr/bin/caovand", "/usr/bin/caovanctl", "/usr/bin/caovan-vllm-serve",
+        "/usr/lib/caovan/vendor/pynvml.py", "/usr/share/caovan/engines/cuda-0.21.0.txt",
+        "/lib/systemd/system/caovan.service", "/usr/lib/sysusers.d/caovan.conf",
+        "/usr/lib/tmpfiles.d/caovan.conf", "/etc/default/caovan", "/etc/caovan.toml",
+        "/usr/share/man/man8/caovand.8.gz", "/usr/share/man/man5/caovan.toml.5.gz",
+        "/usr/share/man/man1/caovanctl.1.gz", "/usr/share/man/man1/caovan-vllm-serve.1.gz",
+        "/usr/share/bash-completion/completions/caovanctl",
+        "/usr/share/zsh/vendor-completions/_caovanctl",
+    ):  # fmt: skip
+        assert f".{path}\n" in listed + "\n", path
+    packaged = set(re.findall(r"dist-packages/(caovand/\S+\.py)$", listed, re.M))
+    here = {str(path.relative_to(ROOT)) for path in (ROOT / "caovand").rglob("*.py")}
+    assert packaged == here, "pyproject.toml names the packages one by one"
+    fields = subprocess.run(
+        ["dpkg-deb", "-f", caovan_deb, "Depends"], capture_output=True, text=True, check=True
+    ).stdout
+    for library in ("zmq", "structlog", "sdnotify", "rich", "prometheus-client"):
+        assert f"python3-{library}" in fields
+    # One build for several distributions: nothing ties it to the Python it was made with.
+    assert "python3-tomli | python3 (>> 3.11)" in fields
+    assert not re.search(r"python3 \(<<|nvidia", fields)
+
+
+@pytest.mark.long
+def test_the_kernels_package_has_the_library_and_the_wheel(packages: Path) -> None:
+    found = list(packages.glob("caovan-kernels_*_amd64.deb"))
+    if not found:
+        pytest.skip("needs nvcc: without it only the daemon's package is built")
+    listed = contents(found[0])
+    assert "./usr/lib/caovan/libcaovan_sm75.so" in listed
+    assert re.search(r"\./usr/share/caovan/plugin/caovan_vllm_sm75_turbo3-\S+\.whl", listed)

@@ -1,0 +1,113 @@
+"""Man pages, completion and /etc/caovan.toml: made from the code, and good to read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from caovand.cli import main as caovanctl
+from caovand.core.config import Config
+from tests.daemon import ROOT
+
+PAGES = sorted(path.name for path in (ROOT / "packaging/man").glob("*.[1-9]"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the finished pages and completions."""
+    folder = tmp_path_factory.mktemp("pages")
+    subprocess.run([sys.executable, ROOT / "packaging/man/make.py", folder], check=True)
+    return folder
+
+
+def test_every_command_has_a_page(made: Path) -> None:
+    scripts = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[2]
+    commands = re.findall(r"^([\w-]+) = ", scripts.partition("[tool")[0], re.M)
+    assert "caovand" in commands
+    have = {file.name.rpartition(".")[0] for file in made.glob("*.[18]")}
+    assert have == set(commands)
+
+
+def test_the_page_of_the_configuration_has_every_key(made: Path) -> None:
+    text = (made / "caovan.toml.5").read_text()
+    keys = [entry.name for part in fields(Config) for entry in fields(getattr(Config(), part.name))]
+    assert re.findall(r'^\.BR (\w+) " = ', text, re.M) == keys
+
+
+def test_the_page_of_caovanctl_has_every_verb(made: Path) -> None:
+    text = (made / "caovanctl.1").read_text()
+    verbs = next(a for a in caovanctl.parser()._actions if a.dest == "==SUPPRESS==").choices or ()
+    for verb in verbs:
+        assert re.search(rf"^\.B {re.escape(verb)}\b", text.replace("\\-", "-"), re.M), verb
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_renders_without_a_warning(made: Path, page: str) -> None:
+    if not shutil.which("man"):
+        pytest.skip("needs man-db: sudo apt-get install man-db")
+    done = subprocess.run(
+        ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", made / page],
+        env={"MANROFFSEQ": "", "MANWIDTH": "80", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if shutil.which("mandoc"):
+        lint = subprocess.run(
+            ["mandoc", "-Tlint", "-W", "warning", made / page],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert lint.stdout == ""
+    assert "@" not in (made / page).read_text()
+
+
+def completed(made: Path, *words: str) -> set[str]:
+    """What bash offers for the last of these words."""
+    line = " ".join(words)
+    script = f"""
+source {made}/caovanctl
+COMP_WORDS=({line if words[-1] else line + " ''"}) COMP_CWORD={len(words) - 1}
+_caovanctl
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_bash_completes_verbs_their_options_and_their_words(made: Path) -> None:
+    assert {"status", "stop", "start"} <= completed(made, "caovanctl", "st")
+    assert completed(made, "caovanctl", "relo") == {"reload"}
+    assert "--no-wait" in completed(made, "caovanctl", "reload", "--")
+    assert completed(made, "caovanctl", "mode", "st") == {"stable"}
+    assert "install" in completed(made, "caovanctl", "engine", "ins")
+
+
+def test_zsh_completes_the_first_time_it_is_asked(made: Path) -> None:
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("needs zsh: sudo apt-get install zsh")
+    script = f"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'fpath=({made} $fpath); autoload -U compinit; compinit -u -D; echo loa""ded'
+zpty -r -m shell seen '*loaded*'
+zpty -w -n shell $'caovanctl relo\\t'
+for i in {{1..100}}; do
+    zpty -r -t shell more && seen+=$more
+    [[ $seen == *'caovanctl reload'* ]] && {{ print completed; break }}
+    sleep 0.1
+done
+"""
+    done = subprocess.run(
+        [zsh, "-f", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "completed", done.stdout + done.stderr

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""A stand-in for an engine's Python with vLLM in it, for faults that cannot be caused at will.
+
+It answers the probe, and as `-m vllm.entrypoints.cli.main serve` prints vLLM's start-up lines,
+makes an engine-core process beside itself as vLLM does, and speaks its endpoints and metrics.
+STANDIN (JSON, by [engine] env) tells it what to do wrong:
+
+  boot_s        seconds between start-up lines
+  print         lines to print before anything else
+  at            lines to print at phases
+  die_at        a start-up phase, or "completion": end there
+  unless        do not die where the command line has this word
+  status        exit status of that end (default 1)
+  ignore_term   swallow TERM, as vLLM does while it starts
+  escape        name of a process to make in a session of its own, which outlives everything
+  hang          completions never come back while /health answers 200
+  fault         what goes wrong at one place, a table:
+    at          a start-up phase, or "completion" number `count` (2 belong to the proof)
+    print       lines to print there
+    do          "exit" with `status`, "stall" for ever, "hang" as above from there on, "dead"
+                (/health 503), "barren" (drafts that nobody accepts), or "go on"
+    times       how often in all engine lives, counted in the file `memory`
+
+STANDIN_BUILD in the daemon's environment makes it a CUDA build, for the pretended cards of
+`drivers/pynvml.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PHASES = {
+    "resolve": "(APIServer pid=1) INFO 11-20 08:53:01 [model.py:733] Resolved architecture: Qwen3",
+    "engine": "(EngineCore pid=2) INFO 11-20 08:53:06 [core.py:133] Initializing a V1 LLM engine "
+    "(v0.32.0) with config: model='m'",
+    "load": "(Worker pid=3) INFO 11-20 08:53:12 [cpu_model_runner.py:68] "
+    "Starting to load model m...",
+    "compile": "(EngineCore pid=2) INFO 11-20 08:53:12 [backends.py:1148] Dynamo bytecode "
+    "transform time: 8.71 s",
+    "profile": "(EngineCore pid=2) INFO 11-20 08:53:12 [gpu_worker.py:500] Initial "
+    "profiling/warmup run took 1.05 s",
+    "kv": "(EngineCore pid=2) INFO 11-20 08:53:13 [kv_cache_utils.py:2327] CPU KV cache size: "
+    "524,288 tokens, Maximum concurrency for 2,048 tokens per request: 256.00x",
+    "capture": "(EngineCore pid=2) INFO 11-20 08:53:13 [gpu_model_runner.py:6154] Graph capturing "
+    "finished in 1 secs, took 0.11 GiB",
+    "warmup": "(EngineCore pid=2) INFO 11-20 08:53:13 [core.py:402] init engine (profile, create "
+    "kv cache, warmup model) took 0.49 s",
+    "http": "(APIServer pid=1) INFO 11-20 08:53:14 [entry.py:140] Starting vLLM server on http://x",
+}
+FLAGS = (
+    "host port served-model-name max-model-len speculative-config enforce-eager api-key "
+    "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
+    "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size"
+)
+COUNTS = {"completions": 0, "tokens": 0, "drafts": 0, "pending": 0}
+STATE: set[str] = set()  # of "hang", "dead", "barren"
+
+
+def main() -> None:
+    orders = json.loads(os.environ.get("STANDIN", "{}"))
+    if sys.argv[1] == "-c":
+        answer_probe("parser" in sys.argv[2])
+        return
+    options = dict(zip(sys.argv, sys.argv[1:], strict=False))
+    for line in orders.get("print", ()):
+        print(line, flush=True)
+    if orders.get("ignore_term"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: finish(core, 0))
+    core = engine_core(escape=str(orders.get("escape", "")))
+    for phase, line in PHASES.items():
+        print(orders.get("at", {}).get(phase) or line, flush=True)
+        time.sleep(orders.get("boot_s", 0.01))
+        if orders.get("die_at") == phase and orders.get("unless") not in sys.argv:
+            finish(core, orders.get("status", 1))
+        fail(orders.get("fault", {}), phase, core)
+    serve(options, orders, core)
+
+
+def fail(fault: dict[str, object], place: str, core: int) -> None:
+    """Go wrong as told, where it is the place and the time for it."""
+    if fault.get("at") != place or COUNTS["completions"] + 1 < int(str(fault.get("count", 1))):
+        return
+    if STATE:
+        return
+    if "memory" in fault:
+        memory = Path(str(fault["memory"]))
+        done = memory.read_text() if memory.exists() else ""
+        if len(done) >= int(str(fault.get("times", 1))):
+            return
+        memory.write_text(done + "x")
+    lines = fault.get("print", ())
+    assert isinstance(lines, (list, tuple))
+    for line in lines:
+        print(line, flush=True)
+    what = str(fault.get("do", "exit"))
+    if what == "exit":
+        finish(core, int(str(fault.get("status", 1))))
+    while what == "stall":
+        signal.pause()
+    STATE.add(what)
+
+
+def answer_probe(wants_flags: bool) -> None:
+    cuda = os.environ.get("STANDIN_BUILD") == "cuda"
+    versions = {
+        "vllm": "0.32.0" if cuda else "0.32.0+cpu",
+        "torch": "2.13.0+cu129" if cuda else "2.13.0+cpu", "cuda": "12.9" if cuda else None,
+        "flashinfer": None, "plugin": None, "python_version": "3.11.7", "nvcc": None,
+        "compiler": "gcc", "stamp": [],
+    }  # fmt: skip
+    flags = {
+        "flags": [f"--{name}" for name in FLAGS.split()], "deprecated": [], "choices": {},
+        "tool_parsers": [], "reasoning_parsers": [],
+    }  # fmt: skip
+    print("caovan-probe:" + json.dumps(flags if wants_flags else versions))
+
+
+def engine_core(*, escape: str) -> int:
+    """A second process that outlives the first, as vLLM's engine core does."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ctypes.CDLL(None).prctl(15, b"VLLM::EngineCor", 0, 0, 0)
+        if escape and os.fork() == 0:
+            os.setsid()
+            ctypes.CDLL(None).prctl(15, escape[:15].encode(), 0, 0, 0)
+        while True:
+            signal.pause()
+    return pid
+
+
+def finish(core: int, status: int) -> None:
+    """End as vLLM does in good order: the engine core first."""
+    os.kill(core, signal.SIGKILL)
+    os.waitpid(core, 0)
+    os._exit(status)
+
+
+def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None:
+    speculative = json.loads(options.get("--speculative-config", "{}"))
+    depth = speculative.get("num_speculative_tokens", 0)
+    key = os.environ.get("VLLM_API_KEY")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self.reply(200, metrics())
+            elif self.path == "/load":
+                self.reply(200, json.dumps({"server_load": COUNTS["pending"]}))
+            elif "dead" in STATE:
+                self.reply(503, "")
+            else:
+                self.reply(200, "")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if key and self.headers.get("Authorization") != f"Bearer {key}":
+                self.reply(401, "{}")
+                return
+            if orders.get("die_at") == "completion":
+                finish(core, int(str(orders.get("status", 0))))
+            fault = orders.get("fault", {})
+            assert isinstance(fault, dict)
+            fail(fault, "completion", core)
+            if orders.get("hang") or "hang" in STATE:
+                COUNTS["pending"] += 1
+                threading.Event().wait()
+            if "dead" in STATE:
+                self.reply(500, "{}")
+                return
+            COUNTS["completions"] += 1
+            COUNTS["tokens"] += body["max_tokens"]
+            COUNTS["drafts"] += depth
+            self.reply(200, json.dumps({"usage": {"completion_tokens": body["max_tokens"]}}))
+
+        def reply(self, status: int, text: str) -> None:
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """vLLM's access log is not what is tested."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET
+        daemon_threads = True
+
+    server = Server((options["--host"], int(options["--port"])), Handler)
+    print("INFO:     Application startup complete.", flush=True)
+    server.serve_forever()
+
+
+def metrics() -> str:
+    if "barren" in STATE:
+        COUNTS["tokens"] += 100
+        COUNTS["drafts"] += 300
+    label = '{engine="0",model_name="m"}'
+    rows = {
+        "vllm:generation_tokens_total": COUNTS["tokens"],
+        "vllm:request_success_total": COUNTS["completions"],
+        "vllm:spec_decode_num_draft_tokens_total": COUNTS["drafts"],
+    }
+    return "".join(f"{name}{label} {value}\n" for name, value in rows.items())
+
+
+if __name__ == "__main__":
+    main()

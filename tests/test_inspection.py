@@ -1,0 +1,38 @@
+"""What is looked at before an engine is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caovand import inspection
+from caovand.core.config import parse
+from tests.core.machines import inventory, plan, turing
+
+
+def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from-file\n")
+    bare = parse({})
+    file = parse({"server": {"api_key_file": str(tmp_path / "key")}})
+    typed = parse({"engine": {"env": {"VLLM_API_KEY": "typed"}}})
+    ours = {"VLLM_API_KEY": "ours"}
+    assert inspection.api_key(bare, (), {}) == ""
+    assert inspection.api_key(bare, (), ours) == "ours"
+    assert inspection.api_key(typed, (), ours) == "typed"
+    assert inspection.api_key(file, (), ours) == "from-file"
+    assert inspection.api_key(file, ("--api-key", "1e5"), ours) == "1e5"
+    assert inspection.api_key(file, ("--api-key=word", "--seed", "1"), ours) == "word"
+
+
+def test_a_plan_waits_for_its_own_cards_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in turing(3))
+    machine = inventory(gpus=cards)
+    two = plan(machine, engine={"gpus": [0, 2]})
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: (cards[0], cards[2]))
+    inspection.check_cards(two, machine)
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: cards[:2])
+    with pytest.raises(inspection.Obstacle, match="GPU 2 does not answer") as problem:
+        inspection.check_cards(two, machine)
+    assert problem.value.hold
