@@ -81,8 +81,9 @@ test-all: engine $(TEST_MODELS) ## the long tests, up to an hour
 	$(PY) -m pytest -m long
 
 .PHONY: bench
-bench: engine $(MODELS)/hybrid ## what the daemon costs, as a table
+bench: engine $(MODELS)/hybrid ## what the daemon and planning cost, as tables
 	$(PY) -m tests.bench.daemon
+	$(PY) -m tests.bench.planner
 
 .PHONY: kernels
 kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
