@@ -20,7 +20,7 @@ from typing import Any
 from caovand import __version__, verbs
 from caovand.adapters import config_file, directories, log, processes, store, threads
 from caovand.adapters.control import CannotBind, Control
-from caovand.core import machine, status
+from caovand.core import events, status
 from caovand.core.config import Config, ConfigError
 from caovand.core.wire import Reply, Request
 from caovand.supervisor import Supervisor
@@ -105,7 +105,7 @@ async def _run(
 
     def stop() -> None:
         supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
-        supervisor.command(machine.Stop(time.monotonic(), quit=True))
+        supervisor.command(events.Stop(time.monotonic(), quit=True))
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
@@ -130,7 +130,7 @@ async def _run(
     _serve_metrics(supervisor, loop)
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(status.one_line(supervisor.snapshot))
-    supervisor.command(machine.Start(time.monotonic()))
+    supervisor.command(events.Start(time.monotonic()))
     try:
         await supervisor.run()
     finally:

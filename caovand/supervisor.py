@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__, inspection
-from caovand.adapters import config_file, store
+from caovand.adapters import config_file
 from caovand.adapters.child import CannotSpawn, Child, named
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories
@@ -33,13 +33,9 @@ from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import good_plan, incident, ladder, machine, status
+from caovand.core import events, incident, ladder, machine, status
 from caovand.core.config import Config, ConfigError, Mode
-from caovand.core.failure import Finding
-from caovand.core.forecast import forecast
-from caovand.core.incident import Case
-from caovand.core.ladder import Decision
-from caovand.core.machine import (
+from caovand.core.events import (
     Action,
     End,
     Event,
@@ -49,18 +45,21 @@ from caovand.core.machine import (
     Planned,
     Quit,
     Refused,
-    Rules,
-    Snapshot,
     Spawn,
-    State,
     Tick,
     Unkillable,
 )
+from caovand.core.failure import Finding
+from caovand.core.forecast import forecast
+from caovand.core.incident import Case
+from caovand.core.ladder import Decision
+from caovand.core.machine import Rules, Snapshot, State
 from caovand.core.memory import MemoryEstimate
 from caovand.core.observation import GpuSample
 from caovand.core.plan import Plan
 from caovand.core.wire import Notice
 from caovand.engines.vllm.command import build, shown
+from caovand.lowered import Lowered
 from caovand.recorder import Recorder
 from caovand.watching import Watching
 
@@ -71,7 +70,6 @@ KERNEL_LINES = 200
 RECORD_S = 5.0
 FILES_S = 5.0
 DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
-SINCE = "since"  # Unix time, in the memory of the lowered plan
 
 
 class Supervisor:
@@ -97,7 +95,7 @@ class Supervisor:
         self.publish: list[Any] = []
         self._file = RotatedFile(directories.logs / "engine.log")
         self._ledger = directories.state / "engine-processes.json"
-        self._good_plan = directories.state / "good-plan.json"
+        self._lowered = Lowered(directories.state / "good-plan.json")
         # Compilers run what they put there, and /run may forbid that: the cache comes first.
         self._litter = Litter(
             (directories.cache, directories.runtime), directories.state / "engine-files.json"
@@ -106,9 +104,6 @@ class Supervisor:
         self._plan_mode: Mode = "auto"
         self._forecast: MemoryEstimate | None = None
         self._salt = os.urandom(16)
-        self._full = False
-        self._fallback: Plan | None = None
-        self._lowered_at: float | None = None
         self._failed: Counter[str] = Counter()
         self._cgroup = engine_cgroup(os.environ)
         self._loop = asyncio.get_running_loop()
@@ -188,7 +183,7 @@ class Supervisor:
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
         """The ladder's decision; a failed `retry --full` goes back to what served."""
-        good, self._fallback, self._full = self._fallback, None, False
+        good = self._lowered.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
         return ladder.decide(plan, finding, repeats, ladder.rules_of(self.config.policy))
@@ -226,29 +221,26 @@ class Supervisor:
         if fixed:
             names = ", ".join(fixed)
             self.notice("noticed", f"changes of {names} count from the daemon's next start on")
-        self._fallback = None  # it was made for the configuration before
-        self.command(machine.Reconfigured(self._now()))
+        self._lowered.no_way_back()
+        self.command(events.Reconfigured(self._now()))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
         """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
         self.modes.choose(mode)
-        self._fallback = None
+        self._lowered.no_way_back()
         self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
         if not defer:
-            self.command(machine.Reconfigured(self._now()))
+            self.command(events.Reconfigured(self._now()))
 
     def forget(self) -> None:
         """Forget the lowered plan that served; a changed plan restarts the engine."""
-        self._good_plan.unlink(missing_ok=True)
-        self._full, self._fallback = True, None
-        self.command(machine.Reconfigured(self._now()))
+        self._lowered.forget()
+        self.command(events.Reconfigured(self._now()))
 
     def retry_full(self) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
-        plan = self.snapshot.plan
-        self._fallback = plan if plan and plan.rungs else None
-        self._full = True
-        self.command(machine.Restart(self._now(), reason="the full plan is tried again"))
+        self._lowered.leave_out_once(self.snapshot.plan)
+        self.command(events.Restart(self._now(), reason="the full plan is tried again"))
 
     @property
     def mode(self) -> tuple[Mode, str]:
@@ -273,7 +265,7 @@ class Supervisor:
             revision=self._revision,
             gpus=tuple(self._cards.latest.values()),
             forecast=self._forecast,
-            lowered_at=self._lowered_at,
+            lowered_at=self._lowered.since,
             failed=dict(self._failed),
         )
         return status.describe(self.snapshot, facts, self._now())
@@ -290,8 +282,11 @@ class Supervisor:
     # -- actions ----------------------------------------------------------------------------
 
     async def _inspect(self, action: Inspect) -> None:
-        good = None if self._full else self._lowered_plan()
-        before = self._prepared.inventory if self._prepared and self._child else None
+        prepared = self._prepared if self._child else None
+        mark = prepared.fingerprint if prepared else ""
+        living = self.snapshot.plan if prepared else None
+        good = self._lowered.document(living, mark, self._plan_mode)
+        before = prepared.inventory if prepared else None
         wishes = inspection.Wishes(self.config, self.modes.mode, self._environ, good, before)
         config = wishes.config
         try:
@@ -471,7 +466,7 @@ class Supervisor:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._remember(after)
         if after.plan is not before.plan:
-            self._date(after.plan)
+            self._lowered.date(after.plan)
         if after.state is not before.state:
             text = f"{before.state.value} -> {after.state.value}"
             if after.reason:
@@ -492,17 +487,6 @@ class Supervisor:
         if status.one_line(after) != status.one_line(before):
             self.notifier.status(status.one_line(after))
         self._wake()
-
-    def _date(self, plan: Plan | None) -> None:
-        """Note since when the plan is a lowered one; a remembered one says it itself."""
-        if plan is None or not plan.rungs:
-            self._lowered_at = None
-        elif self._lowered_at is None:
-            kept = store.read_json(self._good_plan)
-            since = kept.get(SINCE) if isinstance(kept, dict) else None
-            remembered = any(s.origin == "remembered" for s in plan.settings.values())
-            known = remembered and isinstance(since, (int, float))
-            self._lowered_at = float(since) if known and since is not None else time.time()
 
     def _record(self, snapshot: Snapshot) -> None:
         """Begin an incident for the failure in `snapshot`."""
@@ -536,30 +520,13 @@ class Supervisor:
             number = int(name.partition("-")[0])
             self.notice("incident", f"incident {name}: caovanctl incidents show {number}")
 
-    def _lowered_plan(self) -> Any:
-        """What the ladder's steps are taken over from: the living engine, else the last good plan.
-
-        The fingerprint in it decides whether they still hold.
-        """
-        plan = self.snapshot.plan
-        if self._child is not None and plan is not None and plan.rungs:
-            assert self._prepared is not None
-            return good_plan.to_document(plan, self._prepared.fingerprint, self._plan_mode)
-        return store.read_json(self._good_plan)
-
     def _remember(self, snapshot: Snapshot) -> None:
         """The plan has served stably: keep it for the next start if the ladder had to lower it."""
-        plan = snapshot.plan
-        self._full, self._fallback = False, None
-        if plan is None or self._prepared is None or not ladder.worth_remembering(plan):
+        if snapshot.plan is None or self._prepared is None:
             return
         try:
-            if plan.rungs:
-                mark = self._prepared.fingerprint
-                document = good_plan.to_document(plan, mark, self._plan_mode)
-                store.write_json(self._good_plan, {**document, SINCE: self._lowered_at})
-            else:
-                self._good_plan.unlink(missing_ok=True)
+            mark = self._prepared.fingerprint
+            self._lowered.served_stably(snapshot.plan, mark, self._plan_mode)
         except OSError as problem:
             self._log.warning(f"cannot remember the plan that served: {problem}")
 

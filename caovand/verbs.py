@@ -11,7 +11,7 @@ from typing import Any, cast
 from caovand import __version__
 from caovand.adapters import config_file
 from caovand.adapters.incidents import REPORT, NoIncident
-from caovand.core import flags, machine, status
+from caovand.core import events, flags, status
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.machine import State
 from caovand.core.wire import Reply, Request, notice_fields
@@ -124,17 +124,17 @@ async def _reload(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
 
 
 async def _start(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
-    supervisor.command(machine.Start(time.monotonic()))
+    supervisor.command(events.Start(time.monotonic()))
     return _outcome(supervisor)
 
 
 async def _stop(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
-    supervisor.command(machine.Stop(time.monotonic()))
+    supervisor.command(events.Stop(time.monotonic()))
     return _outcome(supervisor)
 
 
 async def _restart(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
-    supervisor.command(machine.Restart(time.monotonic()))
+    supervisor.command(events.Restart(time.monotonic()))
     return _outcome(supervisor)
 
 
@@ -147,7 +147,7 @@ async def _retry(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
     if _argument(args, "full", bool, False):
         supervisor.retry_full()
     else:
-        supervisor.command(machine.Start(time.monotonic()))
+        supervisor.command(events.Start(time.monotonic()))
     return _outcome(supervisor)
 
 

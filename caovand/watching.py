@@ -24,8 +24,8 @@ from caovand.adapters.pump import Ring
 from caovand.core import detector
 from caovand.core.config import WatchSection
 from caovand.core.detector import Advanced, Broken, Cleared, Noticed, Observation, Probe, Sign
+from caovand.core.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.failure import Finding
-from caovand.core.machine import Event, Exited, Failed, Progressed, Proven
 from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick
 from caovand.core.plan import Plan
 from caovand.core.status import served_name

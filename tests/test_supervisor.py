@@ -11,7 +11,7 @@ import structlog
 
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.core import machine
+from caovand.core import events, machine
 from caovand.core.config import Config
 from caovand.supervisor import Supervisor
 
@@ -31,7 +31,7 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         running = asyncio.ensure_future(one.run())
         await asyncio.sleep(0)
         monkeypatch.setattr(machine, "step", broken)
-        asyncio.get_running_loop().call_soon(one.apply, machine.Tick(0.0, 0.5))
+        asyncio.get_running_loop().call_soon(one.apply, events.Tick(0.0, 0.5))
         await running
 
     with pytest.raises(ZeroDivisionError, match="ours"):

@@ -17,7 +17,8 @@ from caovand.adapters.incidents import Incidents
 from caovand.adapters.pump import Ring
 from caovand.core import wire
 from caovand.core.config import Config, Mode
-from caovand.core.machine import Event, Snapshot, State
+from caovand.core.events import Event
+from caovand.core.machine import Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.wire import Notice, Reply, Request
 from caovand.supervisor import Supervisor

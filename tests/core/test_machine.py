@@ -16,10 +16,7 @@ import pytest
 
 from caovand.core import machine
 from caovand.core.backoff import SPREAD, delay
-from caovand.core.failure import Finding
-from caovand.core.ladder import Decision
-from caovand.core.machine import (
-    EDGES,
+from caovand.core.events import (
     Action,
     End,
     Event,
@@ -36,16 +33,15 @@ from caovand.core.machine import (
     Reconfigured,
     Refused,
     Restart,
-    Rules,
-    Snapshot,
     Spawn,
     Start,
-    State,
     Stop,
     Tick,
     Unkillable,
-    step,
 )
+from caovand.core.failure import Finding
+from caovand.core.ladder import Decision
+from caovand.core.machine import EDGES, Rules, Snapshot, State, step
 from caovand.core.plan import Plan
 
 PLANS = [Plan(name, {}, {}) for name in "ABC"]

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from caovand.core import machine
+from caovand.core import events
+from caovand.core.events import Action, End, Event, Inspect, Spawn
 from caovand.core.failure import Finding
 from caovand.core.ladder import Decision
-from caovand.core.machine import Action, End, Event, Inspect, Rules, Snapshot, Spawn, step
+from caovand.core.machine import Rules, Snapshot, step
 from caovand.core.plan import Plan
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
@@ -43,22 +44,22 @@ def read_event(at: float, words: list[str], s: Snapshot) -> Event:
     child: dict[str, Any] = {"generation": s.generation if number is None else number}
     look: dict[str, Any] = {"inspection": s.inspection if number is None else number}
     makers: dict[str, Callable[[], Event]] = {
-        "start": lambda: machine.Start(at),
-        "restart": lambda: machine.Restart(at),
-        "reconfigured": lambda: machine.Reconfigured(at),
-        "stop": lambda: machine.Stop(at, quit=rest == ["quit"]),
-        "tick": lambda: machine.Tick(at),
-        "planned": lambda: machine.Planned(at, plan=plan(rest[0]), **look),
-        "refused": lambda: machine.Refused(
+        "start": lambda: events.Start(at),
+        "restart": lambda: events.Restart(at),
+        "reconfigured": lambda: events.Reconfigured(at),
+        "stop": lambda: events.Stop(at, quit=rest == ["quit"]),
+        "tick": lambda: events.Tick(at),
+        "planned": lambda: events.Planned(at, plan=plan(rest[0]), **look),
+        "refused": lambda: events.Refused(
             at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look
         ),
-        "progressed": lambda: machine.Progressed(at, phase=rest[0], **child),
-        "heartbeat": lambda: machine.Progressed(at, phase=rest[0], heartbeat=True, **child),
-        "proven": lambda: machine.Proven(at, **child),
-        "failed": lambda: machine.Failed(at, finding=finding(rest), **child),
-        "exited": lambda: machine.Exited(at, finding=finding(rest), **child),
-        "gone": lambda: machine.Gone(at, **child),
-        "unkillable": lambda: machine.Unkillable(at, finding=finding(rest), **child),
+        "progressed": lambda: events.Progressed(at, phase=rest[0], **child),
+        "heartbeat": lambda: events.Progressed(at, phase=rest[0], heartbeat=True, **child),
+        "proven": lambda: events.Proven(at, **child),
+        "failed": lambda: events.Failed(at, finding=finding(rest), **child),
+        "exited": lambda: events.Exited(at, finding=finding(rest), **child),
+        "gone": lambda: events.Gone(at, **child),
+        "unkillable": lambda: events.Unkillable(at, finding=finding(rest), **child),
     }
     return makers[name]()
 
