@@ -10,26 +10,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from caovand.adapters import processes
 from caovand.cli.client import Client
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 180.0
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Ask again and again until the answer is true; the limit is for broken code, not slow CPUs."""
-    deadline = time.monotonic() + patience_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"never seen: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def free_port() -> int:

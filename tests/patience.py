@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 LIMIT_S = 30.0
+PATIENCE_S = 180.0  # for what a whole daemon does
 LOOK_S = 0.005
+T = TypeVar("T")
+
+
+def until(
+    look: Callable[[], T], what: str, limit_s: float = PATIENCE_S, every_s: float = 0.05
+) -> T:
+    """Ask again and again until the answer is true; that answer. Fails after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"never seen within {limit_s:.0f} s: {what}"
+        time.sleep(every_s)
+    return found
 
 
 def eventually(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Return once `holds()` is true; fail the test after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, f"did not come true within {limit_s:.0f} s"
-        time.sleep(LOOK_S)
+    """`until` for what comes at once on a machine with nothing else to do."""
+    until(holds, "what the test waits for", limit_s, LOOK_S)
 
 
 async def soon(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.daemon import PATIENCE_S, until
+from tests.patience import PATIENCE_S, until
 
 CTRL_C = b"\x03"
 LOOK_S = 0.1

@@ -30,8 +30,9 @@ from caovand.core.observation import LogLine, Progress
 from caovand.core.plan import Plan
 from caovand.engines.vllm.phases import read
 from caovand.watching import Watching
-from tests.daemon import ROOT, Daemon, daemon, free_port, until
+from tests.daemon import ROOT, Daemon, daemon, free_port
 from tests.e2e.conftest import ENGINE, configuration
+from tests.patience import until
 
 IDLE_S = 60
 ROUND_TRIPS = 2000

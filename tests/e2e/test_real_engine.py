@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
-from tests.daemon import Daemon, daemon, free_port, until
+from tests.daemon import Daemon, daemon, free_port
 from tests.e2e.conftest import configuration
+from tests.patience import until
 
 pytestmark = pytest.mark.engine
 REQUEST_S = 120

@@ -17,7 +17,8 @@ from typing import Any
 
 from caovand.adapters import processes
 from caovand.cli.client import Client
-from tests.daemon import Daemon, daemon, until
+from tests.daemon import Daemon, daemon
+from tests.patience import until
 
 REQUEST_S = 120.0
 NOTHING = "nothing"

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
-from tests.daemon import free_port, until
+from tests.daemon import free_port
 from tests.e2e.conftest import MODELS, configuration
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
+from tests.patience import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 Begin = Callable[[str, str], Row]

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from caovand.core.failure import FAILURES, Failure
-from tests.daemon import ROOT, until
+from tests.daemon import ROOT
 from tests.engines.test_signatures import samples
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
+from tests.patience import until
 from tests.scenarios.test_supervision import configuration
 
 DRIVERS = ROOT / "tests/standin/drivers"

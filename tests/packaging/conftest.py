@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import PATIENCE_S, ROOT, until
+from tests.daemon import ROOT
+from tests.patience import PATIENCE_S, until
 
 SCRIPT = ROOT / "tests/packaging/machine.sh"
 ENGINE = Path(os.environ.get("CAOVAN_TEST_ENGINE") or ROOT / ".engines/current")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import until
 from tests.packaging.conftest import Machine, repacked, version_of
+from tests.patience import until
 
 pytestmark = [pytest.mark.long, pytest.mark.engine]
 BOOT_S = 600.0  # of an engine on one core that it shares

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import ROOT, until
+from tests.daemon import ROOT
 from tests.packaging.conftest import BASE_PACKAGES, Machine, boot, end, make_base
+from tests.patience import until
 
 pytestmark = pytest.mark.long
 UBUNTU_KEYS = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")

@@ -21,7 +21,8 @@ import pytest
 import zmq
 
 from caovand.adapters import processes
-from tests.daemon import ROOT, Daemon, daemon, free_port, until
+from tests.daemon import ROOT, Daemon, daemon, free_port
+from tests.patience import until
 from tests.terminal import Terminal
 
 ENGINE = ROOT / "tests/standin/engine.py"
