@@ -486,6 +486,8 @@ class Supervisor:
                 assert after.finding is not None
                 self._failed[after.finding.failure] += 1
                 self._record(after)
+        elif after.state is State.HOLD and after.reason != before.reason:
+            self.notice("failure", f"still HOLD: {after.reason}", state=after.state.value)
         elif after.refusal is not None and after.refusal is not before.refusal:
             self.notice("failure", f"the new plan cannot be used: {after.refusal.text}")
         if status.one_line(after) != status.one_line(before):

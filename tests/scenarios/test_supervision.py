@@ -222,6 +222,21 @@ def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Pa
         assert "/nonexistent/model" in one.until_state("FAILED")["reason"]
 
 
+def test_a_hold_whose_reason_changes_says_so(model: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    with daemon(configuration(model).replace(str(ENGINE), str(python))) as one:
+        before = one.until_state("HOLD")
+        python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+        python.chmod(0o755)
+        (told,) = until(
+            lambda: [text for text in one.events() if text.startswith("still HOLD")], "an event"
+        )
+        status = one.status()
+        assert (status["state"], told) == ("HOLD", f"still HOLD: {status['reason']}")
+        assert status["reason"] != before["reason"]
+        assert status["since_s"] > before["since_s"]
+
+
 def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) -> None:
     config = configuration(model)
     with daemon(config) as one:
