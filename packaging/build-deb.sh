@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the Debian packages from this checkout into a folder (dist/): caovan, and on amd64
-# caovan-kernels, with the CUDA compiler of the system or of PyPI's wheels. One build on Debian 12 serves Ubuntu 22.04 and 24.04 too.
+# caovan-kernels, with the CUDA compiler of the system or of PyPI's wheels. One build on Debian 12
+# serves Ubuntu 22.04 and 24.04 too.
 # usage: packaging/build-deb.sh [FOLDER]
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
