@@ -15,6 +15,7 @@ from caovand import __version__
 from caovand.cli.client import Exit, Problem, connect, follow
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
+LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
 # Where the last failure is why the engine does not serve now.
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
@@ -128,11 +129,12 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 def _failure(answer: Mapping[str, Any]) -> str:
     failure, age_s = answer["last_failure"], answer["last_failure_s"]
     count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
-    text = f"{failure['failure']}: {failure['text']}{count}"
     if answer["state"] in FAILING:
-        return text
+        return f"{failure['failure']}: {failure['text']}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
-    return f"the last one {_duration(age_s)} ago ({moment}): {text}"
+    text = failure["text"]
+    text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
+    return f"the last one {_duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
