@@ -473,11 +473,11 @@ class Supervisor:
             self._date(after.plan)
         if after.state is not before.state:
             text = f"{before.state.value} -> {after.state.value}"
-            if after.reason:
+            failed = after.finding is not None and after.finding is not before.finding
+            if after.reason and (failed or after.reason != before.reason):
                 text += f": {after.reason}"
             if after.state is State.BACKOFF and after.deadline is not None:
                 text += f"; retry in {after.deadline - after.since:.1f} s"
-            failed = after.finding is not None and after.finding is not before.finding
             if failed and after.remedy is not None and after.remedy.text:
                 text += f"; {after.remedy.text}"
             kind = "failure" if failed else "state"

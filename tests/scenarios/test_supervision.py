@@ -84,6 +84,7 @@ def test_an_engine_that_ends_with_status_0_while_serving_has_failed(model: Path)
         os.kill(pid, signal.SIGTERM)  # the stand-in ends in good order, status 0
         until(lambda: "exit status 0" in " ".join(one.events()), "the failure")
         assert one.until_state("SERVING")["restarts"] == 1
+        assert " ".join(one.events()).count("exit status 0") == 1  # told once, not at each step
 
 
 def test_a_killed_api_server_leaves_no_engine_core_behind(model: Path) -> None:
