@@ -258,7 +258,8 @@ class Supervisor:
 
     def describe(self) -> dict[str, Any]:
         """The status document."""
-        watching = self._watching
+        # What an engine that is gone reported is of no interest any more.
+        watching = self._watching if self._child else None
         progress = watching.progress if watching else None
         facts = status.Facts(
             version=__version__,

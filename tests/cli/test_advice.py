@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ from typing import Any
 import pytest
 
 from caovand.cli.main import parser
+from caovand.core.config import parse
 from tests.daemon import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PLACES = [
     *sorted((ROOT / "caovand").rglob("*.py")),
@@ -51,6 +58,14 @@ def test_every_command_that_is_named_exists(place: Path) -> None:
             assert option in of._option_string_actions or verb in ("serve", "doctor", "plan"), (
                 f"caovanctl {verb}{rest}"
             )
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_every_configuration_that_is_shown_is_valid(name: str) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    for block in blocks:
+        parse(tomllib.loads(block))
 
 
 def test_there_are_such_commands() -> None:
