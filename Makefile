@@ -38,7 +38,7 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 .venv-oldest/ready: tests/oldest.txt packaging/find-python.sh .venv/ready
 	@echo "making .venv-oldest"
 	@python=$$(packaging/find-python.sh 10 10 2>/dev/null) \
-		|| { $(PY) $(PIP) uv && .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
+		|| { .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
 		|| { echo "cannot test the oldest libraries: no Python 3.10 is here, and none could be brought; install one (pyenv install 3.10)" >&2; exit 1; }; \
 	$$python -m venv .venv-oldest
 	@$(OLDEST) $(PIP) -r tests/oldest.txt

@@ -251,7 +251,8 @@ class Supervisor:
 
     def describe(self) -> dict[str, Any]:
         """The status document."""
-        watching = self._watching
+        # What an engine that is gone reported is of no interest any more.
+        watching = self._watching if self._child else None
         progress = watching.progress if watching else None
         facts = status.Facts(
             version=__version__,
@@ -469,11 +470,11 @@ class Supervisor:
             self._lowered.date(after.plan)
         if after.state is not before.state:
             text = f"{before.state.value} -> {after.state.value}"
-            if after.reason:
+            failed = after.finding is not None and after.finding is not before.finding
+            if after.reason and (failed or after.reason != before.reason):
                 text += f": {after.reason}"
             if after.state is State.BACKOFF and after.deadline is not None:
                 text += f"; retry in {after.deadline - after.since:.1f} s"
-            failed = after.finding is not None and after.finding is not before.finding
             if failed and after.remedy is not None and after.remedy.text:
                 text += f"; {after.remedy.text}"
             kind = "failure" if failed else "state"
@@ -482,6 +483,8 @@ class Supervisor:
                 assert after.finding is not None
                 self._failed[after.finding.failure] += 1
                 self._record(after)
+        elif after.state is State.HOLD and after.reason != before.reason:
+            self.notice("failure", f"still HOLD: {after.reason}", state=after.state.value)
         elif after.refusal is not None and after.refusal is not before.refusal:
             self.notice("failure", f"the new plan cannot be used: {after.refusal.text}")
         if status.one_line(after) != status.one_line(before):

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Builds the Debian packages from this checkout into a folder (dist/): caovan, and where a
-# CUDA compiler is found caovan-kernels. One build on Debian 12 serves Ubuntu 22.04 and 24.04 too.
+# Builds the Debian packages from this checkout into a folder (dist/): caovan, and on amd64
+# caovan-kernels, with the CUDA compiler of the system or of PyPI's wheels. One build on Debian 12
+# serves Ubuntu 22.04 and 24.04 too.
 # usage: packaging/build-deb.sh [FOLDER]
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 # Debian's Python and a plain PATH: pybuild fails under pyenv's shims. PIP_* is how pip is told
 # where its index is.
 plain_path=/usr/sbin:/usr/bin:/sbin:/bin
-tools="dpkg-dev $(sed -n '/^Build-Depends:/,/^$/s/^ \([a-z0-9+-]*\).*/\1/p' "$root/packaging/debian/control" | tr '\n' ' ')"
+tools="dpkg-dev build-essential $(sed -n '/^Build-Depends:/,/^$/s/^ \([a-z0-9+-]*\).*/\1/p' "$root/packaging/debian/control" | tr '\n' ' ')"
 # debhelper-compat is provided by debhelper, which has no package of that name.
 tools=$(echo "$tools" | sed 's/debhelper-compat/debhelper/; s/dh-sequence-installsysusers//; s/dh-sequence-python3/dh-python/')
 
@@ -58,10 +59,10 @@ mkdir "$tree/debian/vendor"
 cp "$work/vendor/pynvml.py" "$tree/debian/vendor/"
 
 profiles= kind=binary
-if nvcc=${NVCC:-$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)} && [ "$(dpkg --print-architecture)" = amd64 ]; then
+if [ "$(dpkg --print-architecture)" = amd64 ] && nvcc=${NVCC:-$("$root/csrc/find-nvcc")}; then
     echo "building caovan and caovan-kernels" >&2
 else
-    echo "building caovan only: caovan-kernels needs nvcc (CUDA 12 or 13) and amd64" >&2
+    echo "building caovan only: caovan-kernels needs amd64 and nvcc (CUDA 12 or 13)" >&2
     profiles=pkg.caovan.nokernels kind=all nvcc=
 fi
 (

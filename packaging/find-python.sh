@@ -3,7 +3,8 @@
 # usage: find-python.sh OLDEST NEWEST (minor versions of 3, such as 10 13)
 set -eu
 oldest=$1 newest=$2
-works() { "$1" -c "import sys, ensurepip, venv; sys.exit(not (3, $oldest) <= sys.version_info[:2] <= (3, $newest))" 2>/dev/null; }
+fits() { "$1" -c "import sys; sys.exit(not (3, $oldest) <= sys.version_info[:2] <= (3, $newest))" 2>/dev/null; }
+works() { fits "$1" && "$1" -c "import ensurepip, venv" 2>/dev/null; }
 minor=$newest
 while [ "$minor" -ge "$oldest" ]; do
     # pyenv's shims refuse versions that are not chosen, so its installed ones are asked directly.
@@ -19,7 +20,9 @@ if works python3; then
     command -v python3
     exit 0
 fi
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "${TRIED_APT:-}" ]; then
+# The distribution's Python may lack only venv; where it is too old or too new, apt does not help.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "${TRIED_APT:-}" ] &&
+    { ! command -v python3 >/dev/null || fits python3; }; then
     echo "installing python3-venv" >&2
     apt-get install -y -q python3-venv >&2 && TRIED_APT=1 exec "$0" "$@"
 fi

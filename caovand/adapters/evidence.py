@@ -17,6 +17,7 @@ from caovand.adapters.processes import Process
 
 MOST_THREADS = 64
 MOST_PROCESSES = 64
+MOST_SPIED = 256 << 10  # characters of one process: deep recursion in hundreds of threads
 _FIELDS = ("State", "VmRSS", "Threads")
 _MEMORY = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
 
@@ -42,7 +43,7 @@ def host_memory() -> dict[str, str]:
 def stacks(
     members: Sequence[Process], engine_python: str, limit_s: float, clock: Clock = time.monotonic
 ) -> str:
-    """Where each process is: py-spy's view where there is a py-spy, else the kernel's."""
+    """Where each process is: py-spy's view where it is there and may look, else the kernel's."""
     deadline = clock() + limit_s
     spy = find_py_spy(engine_python)
     parts = []
@@ -52,7 +53,8 @@ def stacks(
         if left_s <= 0:
             parts.append("(no time left)")
             continue
-        seen = _py_spy(spy, process.pid, left_s) if spy else ""
+        seen, why_not = _py_spy(spy, process.pid, left_s) if spy else ("", "")
+        parts += [f"(py-spy: {why_not})"] if why_not else []
         parts.append(seen or _kernel_view(process.pid))
     return "\n".join(parts) + "\n"
 
@@ -63,14 +65,22 @@ def find_py_spy(engine_python: str) -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def _py_spy(spy: str, pid: int, limit_s: float) -> str:
+def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
+    """The stacks of a process, or why there are none: not Python, or ptrace forbidden."""
     # A process that is paused to be looked at might stay so if we are killed meanwhile.
     argv = [spy, "dump", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=limit_s, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    except subprocess.TimeoutExpired:
+        return "", "no answer in time"
+    except OSError as problem:
+        return "", str(problem)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip() or f"status {done.returncode}"
+        return "", said.splitlines()[0][:300]
+    # Its first line is the command line, which may hold a key.
+    rows = done.stdout.decode("utf-8", "replace").splitlines()
+    return "\n".join(row for row in rows if not row.startswith("Process "))[:MOST_SPIED], ""
 
 
 def _kernel_view(pid: int) -> str:

@@ -56,7 +56,8 @@ def add_parsers(subparsers: Any) -> None:
     mode.add_argument(
         "--defer",
         action="store_true",
-        help="leave the engine alone: it counts from the next start, restart or reload on",
+        help="leave the engine alone: the mode counts from the next start, restart or reload on,"
+        " not when a failed engine is started again",
     )
     _waiting(mode)
     mode.set_defaults(run=run_mode)

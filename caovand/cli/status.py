@@ -15,6 +15,9 @@ from caovand import __version__
 from caovand.cli.client import Exit, Problem, connect, follow
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
+LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
+# Where the last failure is why the engine does not serve now.
+FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -74,7 +77,9 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 
     if answer["reason"]:
         yield row("why", answer["reason"])
-    if answer["retry_in_s"] is not None:
+    if answer["looking"]:
+        yield row("next", "looking now whether it can start")
+    elif answer["retry_in_s"] is not None:
         yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
     depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
     yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}")
@@ -117,10 +122,19 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("warning", warning, "yellow")
     if answer["refusal"]:
         yield row("refused", answer["refusal"]["text"], "yellow")
-    failure = answer["last_failure"]
-    if failure:
-        count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
-        yield row("failure", f"{failure['failure']}: {failure['text']}{count}")
+    if answer["last_failure"]:
+        yield row("failure", _failure(answer), "" if answer["state"] in FAILING else "dim")
+
+
+def _failure(answer: Mapping[str, Any]) -> str:
+    failure, age_s = answer["last_failure"], answer["last_failure_s"]
+    count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
+    if answer["state"] in FAILING:
+        return f"{failure['failure']}: {failure['text']}{count}"
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
+    text = failure["text"]
+    text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
+    return f"the last one {_duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from caovand.core.turing import FIRST_WITHOUT_FLASHINFER, flashinfer_refusal, ve
 Verdict = Literal["PASS", "WARN", "FAIL"]
 OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
 OLDEST_CAPABILITY = (7, 5)
+WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA, by NVIDIA's compatibility table."""
@@ -186,7 +187,7 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
     if why:
         mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
         if found.version >= FIRST_WITHOUT_FLASHINFER:
-            mend = "caovanctl engine plugin, or caovanctl engine install 0.21.0"
+            mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
         yield Finding("engine", "WARN", f"{why}: attention falls to Triton", mend)
     elif not found.nvcc and found.python_version:
         text = "FlashInfer has no ready kernels for SM75, and there is no nvcc to build them"
@@ -202,7 +203,7 @@ def plugin(facts: Facts) -> Iterator[Finding]:
         yield Finding("plugin", "PASS", f"caovan's kernels {facts.engine.plugin} are installed")
     elif facts.wants_plugin:
         text = "caovan's SM75 kernels are not installed in the engine"
-        yield Finding("plugin", "WARN", text, "caovanctl engine plugin")
+        yield Finding("plugin", "WARN", text, WITH_PLUGIN)
 
 
 def gdn(facts: Facts) -> Iterator[Finding]:
@@ -214,7 +215,7 @@ def gdn(facts: Facts) -> Iterator[Finding]:
     mend = "caovanctl engine install 0.21.0"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
-        yield Finding("plugin", "FAIL", text, "caovanctl engine plugin")
+        yield Finding("plugin", "FAIL", text, "sudo caovanctl engine install --again")
     elif found.gdn_interface.startswith("fail"):
         text = f"the GDN interface of vLLM {found.vllm} is unknown ({found.gdn_interface[6:]})"
         yield Finding("plugin", "WARN", f"{text}: vLLM uses its own kernels", mend)

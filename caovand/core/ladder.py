@@ -154,14 +154,6 @@ class Decision:
     obstacles: tuple[str, ...] = ()
 
 
-def judge(
-    plan: Plan, finding: Finding, repeats: int, rules: LadderRules
-) -> tuple[Verdict, Plan | None]:
-    """`decide` for the state machine."""
-    decision = decide(plan, finding, repeats, rules)
-    return decision.verdict, decision.plan
-
-
 def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
     """Answer a failure; `repeats` counts failures of this plan in a row, this one included."""
     reaction = REACTIONS[finding.failure]
@@ -185,12 +177,6 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
     return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
-
-
-def fall_back(plan: Plan, finding: Finding, rules: LadderRules) -> Plan | None:
-    """The next more modest plan for a failure, None where nothing is left."""
-    taken, _ = _descend(plan, finding, rules)
-    return _apply(plan, *taken, finding) if taken else None
 
 
 def cures(finding: Finding) -> tuple[Rung, ...]:

@@ -93,7 +93,10 @@ INSPECT_S = 300.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the machine knows; `deadline` and `since` are monotonic seconds."""
+    """Everything the machine knows; `deadline`, `since` and `found_at` are monotonic seconds.
+
+    `found_at` is when `finding` was last met; `looking` says that HOLD waits for an inspection.
+    """
 
     state: State = State.STOPPED
     since: float = 0.0
@@ -112,7 +115,9 @@ class Snapshot:
     failures: int = 0
     failed_plan: str = ""
     finding: Finding | None = None
+    found_at: float | None = None
     remedy: Decision | None = None
+    looking: bool = False
     refusal: Finding | None = None
     reason: str = ""
     spawns: int = 0
@@ -135,8 +140,15 @@ def step(snapshot: Snapshot, event: Event, rules: Rules) -> Result:
 def _enter(
     s: Snapshot, state: State, at: float, deadline: float | None, **changes: Any
 ) -> Snapshot:
-    cleared = {"replanning": False, "phase": "", "progress": None, "detail": "", "refusal": None}
+    cleared = {
+        "replanning": False, "phase": "", "progress": None, "detail": "", "refusal": None,
+        "looking": False,
+    }  # fmt: skip
     return replace(s, state=state, since=at, deadline=deadline, **{**cleared, **changes})
+
+
+def _met(s: Snapshot, finding: Finding, at: float) -> Snapshot:
+    return replace(s, finding=finding, found_at=at)
 
 
 def _inspect(s: Snapshot) -> Result:
@@ -202,7 +214,7 @@ def _refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
     state = State.HOLD if event.hold else State.FAILED
     deadline = event.at + rules.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
-    s = _enter(s, state, since, deadline, finding=event.finding, reason=event.finding.text)
+    s = _met(_enter(s, state, since, deadline, reason=event.finding.text), event.finding, event.at)
     return replace(s, spawned=False), ()
 
 
@@ -245,7 +257,8 @@ def _never_inspected(s: Snapshot, event: Tick, rules: Rules) -> Result:
     text = "looking at engine, model and machine takes too long; look for a hung disk or driver"
     finding = Finding("start-stall", text, s.phase)
     deadline = event.at + max(INSPECT_S, rules.recheck_s)
-    return _enter(s, State.HOLD, event.at, deadline, finding=finding, reason=text), ()
+    s = _enter(s, State.HOLD, event.at, deadline, reason=text, looking=True)
+    return _met(s, finding, event.at), ()
 
 
 def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
@@ -257,7 +270,8 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
     identity = s.plan.identity
     failures = s.failures + 1 if identity == s.failed_plan else 1
     remedy = rules.judge(s.plan, finding, failures)
-    s = replace(s, failures=failures, failed_plan=identity, finding=finding, remedy=remedy)
+    s = replace(s, failures=failures, failed_plan=identity, remedy=remedy)
+    s = _met(s, finding, event.at)
     if s.replanning:
         # The operator has changed something meanwhile: what failed is the plan from before that.
         return _recycle(s, event, rules, "start", finding.text, pending=None)
@@ -323,7 +337,7 @@ def _gone(s: Snapshot, event: Gone, rules: Rules) -> Result:
 def _unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
     finding = event.finding
     assert finding is not None
-    s = replace(s, spawned=False, finding=finding, reason=finding.text)
+    s = _met(replace(s, spawned=False, reason=finding.text), finding, event.at)
     return _enter(s, State.HOLD, event.at, event.at + rules.recheck_s), ()
 
 
@@ -346,7 +360,8 @@ def _recheck(s: Snapshot, event: Tick, rules: Rules) -> Result:
     """Ask again; the next time only after an answer, or when none comes for long."""
     if s.deadline is None or event.at < s.deadline:
         return s, ()
-    return _inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.recheck_s)))
+    deadline = event.at + max(INSPECT_S, rules.recheck_s)
+    return _inspect(replace(s, deadline=deadline, looking=True))
 
 
 def _stop(s: Snapshot, event: Stop, rules: Rules) -> Result:

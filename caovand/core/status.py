@@ -44,7 +44,8 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
     """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
     plan = snapshot.plan
     deadline = snapshot.deadline
-    waits = snapshot.state in (State.BACKOFF, State.HOLD) and deadline is not None
+    # While HOLD looks again, the deadline is that of the look.
+    waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.looking
     return {
         "state": snapshot.state.value,
         "since_s": round(now - snapshot.since, 3),
@@ -56,6 +57,7 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "retry_in_s": round(max(deadline - now, 0.0), 1)
         if waits and deadline is not None
         else None,
+        "looking": snapshot.looking,
         "served": _served(plan) if snapshot.state is State.SERVING else None,
         "model": plan.model if plan else None,
         "mode": facts.mode,
@@ -67,6 +69,7 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "restarts": max(snapshot.spawns - 1, 0),
         "failures": snapshot.failures,
         "last_failure": _finding(snapshot.finding),
+        "last_failure_s": _age(snapshot.found_at, now),
         "remedy": snapshot.remedy.text if snapshot.remedy else None,
         "obstacles": list(snapshot.remedy.obstacles) if snapshot.remedy else [],
         "refusal": _finding(snapshot.refusal),
@@ -80,6 +83,10 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "gpus": [asdict(sample) for sample in facts.gpus],
         "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},
     }
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 3)
 
 
 def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from caovand.adapters import evidence, processes
+from caovand.adapters.incidents import Incidents
+from caovand.core.failure import Finding
+from caovand.core.incident import Case
+from caovand.recorder import STACKS_S, Recorder
+from tests.patience import soon
 
 
 def me() -> processes.Process:
@@ -52,3 +60,86 @@ def test_a_py_spy_that_hangs_costs_no_more_than_the_limit(tmp_path: Path) -> Non
     text = evidence.stacks([me(), me()], python, 0.3)
     assert time.monotonic() - begun < 10
     assert "(no time left)" in text
+
+
+def test_why_py_spy_saw_nothing_stands_beside_the_kernels_view(tmp_path: Path) -> None:
+    python = script(tmp_path, "#!/bin/sh\necho Permission Denied >&2\nexit 1\n")
+    text = evidence.stacks([me()], python, 30.0)
+    assert "(py-spy: Permission Denied)" in text
+    assert "waits in" in text
+
+
+def test_of_a_py_spy_without_end_only_so_much_is_kept(tmp_path: Path) -> None:
+    python = script(tmp_path, "#!/bin/sh\nyes '    deep (down.py:1)' | head -n 100000\n")
+    assert len(evidence.stacks([me()], python, 30.0)) < evidence.MOST_SPIED + 1000
+
+
+# -- the real one, on a real hang -----------------------------------------------------------
+
+HANGS = """
+import sys, threading
+
+def waits_for_what_never_comes(password):
+    threading.Event().wait()
+
+threading.Thread(target=waits_for_what_never_comes, args=("sesame-4711",), name="loader").start()
+print("ready", flush=True)
+waits_for_what_never_comes("sesame-4711")
+"""
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[processes.Process]:
+    """A Python process that waits for ever, with a secret on its command line and its stack."""
+    spy = evidence.find_py_spy(sys.executable)
+    assert spy, "py-spy is one of the development tools: run `make .venv/ready`"
+    (tmp_path / "model.py").write_text(HANGS)
+    argv = [sys.executable, str(tmp_path / "model.py"), "--api-key", "sesame-4711"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            seen = processes.read(child.pid)
+            assert seen is not None
+            tried = subprocess.run(
+                [spy, "dump", "--pid", str(child.pid)], capture_output=True, text=True, check=False
+            )
+            if "Permission" in tried.stderr or "permitted" in tried.stderr:
+                pytest.skip(f"the kernel forbids ptrace here: {tried.stderr.strip()[:200]}")
+            yield seen
+        finally:
+            child.kill()
+
+
+def test_the_real_py_spy_tells_where_every_thread_of_a_hung_process_waits(
+    hung: processes.Process,
+) -> None:
+    text = evidence.stacks([hung], sys.executable, 30.0)
+    assert text.startswith(f"=== {hung.name} (pid {hung.pid})\n")
+    assert text.count("waits_for_what_never_comes (model.py:5)") == 2
+    assert '"MainThread"' in text
+    assert "sesame" not in text
+    state = processes.read(hung.pid)
+    assert state is not None
+    assert not state.zombie
+
+
+def test_an_incident_of_a_hang_has_the_real_stacks_and_no_secret(
+    hung: processes.Process, tmp_path: Path
+) -> None:
+    async def scenario() -> dict[str, str]:
+        store, told = Incidents(tmp_path / "incidents"), list[str]()
+        keeper = Recorder(store, lambda name, problem: told.append(name or problem))
+        argv = ("vllm", "serve", "m", "--api-key", "sesame-4711")
+        case = Case(Finding("hang", "nothing moves"), (), {}, argv=argv, secrets=("sesame-4711",))
+        begun = time.monotonic()
+        keeper.take(case, (hung,), sys.executable)
+        await keeper.before_kill()
+        assert time.monotonic() - begun < STACKS_S + 10
+        await soon(lambda: told)
+        folder = tmp_path / "incidents" / told[0]
+        return {path.name: path.read_text() for path in folder.iterdir()}
+
+    files = asyncio.run(scenario())
+    assert "waits_for_what_never_comes (model.py:5)" in files["stacks.txt"]
+    assert not [name for name, text in files.items() if "sesame" in text]

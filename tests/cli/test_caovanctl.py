@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -173,11 +174,20 @@ def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ct
     ]
 
 
+def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["status"] = status(
+        last_failure={"failure": "hang", "text": "h"}, last_failure_s=720.0
+    )
+    last = ctl("status").out.splitlines()[-1]
+    assert re.fullmatch(r"  failure   the last one 12 min ago \([-\d]+ [:\d]+\): hang: h", last)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"state": "STARTING", "phase": "load", "progress": 0.5, "detail": "shard 1"}, "load 50% "),
         ({"state": "BACKOFF", "retry_in_s": 3.6, "reason": "it died"}, "attempt in 4 s"),
+        ({"state": "HOLD", "looking": True, "reason": "busy"}, "looking now whether"),
         ({"state": "FAILED", "reason": "no [red]room[/red]"}, "no [red]room[/red]"),
         ({"state": "HOLD", "refusal": {"text": "no card"}}, "refused   no card"),
         (

@@ -18,8 +18,6 @@ from caovand.core.ladder import (
     RUNG_NAMES,
     LadderRules,
     decide,
-    fall_back,
-    judge,
     rules_of,
     worth_remembering,
 )
@@ -63,10 +61,15 @@ def found(failure: Failure, phase: str = "serving", **captures: str) -> Finding:
     return Finding(failure, f"said {failure}", phase, captures, signature="a.row")
 
 
+def lowered(plan: Plan, finding: Finding, rules: LadderRules = FREE) -> Plan | None:
+    """The next more modest plan once patience is over, None where nothing is left."""
+    return decide(plan, finding, 99, rules).plan
+
+
 def descent(plan: Plan, finding: Finding, rules: LadderRules = FREE) -> list[str]:
     """The rungs taken when the same thing fails again and again."""
     taken: list[str] = []
-    while lower := fall_back(plan, finding, rules):
+    while lower := lowered(plan, finding, rules):
         taken.append(lower.rungs[-1])
         plan = lower
         assert len(taken) < 100
@@ -146,7 +149,7 @@ def test_the_way_down(finding: Finding, rungs: list[str]) -> None:
 
 def test_the_length_that_fits_is_used_in_whole_blocks() -> None:
     finding = found("kv-cache-short", "kv", len="262144", need="17.35", have="11.71", fits="175555")
-    lower = fall_back(plan_of(), finding, FREE)
+    lower = lowered(plan_of(), finding)
     assert lower is not None
     assert lower.value("max_model_len") == 175552
     assert lower.settings["max_model_len"].origin == "ladder"
@@ -156,7 +159,7 @@ def test_the_length_that_fits_is_used_in_whole_blocks() -> None:
 
 def test_a_plan_without_a_length_uses_the_one_in_the_error() -> None:
     finding = found("kv-cache-short", "kv", len="131072", need="0.06", have="0.02", fits="32640")
-    lower = fall_back(plan_of({"max_model_len": None}, device="cpu"), finding, FREE)
+    lower = lowered(plan_of({"max_model_len": None}, device="cpu"), finding)
     assert lower is not None
     assert lower.value("max_model_len") == 32640
 
@@ -164,21 +167,21 @@ def test_a_plan_without_a_length_uses_the_one_in_the_error() -> None:
 def test_a_pinned_context_on_the_cpu_build_gets_the_memory_it_needs() -> None:
     plan = plan_of({"kv_cache_memory_bytes": 64 << 20}, device="cpu")
     finding = found("kv-cache-short", "kv", len="262144", need="0.2", have="0.06", fits="70000")
-    lower = fall_back(plan, finding, LadderRules(pinned=frozenset({"max_model_len"})))
+    lower = lowered(plan, finding, LadderRules(pinned=frozenset({"max_model_len"})))
     assert lower is not None
     assert lower.value("kv_cache_memory_bytes") == 225 << 20
 
 
 def test_a_full_graph_mode_becomes_piecewise_before_graphs_are_given_up() -> None:
     plan = plan_of({"compilation_config": {"cudagraph_mode": "FULL_AND_PIECEWISE"}})
-    lower = fall_back(plan, found("draft-collapse"), FREE)
+    lower = lowered(plan, found("draft-collapse"))
     assert lower is not None
     assert lower.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
 
 
 def test_drafting_off_leaves_no_speculation_in_the_plan() -> None:
     plan = plan_of({"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}})
-    lower = fall_back(plan, found("hang", component="drafter"), FREE)
+    lower = lowered(plan, found("hang", component="drafter"))
     assert lower is not None
     assert (lower.value("speculative_config"), lower.mtp) == (None, 0)
 
@@ -187,7 +190,7 @@ def test_the_plugin_leaves_and_other_plugins_stay() -> None:
     plan = plan_of(env={"VLLM_PLUGINS": "lora_resolver,caovan_vllm_sm75_turbo3"})
     listed = plan.env["VLLM_PLUGINS"]
     plan = Plan(plan.model, plan.settings, {"VLLM_PLUGINS": Setting(listed.value, "policy", "")})
-    lower = fall_back(plan, found("plugin-error", "resolve"), FREE)
+    lower = lowered(plan, found("plugin-error", "resolve"))
     assert lower is not None
     assert lower.env["VLLM_PLUGINS"].value == "lora_resolver"
 
@@ -222,7 +225,7 @@ def test_memory_that_others_hold_is_shared_for_now_and_not_remembered() -> None:
     ],
 )
 def test_patience_with_failures_in_a_row(failure: Failure, verdicts: list[str]) -> None:
-    told = [judge(plan_of(), found(failure), n, FREE)[0] for n in (1, 2, 3)]
+    told = [decide(plan_of(), found(failure), n, FREE).verdict for n in (1, 2, 3)]
     assert told == verdicts
 
 
@@ -324,7 +327,7 @@ def test_any_mixture_of_failures_reaches_the_end_of_the_ladder(
     first = plan
     stuck = step = 0
     while stuck < len(findings):
-        lower = fall_back(plan, findings[step % len(findings)], rules)
+        lower = lowered(plan, findings[step % len(findings)], rules)
         step += 1
         if lower is None:
             stuck += 1

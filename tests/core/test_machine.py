@@ -411,6 +411,8 @@ def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> No
     later = 16.0 + 2 * RULES.recheck_s
     s, actions = step(s, Tick(later), RULES)
     assert actions == ()
+    assert s.looking
+    assert not after(s, Refused(later, 0.5, look.number, BUSY, hold=True)).looking
     assert after(s, Planned(later, 0.5, look.number, PLANS[0])).state is State.STARTING
 
 

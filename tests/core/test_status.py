@@ -63,6 +63,19 @@ def test_the_wait_for_the_next_attempt_is_never_negative() -> None:
     assert [describe(s, FACTS, now)["retry_in_s"] for now in (1.0, 9.0)] == [4.0, 0.0]
 
 
+def test_while_held_looks_again_no_attempt_is_announced() -> None:
+    s = Snapshot(state=State.HOLD, deadline=300.0, looking=True)
+    document = describe(s, FACTS, 1.0)
+    assert (document["retry_in_s"], document["looking"]) == (None, True)
+
+
+def test_the_last_failure_has_its_age() -> None:
+    s = replace(SERVING, finding=Finding("hang", "no progress"), found_at=90.0)
+    document = describe(s, FACTS, 112.5)
+    assert (document["last_failure"]["failure"], document["last_failure_s"]) == ("hang", 22.5)
+    assert describe(SERVING, FACTS, 112.5)["last_failure_s"] is None
+
+
 def test_settled_means_that_nothing_is_under_way() -> None:
     settled = {state for state in State if is_settled(Snapshot(state=state))}
     assert settled == {State.SERVING, State.FAILED, State.HOLD, State.STOPPED}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from caovand.core.inventory import EngineInfo
-from caovand.core.ladder import Decision, LadderRules, decide, fall_back
+from caovand.core.ladder import Decision, LadderRules, decide
 from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.command import cache_key
@@ -60,7 +60,7 @@ def test_a_stale_compile_cache_is_left_for_a_new_one() -> None:
     )
     assert stale is not None
     plan = Plan(model="/srv/m", settings={}, env={}, device="sm75")
-    lower = fall_back(plan, stale, RULES)
+    lower = decide(plan, stale, 1, RULES).plan
     assert lower is not None
     engine = EngineInfo(python="python3", vllm="0.21.0", torch="2.11.0", build="cuda")
     assert cache_key(plan, engine) == "0.21.0-sm75-m-mtp0"

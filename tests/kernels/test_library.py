@@ -45,7 +45,8 @@ def test_library_holds_sm75_code_and_ptx_for_newer_gpus(build: Path) -> None:
     assert library.architectures((build / library.NAME).read_bytes()) == ["sm_75", "compute_75"]
 
 
-def test_no_kernel_spills_or_exceeds_its_limits(build: Path) -> None:
+def check_limits(build: Path) -> None:
+    """No kernel spills or exceeds its limits."""
     report = kernels((build / "resources.txt").read_text())
     assert {k["kernel"] for k in report} == set(LIMITS)
     for k in report:
@@ -65,6 +66,27 @@ def test_no_kernel_spills_or_exceeds_its_limits(build: Path) -> None:
             SM75["shared"] // max(k["shared"], limit["shared"], 1),
         )
         assert fits >= limit["blocks"], (k, fits)
+
+
+def test_no_kernel_spills_or_exceeds_its_limits(build: Path) -> None:
+    check_limits(build)
+
+
+@pytest.mark.long
+def test_without_a_toolkit_the_compiler_comes_from_the_package_index(tmp_path: Path) -> None:
+    csrc = tmp_path / "csrc"
+    shutil.copytree(ROOT / "csrc", csrc, ignore=shutil.ignore_patterns("build", "__pycache__"))
+    found = subprocess.run(
+        [csrc / "find-nvcc", "wheels"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        pytest.skip(found.stderr.strip().splitlines()[-1])
+    nvcc = found.stdout.strip()
+    assert Path(nvcc).is_relative_to(csrc)
+    subprocess.run(["make", "-C", csrc, f"NVCC={nvcc}"], check=True, capture_output=True)
+    made = csrc / "build"
+    assert library.architectures((made / library.NAME).read_bytes()) == ["sm_75", "compute_75"]
+    check_limits(made)
 
 
 def test_library_exports_the_header_and_nothing_else(build: Path) -> None:
@@ -92,7 +114,12 @@ def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> No
     shutil.copytree(
         ROOT / "csrc", tmp_path / "csrc", ignore=shutil.ignore_patterns("build", "__pycache__")
     )
-    subprocess.run(["make", "-C", tmp_path / "csrc", "-j2"], check=True, capture_output=True)
+    nvcc = subprocess.run([ROOT / "csrc/find-nvcc"], check=True, capture_output=True, text=True)
+    subprocess.run(
+        ["make", "-C", tmp_path / "csrc", "-j2", f"NVCC={nvcc.stdout.strip()}"],
+        check=True,
+        capture_output=True,
+    )
     assert (tmp_path / "csrc/build" / library.NAME).read_bytes() == (
         build / library.NAME
     ).read_bytes()

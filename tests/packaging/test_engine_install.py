@@ -165,7 +165,7 @@ def test_fetch_fills_a_folder_that_installs_offline(
 UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
 
-@pytest.mark.skipif(UV is None, reason="uv is not installed here")
+@pytest.mark.skipif(UV is None, reason="needs uv, one of the development tools: pip install uv")
 def test_uv_unpacks_where_it_is_installed(
     house: Path, made: dict[str, Any], tmp_path: Path
 ) -> None:

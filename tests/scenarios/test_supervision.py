@@ -88,6 +88,7 @@ def test_an_engine_that_ends_with_status_0_while_serving_has_failed(model: Path)
         os.kill(pid, signal.SIGTERM)  # the stand-in ends in good order, status 0
         until(lambda: "exit status 0" in " ".join(one.events()), "the failure")
         assert one.until_state("SERVING")["restarts"] == 1
+        assert " ".join(one.events()).count("exit status 0") == 1  # told once, not at each step
 
 
 def test_a_killed_api_server_leaves_no_engine_core_behind(model: Path) -> None:
@@ -224,6 +225,21 @@ def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Pa
         one.config_path.write_text(configuration(Path("/nonexistent/model")))
         assert one.ctl("reload").returncode != 0
         assert "/nonexistent/model" in one.until_state("FAILED")["reason"]
+
+
+def test_a_hold_whose_reason_changes_says_so(model: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    with daemon(configuration(model).replace(str(ENGINE), str(python))) as one:
+        before = one.until_state("HOLD")
+        python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+        python.chmod(0o755)
+        (told,) = until(
+            lambda: [text for text in one.events() if text.startswith("still HOLD")], "an event"
+        )
+        status = one.status()
+        assert (status["state"], told) == ("HOLD", f"still HOLD: {status['reason']}")
+        assert status["reason"] != before["reason"]
+        assert status["since_s"] > before["since_s"]
 
 
 def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) -> None:
