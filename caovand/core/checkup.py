@@ -238,7 +238,8 @@ def model(facts: Facts) -> Iterator[Finding]:
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
     yield Finding("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
-        yield Finding("model", "WARN", note, "download the model again if that is not meant")
+        text, _, mend = note.partition("; ")
+        yield Finding("model", "WARN", text, mend)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
         yield Finding("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
@@ -284,7 +285,8 @@ def warnings(facts: Facts) -> Iterator[Finding]:
     notes = facts.model.notes if facts.model else ()
     for text in facts.plan_warnings:
         if text not in notes and not text.startswith("it does not fit"):
-            yield Finding("plan", "WARN", text)
+            fact, _, mend = text.partition("; ")
+            yield Finding("plan", "WARN", fact, mend)
 
 
 def port(facts: Facts) -> Iterator[Finding]:

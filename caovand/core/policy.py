@@ -132,7 +132,8 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
-            " code of Transformers, slowly, or refuse"
+            " code of Transformers, slowly, or refuse; install a vLLM that has it"
+            " (`caovanctl engine install`), or serve another model"
         )
     found += [f"{key} means nothing to a CPU build" for key in _idle_keys(draft)]
     share = plan.value("gpu_memory_utilization")
