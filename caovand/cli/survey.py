@@ -42,6 +42,13 @@ class Machine:
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
     """The file's configuration (the system's where none is named), with this model."""
+    if path is not None and path.suffix in (".yaml", ".yml"):
+        raise Problem(
+            Exit.FAILED,
+            f"cannot use {path} as a configuration: it is vLLM's kind of file, and --config here"
+            " names caovan's, which is TOML; write its keys as flags of vLLM behind the model, or"
+            " in [engine] extra_args",
+        )
     if path is None and not SYSTEM_CONFIG.exists():
         config = Config()
     else:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.devices import other_parallelism
-from caovand.core.flags import whole_number
+from caovand.core.flags import count as count_of
+from caovand.core.flags import is_left_to_vllm, whole_number
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import Load, MemoryEstimate, advise, estimate
@@ -50,8 +51,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     dtype = str(plan.value("dtype") or "auto")
 
     def count(name: str, default: int) -> int:
-        number = whole_number(plan.value(name))
-        return number if number and number > 0 else default
+        return count_of(plan.value(name)) or default
 
     share = plan.value("gpu_memory_utilization")
     given = plan.value("kv_cache_memory_bytes")
@@ -92,6 +92,9 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate | None:
     if not gpus and load.kv_bytes is None:
         return None
     found = estimate(model, load, gpus)
+    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
+        load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
+        found = estimate(model, load, gpus)
     if found.fits or not gpus:
         return found
     return replace(found, advice=advise(model, load, gpus, inventory.host.ram_mib))

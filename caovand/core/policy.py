@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, turing
+from caovand.core import flags, turing, verbatim
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.devices import choose_gpus, other_parallelism, world_size
 from caovand.core.draft import Draft, Unplannable, user
@@ -49,6 +49,7 @@ def make_plan(
     """
     words = flags.read(config.engine.extra_args, inventory.engine.flags)
     given = flags.values(words)
+    verbatim.check(given)
     chosen = _mode(config, given, mode, mode_origin)
     draft = Draft(
         config=config,
@@ -110,7 +111,7 @@ def _mode(
 def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
     if name not in given or name == "additional_config":
         return None
-    value = "***" if name in flags.SECRETS else given[name]
+    value = flags.HIDDEN if flags.is_secret(name) else given[name]
     return user(value, "given verbatim")
 
 
@@ -168,7 +169,7 @@ def _idle_keys(draft: Draft) -> list[str]:
 
 def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     found: list[str] = []
-    for flag in words:
+    for flag in flags.public(words):
         option = "--" + flag.name.replace("_", "-")
         known = draft.engine.flags
         if not flag.name:

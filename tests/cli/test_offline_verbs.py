@@ -268,6 +268,75 @@ def test_serve_reads_what_people_type_as_vllm_serve() -> None:
     assert order.secrets == {"VLLM_API_KEY": "hunter2"}
 
 
+@pytest.mark.parametrize(
+    ("words", "secrets", "kept"),
+    [
+        (["--api-key", "1e5"], {"VLLM_API_KEY": "1e5"}, ()),
+        (["--api-k=007"], {"VLLM_API_KEY": "007"}, ()),
+        (["--api-key", "a", "--api-key", "b"], {"VLLM_API_KEY": "b"}, ()),
+        (["--api-key", "a", "b"], {}, ("--api-key", "a", "b")),
+        (["--hf-token"], {}, ("--hf-token",)),
+        (["--hf-token", "12"], {"HF_TOKEN": "12"}, ()),
+    ],
+)
+def test_serve_moves_a_key_as_it_was_typed_out_of_sight(
+    words: list[str], secrets: dict[str, str], kept: tuple[str, ...]
+) -> None:
+    order = serve.read(["/srv/m", *words])
+    assert order.secrets == secrets
+    assert order.config.engine.extra_args == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--config", "vllm.yaml"], "cannot plan with --config vllm.yaml"),
+        (["/srv/m", "--additional-config", "{"], "no JSON object"),
+    ],
+)
+def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: str) -> None:
+    with pytest.raises(Problem, match=said) as caught:
+        serve.read(words)
+    assert caught.value.status == Exit.USAGE
+
+
+def test_a_model_may_be_named_like_a_number() -> None:
+    assert serve.read(["--model", "1e5"]).config.model.path == "1e5"
+
+
+def test_serve_shows_the_mode_its_daemon_will_use() -> None:
+    order = serve.read(["/srv/m", "--port", "9000"])
+    assert serve.remembered_mode(order) is None
+    state = serve.own_places(order).state
+    state.mkdir(parents=True)
+    (state / "mode.json").write_text('{"mode": "fast"}')
+    assert serve.remembered_mode(order) == "fast"
+    assert serve.remembered_mode(serve.read(["/srv/m", "--port", "9001"])) is None
+
+
+@pytest.mark.parametrize("verb", ["doctor", "plan"])
+def test_vllms_own_config_file_is_no_configuration_of_ours(
+    verb: str, model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [verb, "--inventory", str(saved), "--config", "vllm.yaml", str(model)]
+    assert main(words) == Exit.FAILED
+    assert "write its keys as flags of vLLM" in capsys.readouterr().err
+
+
+def test_the_doctor_and_the_plan_refuse_vllms_own_config_file_among_the_flags(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engine]\nextra_args = ["--config=vllm.yaml"]\n')
+    words = ["--inventory", str(saved), "--config", str(config), str(model)]
+    assert main(["plan", *words]) == Exit.FAILED
+    assert "cannot plan with --config vllm.yaml" in capsys.readouterr().err
+    assert main(["doctor", *words]) == Exit.FAILED
+    out = capsys.readouterr().out
+    assert "FAIL  cannot plan with --config vllm.yaml" in out
+    assert "mend it: write its keys as flags" in out
+
+
 def test_serve_knows_a_switch_from_a_flag_with_a_value() -> None:
     known = ("--enforce-eager", "--no-enforce-eager")
     assert serve.read(["--enforce-eager", "/srv/m"], None, known).config.model.path == "/srv/m"
