@@ -20,6 +20,7 @@ from rich.text import Text
 from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.ending import ended
 from caovand.cli.plan import make, remembered_mode
 from caovand.cli.survey import Machine, configuration, look, running
 from caovand.core.checkup import Facts, Finding, checkup
@@ -65,11 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_options(parser)
     args, rest = parser.parse_known_args(words)
     args.words, args.runtime = rest, None
-    try:
-        return run(args)
-    except Problem as problem:
-        print(f"caovan-sm75-doctor: {problem}", file=sys.stderr)
-        return int(problem.status)
+    return ended("caovan-sm75-doctor", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ import caovand
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.ending import ended
 from caovand.cli.plan import Planned, make, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.core import flags, verbatim
@@ -81,11 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     args.words = rest
-    try:
-        return run(args)
-    except Problem as problem:
-        print(f"caovan-vllm-serve: {problem}", file=sys.stderr)
-        return int(problem.status)
+    return ended("caovan-vllm-serve", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:

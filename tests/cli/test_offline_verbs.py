@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -357,6 +360,37 @@ def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> N
     assert "hunter2" not in path.read_text()
     assert (tmp_path / "state" / "api-key").read_text() == "hunter2"
     assert (tmp_path / "state" / "api-key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["caovand.cli.main", "plan"],
+        ["caovand.cli.main", "plan", "--json"],
+        ["caovand.cli.main", "doctor"],
+        ["caovand.cli.main", "inventory", "--json"],
+        ["caovand.cli.doctor"],
+    ],
+)
+def test_a_reader_that_went_away_is_no_traceback(
+    words: list[str], model: Path, saved: Path
+) -> None:
+    argv = [sys.executable, "-m", *words, "--inventory", str(saved)]
+    argv += [] if "inventory" in words else [str(model)]
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        done = subprocess.run(argv, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b""
+    assert done.returncode in (Exit.DONE, Exit.FAILED)
+
+
+def test_a_folder_whose_name_is_no_text_is_shown_all_the_same(tmp_path: Path, saved: Path) -> None:
+    argv = [sys.executable, "-m", "caovand.cli.doctor", "--inventory", str(saved)]
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    done = subprocess.run([*argv, folder], capture_output=True, check=False)
+    assert done.stderr == b""
+    assert b"\\udcff: there is no such folder" in done.stdout
 
 
 def test_each_offline_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:
