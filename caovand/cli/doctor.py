@@ -132,6 +132,7 @@ def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool
         service_user=SERVICE_USER,
         cache_dir=str(cache),
         cache_writable=_writable(cache),
+        as_root=os.geteuid() == 0,
     )
     if machine.engine is None or model is None:
         return facts

@@ -7,7 +7,7 @@ WARN what costs speed or will bite later; both carry the command or the key that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
@@ -59,11 +59,15 @@ class Facts:
     service_user: str = ""
     cache_dir: str = ""
     cache_writable: bool = True
+    as_root: bool = False
 
 
 def checkup(facts: Facts) -> tuple[Finding, ...]:
-    """Every finding, in the order of CHECKS."""
-    return tuple(finding for check in CHECKS for finding in check(facts))
+    """Every finding, in the order of CHECKS; root is not told to use sudo, which may be absent."""
+    found = tuple(finding for check in CHECKS for finding in check(facts))
+    if not facts.as_root:
+        return found
+    return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
 
 
 def _turing(facts: Facts) -> bool:
@@ -92,7 +96,7 @@ def shared_memory(facts: Facts) -> Iterator[Finding]:
     if size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        mend = "mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        mend = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
         yield Finding("system", verdict, text, mend)
     else:
         yield Finding("system", "PASS", f"/dev/shm has {size} MiB")

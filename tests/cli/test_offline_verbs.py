@@ -261,6 +261,14 @@ def test_each_trouble_is_found_with_what_mends_it(facts: Facts, verdict: str, sa
     assert found[0].remedy
 
 
+def test_root_is_not_told_to_use_sudo() -> None:
+    small = replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000, shm_mib=64))
+    for as_root in (False, True):
+        remedies = [finding.remedy for finding in checkup(replace(small, as_root=as_root))]
+        assert any("sudo " in remedy for remedy in remedies) is not as_root
+        assert any("mkswap /swapfile && " in remedy for remedy in remedies)
+
+
 def test_serve_reads_what_people_type_as_vllm_serve() -> None:
     words = ["--port", "9000", "/srv/m", "-tp", "2", "--api-key", "hunter2", "--enforce-eager"]
     order = serve.read(words)
