@@ -10,6 +10,7 @@ import pwd
 import stat
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from caovand.core.inventory import Inventory, ModelCard
 from caovand.inspection import wants_no_weights
 
 SERVICE_USER = "caovan"
+PATIENCE_S = 3.0
+"""How long an engine that was never asked is waited for: importing vLLM may take half a minute."""
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
@@ -80,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     status = {} if options.inventory else running(args.runtime)
-    machine = look(config, options.inventory, status.get("engine_pid"))
-    facts = gather(config, machine, options.inventory, daemon=bool(status))
+    with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
+        reading = pool.submit(_model, config)
+        machine = look(config, options.inventory, status.get("engine_pid"), PATIENCE_S)
+    facts = gather(config, machine, reading.result(), options.inventory, daemon=bool(status))
     found = checkup(facts)
     if options.json:
         print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
@@ -107,9 +112,16 @@ def _show(found: tuple[Finding, ...]) -> None:
             console.print(Text(f"        mend it: {finding.remedy}", style="dim"))
 
 
-def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool) -> Facts:
+def gather(
+    config: Config,
+    machine: Machine,
+    seen: tuple[ModelCard | None, str],
+    saved: Path | None,
+    *,
+    daemon: bool,
+) -> Facts:
     """Look at everything the checks need; a daemon that runs owns its port and its processes."""
-    model, model_problem = _model(config)
+    model, model_problem = seen
     own = daemon or saved is not None
     cache = directories(os.environ, os.getuid()).cache
     facts = Facts(
@@ -133,6 +145,7 @@ def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool
         cache_dir=str(cache),
         cache_writable=_writable(cache),
         as_root=os.geteuid() == 0,
+        half_asked=machine.half_asked,
     )
     if machine.engine is None or model is None:
         return facts

@@ -37,7 +37,7 @@ class Facts:
     """Everything the checks look at; what could not be found out is a problem in words.
 
     `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port,
-    `plan_problem` why there is no plan.
+    `plan_problem` why there is no plan; an engine is `half_asked` while its flags are not known.
     """
 
     gpus: tuple[Gpu, ...]
@@ -60,6 +60,7 @@ class Facts:
     cache_dir: str = ""
     cache_writable: bool = True
     as_root: bool = False
+    half_asked: bool = False
 
 
 def checkup(facts: Facts) -> tuple[Finding, ...]:
@@ -175,6 +176,10 @@ def engine(facts: Facts) -> Iterator[Finding]:
     else:
         text = f"vLLM {found.vllm} is outside what caovan was tested with (0.21 to 0.33)"
         yield Finding("engine", "WARN", text, "caovanctl engine install 0.21.0")
+    if facts.half_asked:
+        text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
+        mend = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        yield Finding("engine", "WARN", f"{text}: they are not checked", mend)
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield Finding("engine", "FAIL", text, "sudo apt install gcc")

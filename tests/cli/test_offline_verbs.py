@@ -248,6 +248,7 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
             "FAIL",
             "cannot be loaded: no such file",
         ),
+        (replace(GOOD, half_asked=True), "WARN", "still being imported"),
         (replace(GOOD, model=None, model_problem="cannot read model; get it"), "FAIL", "cannot"),
         (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
         (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
