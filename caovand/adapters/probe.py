@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def probe_engine(
     With `patience_s` they are waited for no longer than that: `flags` and what comes with them are
     empty then, and are being asked beside us.
     """
+    begun_s = time.monotonic()
     found = _ask(python, VERSIONS, timeout_s)
     if not found["vllm"] or not found["torch"]:
         lacking = "vLLM" if not found["vllm"] else "PyTorch"
@@ -126,7 +128,8 @@ def probe_engine(
     name = _cache_name(python, found.pop("stamp"), found)
     kept = _kept(cache_dir / name) if cache_dir else None
     if kept is None and cache_dir is not None and patience_s is not None:
-        more = _ask_beside(python, cache_dir / name, timeout_s, patience_s)
+        left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
+        more = _ask_beside(python, cache_dir / name, timeout_s, left_s)
     else:
         more = kept or _ask_and_keep(python, cache_dir / name if cache_dir else None, timeout_s)
     return EngineInfo(
@@ -200,7 +203,8 @@ def tell(python: str, path: str, timeout_s: str) -> int:
         with suppress(OSError):  # then it is not kept, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
             store.take_lock(place.with_suffix(".lock"))
-        text = json.dumps(_ask_and_keep(python, place, float(timeout_s)))
+        # Who asked before us may have just kept it.
+        text = json.dumps(_kept(place) or _ask_and_keep(python, place, float(timeout_s)))
     except store.LockTaken:
         text = "{}"  # another asks already, which takes a core for long enough
     except EngineMissing as problem:

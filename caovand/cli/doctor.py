@@ -31,7 +31,7 @@ from caovand.inspection import wants_no_weights
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
-"""How long an engine that was never asked is waited for: importing vLLM may take half a minute."""
+"""How long an engine that was never asked is waited for: its vLLM may take half a minute."""
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 

@@ -83,7 +83,9 @@ def look(
         return replace(_engine(config, patience_s), gpus=gpus, host=seen)
     found = _engine(config, patience_s)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
-    return replace(found, gpus=reclaimed(found.gpus, own))
+    free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
+    seen = replace(found.host, available_mib=free_mib)
+    return replace(found, gpus=reclaimed(found.gpus, own), host=seen)
 
 
 def engine_processes(first: int) -> frozenset[int]:

@@ -287,7 +287,8 @@ def fit(facts: Facts) -> Iterator[Finding]:
         yield Finding("memory", "PASS", f"the model fits: {text}")
     else:
         mend = "; ".join(facts.memory.advice) or "serve a smaller model"
-        yield Finding("memory", "FAIL", f"the model does not fit: {text}", mend)
+        short = facts.memory.lack or text
+        yield Finding("memory", "FAIL", f"the model does not fit: {short}", mend)
 
 
 def warnings(facts: Facts) -> Iterator[Finding]:

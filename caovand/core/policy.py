@@ -147,7 +147,8 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     memory = forecast(plan, draft.inventory)
     if memory is not None and not memory.fits:
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-        text = f"it does not fit: {have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+        short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+        text = f"it does not fit: {short}"
         found.append("; ".join((text, *memory.advice[:2])))
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:

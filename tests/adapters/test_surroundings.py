@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from caovand.adapters import nvml as nvml_adapter
+from caovand.adapters import processes
 from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
@@ -23,6 +25,18 @@ def test_this_machine_has_memory_and_cores() -> None:
     assert host.ram_mib >= host.available_mib > 0
     assert host.cpus >= 1
     assert host.cache_free_mib is not None
+
+
+def test_what_a_process_would_give_back_is_seen() -> None:
+    code = "held = bytearray(b'x') * (64 << 20); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        held = processes.held_mib([child.pid, -1])
+        child.communicate(b"\n")
+    assert 64 <= held < 128
 
 
 def test_hyper_threads_and_wsl_are_told_apart(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from caovand.core.checkup import Facts, checkup
 from caovand.core.config import Config
 from caovand.core.inventory import EngineInfo, Gpu, Host
 from caovand.core.inventory_file import BadInventory, parse, render
-from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
+from caovand.core.memory import Load, estimate
+from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing, weights
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -87,6 +88,42 @@ def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
     assert text.count("GiB\n") >= 3
     assert "█" in text
     assert "fits:" in text
+
+
+@pytest.mark.parametrize("weights_gib", [1.0, 13.33, 18.0, 40.0])
+@pytest.mark.parametrize("free_mib", [0, 300, 11111, 22527])
+def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
+    weights_gib: float, free_mib: int
+) -> None:
+    gpu = replace(turing(1)[0], free_mib=free_mib)
+    load = Load(4096, 1, 2048, 0.9, turing=True)
+    card = replace(QWEN_27B_AWQ, weights=weights(layers=weights_gib))
+    shown = plan_verb.bar(gpu, estimate(card, load, (gpu,))).plain
+    assert shown.count("█") == plan_verb.BAR
+    assert ("too little" in shown) == (weights_gib > 20 or free_mib < 22000)
+
+
+def test_a_plan_that_does_not_fit_says_so_in_words(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = tuple(replace(gpu, free_mib=200) for gpu in turing(2))
+    saved = tmp_path / "full.json"
+    saved.write_text(json.dumps(render(full, HOST, CUDA)))
+    main(["plan", str(model), "--inventory", str(saved)])
+    said = capsys.readouterr().out
+    assert "no room is left for a cache" in said
+    assert "-" not in said.split("does not fit: ")[1].split(";")[0]
+
+
+def test_a_cpu_build_has_no_legend_of_a_card(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "cpu.json"
+    saved.write_text(json.dumps(render((), replace(HOST, available_mib=1), CPU)))
+    main(["plan", str(model), "--inventory", str(saved)])
+    said = capsys.readouterr().out
+    assert "CUDA" not in said.split("GiB")[0].splitlines()[-1]
+    assert "does not fit: 0.00 GiB of weights and" in said
 
 
 def test_the_mode_can_be_tried(
