@@ -33,7 +33,7 @@ def check(given: Mapping[str, Any]) -> None:
         if name in given and count(given[name]) is None:
             raise _unusable(name, given[name], "no count of one or more", "a whole number")
     port = given.get("port", 1)
-    if not isinstance(port, int) or not 0 < port < 65536:
+    if type(port) is not int or not 0 < port < 65536:
         raise _unusable("port", port, "no number from 1 to 65535", "such a number")
     offload = given.get("cpu_offload_gb", 0)
     if not _is_number(offload) or offload < 0:

@@ -53,10 +53,11 @@ MODEL: dict[str, Any] = {
 HOSTILE = st.lists(
     st.tuples(st.sampled_from(sorted(MODEL)), st.one_of(JSON, ROPE)), min_size=1, max_size=4
 ).map(lambda changes: {**MODEL, **dict(changes)})
+ANY = Config()
 MACHINE: dict[str, Any] = json.loads(json.dumps(render(turing(2), HOST, CUDA)))
 
 
-def plans(inventory: Inventory, config: Config = Config()) -> None:
+def plans(inventory: Inventory, config: Config = ANY) -> None:
     """Plan, forecast and print; only a refusal may stop that."""
     try:
         plan = make_plan(config, inventory)

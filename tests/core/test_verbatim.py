@@ -32,6 +32,7 @@ def given(*words: str) -> Plan:
         (["--max-num-seqs", "0"], "no count"),
         (["--tensor-parallel-size", "two"], "no count"),
         (["--port", "http"], "no number from 1 to 65535"),
+        (["--port"], "no number from 1 to 65535"),
         (["--cpu-offload-gb", "-5"], "no size in GiB"),
     ],
 )
