@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import store
+from caovand.adapters.processes import inherited
 from caovand.core.inventory import EngineInfo
 
 MARK = "caovan-probe:"
+# It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
+ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
 
@@ -228,8 +231,8 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
 def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-c", script],
-            env={**os.environ, **QUIET},
+            [python, "-c", ENDS_WITH_US + script],
+            env={**inherited(os.environ), **QUIET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

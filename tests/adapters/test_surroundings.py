@@ -17,6 +17,7 @@ from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
 from tests.core.machines import turing
+from tests.daemon import ROOT
 from tests.patience import LIMIT_S, eventually
 
 
@@ -174,6 +175,32 @@ def test_an_engine_that_breaks_says_its_last_words(tmp_path: Path) -> None:
     broken = script(tmp_path, "#!/bin/sh\necho 'ImportError: libcudart' >&2\nexit 1\n")
     with pytest.raises(EngineMissing, match="ImportError: libcudart"):
         probe_engine(broken, None)
+
+
+def test_the_engine_s_python_is_asked_without_what_is_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    python = script(tmp_path, '#!/bin/sh\necho "path: $PYTHONPATH" >&2\nexit 1\n')
+    with pytest.raises(EngineMissing, match=r"path: (?!/ours)"):
+        probe_engine(python, None)
+
+
+def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
+    """It may take a minute, and a daemon that was killed meanwhile is started again."""
+    asked = tmp_path / "pid"
+    python = script(tmp_path, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    slow = f"import os, time; open({str(asked)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
+    code = f"from caovand.adapters import probe; probe.VERSIONS = {slow!r}"
+    asker = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; probe.probe_engine({python!r}, None)"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    eventually(lambda: asked.exists() and asked.read_text())
+    asker.kill()
+    asker.wait()
+    pid = int(asked.read_text())
+    eventually(lambda: (found := processes.read(pid)) is None or found.zombie)
 
 
 ANSWERS = """#!/bin/sh
