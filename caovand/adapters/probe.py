@@ -194,7 +194,8 @@ def _ask_beside(python: str, path: Path, timeout_s: float, patience_s: float) ->
     except subprocess.TimeoutExpired:
         return {}
     if process.returncode != 0:
-        raise EngineMissing(said.strip())
+        fallback = f"cannot ask {python} what it has; run `caovanctl inventory`, which waits for it"
+        raise EngineMissing(said.strip() or fallback)
     answer: dict[str, Any] = json.loads(said)
     return answer
 
@@ -258,8 +259,9 @@ def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
         ) from None
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
-            answer: dict[str, Any] = json.loads(line[len(MARK) :])
-            return answer
+            with suppress(ValueError):  # cut off in the middle: it died of something
+                answer: dict[str, Any] = json.loads(line[len(MARK) :])
+                return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     raise EngineMissing(
         f"cannot use {python} as the engine: {last} (exit status {done.returncode}); "

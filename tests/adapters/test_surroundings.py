@@ -250,6 +250,12 @@ def test_an_answer_in_time_is_the_answer(tmp_path: Path) -> None:
         assert probe_engine(python, cache, patience_s=LIMIT_S).flags == {"--port"}
 
 
+def test_an_answer_that_is_cut_off_is_none(tmp_path: Path) -> None:
+    cut = script(tmp_path, "#!/bin/sh\necho 'caovan-probe:{'; echo Killed >&2; exit 137\n")
+    with pytest.raises(EngineMissing, match=r"Killed \(exit status 137\)"):
+        probe_engine(cut, None)
+
+
 def test_an_engine_that_breaks_in_time_says_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="ImportError: libcudart"):
         probe_engine(script(tmp_path, BROKEN), tmp_path / "cache", patience_s=LIMIT_S)
