@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from caovand.core.devices import other_parallelism
-from caovand.core.flags import whole_number
+from caovand.core.flags import count as count_of
+from caovand.core.flags import is_left_to_vllm, whole_number
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import Load, MemoryEstimate, advise, estimate
+from caovand.core.memory import GIB, Load, MemoryEstimate, advise, estimate
 from caovand.core.plan import Plan
 
 CPU_BLOCK = 128
+CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 CUDA_BLOCK = 16
 LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
@@ -50,11 +53,9 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     dtype = str(plan.value("dtype") or "auto")
 
     def count(name: str, default: int) -> int:
-        number = whole_number(plan.value(name))
-        return number if number and number > 0 else default
+        return count_of(plan.value(name)) or default
 
     share = plan.value("gpu_memory_utilization")
-    given = plan.value("kv_cache_memory_bytes")
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     graphs = compiled.get("cudagraph_mode") if isinstance(compiled, Mapping) else None
@@ -77,9 +78,37 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         turing=any(gpu.compute_capability < (8, 0) for gpu in gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
-        kv_bytes=whole_number(given),
+        kv_bytes=_kv_bytes(plan, inventory.engine.build),
         alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
     )
+
+
+def _kv_bytes(plan: Plan, build: str) -> int | None:
+    """The cache's size where it is set; on the CPU build an older variable, in GiB, wins."""
+    space = plan.env.get(CPU_CACHE_VARIABLE)
+    if build == "cpu" and space is not None and str(space.value).isdecimal():
+        return int(space.value) * GIB
+    return whole_number(plan.value("kv_cache_memory_bytes"))
+
+
+def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+    """The forecast of a CPU build: weights and cache share the memory that is free now."""
+    short_mib = found.weights_mib + found.kv_mib - available_mib
+    if short_mib <= 0:
+        return found
+    lack = (
+        f"{found.weights_mib / 1024:.2f} GiB of weights and {found.kv_mib / 1024:.2f} GiB of cache"
+        f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
+    )
+    advice = [f"stop what else uses memory: {ceil(short_mib)} MiB more are needed"]
+    least_mib = ceil(found.needed_mib)
+    if found.weights_mib + least_mib <= available_mib:
+        advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
+    elif found.weights_mib < available_mib:
+        advice.append("a shorter max_model_len needs less cache")
+    else:
+        advice.append("a smaller or quantised checkpoint needs less")
+    return replace(found, fits=False, lack=lack, advice=tuple(advice))
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate | None:
@@ -92,6 +121,11 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate | None:
     if not gpus and load.kv_bytes is None:
         return None
     found = estimate(model, load, gpus)
-    if found.fits or not gpus:
+    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
+        load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
+        found = estimate(model, load, gpus)
+    if not gpus:
+        return _in_ram(found, inventory.host.available_mib)
+    if found.fits:
         return found
     return replace(found, advice=advise(model, load, gpus, inventory.host.ram_mib))

@@ -57,7 +57,8 @@ class MemoryEstimate:
     """The forecast for the fullest card, in MiB; `parts` add up to the card.
 
     `kv_tokens` is what vLLM will report, `max_model_len` the longest context of which one
-    request fits, `needed_mib` what one request of the wanted context needs.
+    request fits, `needed_mib` what one request of the wanted context needs. `lack` says what is
+    short where it is not the cache.
     """
 
     fits: bool
@@ -71,6 +72,7 @@ class MemoryEstimate:
     reserve_mib: float
     parts: tuple[tuple[str, float], ...]
     advice: tuple[str, ...] = ()
+    lack: str = ""
 
 
 def visible_mib(total_mib: float) -> float:
