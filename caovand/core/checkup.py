@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.devices import unusable
+from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
 from caovand.core.turing import FIRST_WITHOUT_FLASHINFER, flashinfer_refusal, version_numbers
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
-OLDEST_CAPABILITY = (7, 5)
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA, by NVIDIA's compatibility table."""
@@ -67,7 +68,7 @@ def checkup(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _turing(facts: Facts) -> bool:
-    return any(gpu.compute_capability == OLDEST_CAPABILITY for gpu in facts.gpus)
+    return any(gpu.compute_capability == TURING for gpu in facts.gpus)
 
 
 def python_release(facts: Facts) -> Iterator[Finding]:
@@ -126,15 +127,15 @@ def cards(facts: Facts) -> Iterator[Finding]:
             mend = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
             yield Finding("GPUs", "FAIL", text, mend)
         return
+    unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
     for gpu in facts.gpus:
         major, minor = gpu.compute_capability
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        if gpu.compute_capability < OLDEST_CAPABILITY:
-            text = f"{name} is older than vLLM supports (SM75)"
-            yield Finding("GPUs", "FAIL", text, "leave it out: [engine] gpus")
-        elif gpu.mig:
-            text = f"{name} is partitioned (MIG); each part counts as a small card"
-            yield Finding("GPUs", "WARN", text, f"sudo nvidia-smi -i {gpu.index} -mig 0")
+        why, _, mend = unusable(gpu).partition("; ")
+        if why:
+            # The planner leaves it out by itself, as long as another is left.
+            verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
+            yield Finding("GPUs", verdict, f"{name} cannot be used: {why}", mend)
         else:
             yield Finding("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
     if any(gpu.persistence is False for gpu in facts.gpus):

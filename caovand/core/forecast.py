@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.devices import other_parallelism
+from caovand.core.draft import TURING
 from caovand.core.flags import whole_number
-from caovand.core.inventory import Gpu, Inventory
+from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import Load, MemoryEstimate, advise, estimate
 from caovand.core.plan import Plan
@@ -29,7 +30,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
     wanted = str(visible.value).split(",")
-    return tuple(gpu for gpu in inventory.gpus if str(gpu.index) in wanted)
+    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in wanted)
 
 
 def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
@@ -74,7 +75,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
             inventory.engine.version,
         ),
         vision=model.vision and not plan.value("language_model_only"),
-        turing=any(gpu.compute_capability < (8, 0) for gpu in gpus),
+        turing=any(gpu.compute_capability == TURING for gpu in gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
         kv_bytes=whole_number(given),

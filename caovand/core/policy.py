@@ -11,7 +11,7 @@ from typing import Any
 
 from caovand.core import flags, turing
 from caovand.core.config import MODES, Config, Mode
-from caovand.core.devices import choose_gpus, other_parallelism, world_size
+from caovand.core.devices import choose_gpus, freest, left_out, other_parallelism, world_size
 from caovand.core.draft import Draft, Unplannable, user
 from caovand.core.environment import environment
 from caovand.core.forecast import forecast
@@ -60,7 +60,7 @@ def make_plan(
         auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
     )
     draft = _decide(FIRST, draft)
-    draft = replace(draft, gpus=draft.gpus[: world_size(draft)])
+    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
     if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
         draft = sized(draft)
     draft = _decide(SECOND, draft)
@@ -128,7 +128,8 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    found = [*draft.model.notes, *turing.traps(draft), *_flag_warnings(draft, words)]
+    found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
+    found += [*turing.traps(draft), *_flag_warnings(draft, words)]
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"

@@ -214,7 +214,17 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
         (
             replace(GOOD, gpus=(replace(GOOD.gpus[0], compute_capability=(6, 1)),)),
             "FAIL",
-            "older than vLLM supports",
+            "no kernels before SM75",
+        ),
+        (
+            replace(GOOD, gpus=(*GOOD.gpus, replace(GOOD.gpus[0], compute_capability=(6, 1)))),
+            "WARN",
+            "no kernels before SM75",
+        ),
+        (
+            replace(GOOD, gpus=(replace(GOOD.gpus[0], mig=True),)),
+            "FAIL",
+            "partitioned (MIG)",
         ),
         (
             replace(GOOD, gpus=(replace(GOOD.gpus[0], users=((7, "python", 900),)),)),
