@@ -128,6 +128,17 @@ def show(found: Planned, console: Console) -> None:
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
     """The forecast: a bar a card, what fits, and what would make it fit."""
+    if memory.parts:
+        _show_parts(found, memory, console)
+    elif memory.fits is None:
+        console.print(Text(f"nothing is forecast: {memory.reason}", style="yellow"))
+    for conflict in memory.conflicts:
+        console.print(Text(conflict, style="red"))
+    for text in memory.advice:
+        console.print(f"  would help: {text}")
+
+
+def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
     for gpu in gpus_of(found.plan, found.inventory):
         bar = Text(f"GPU {gpu.index}  ")
         total = max(gpu.total_mib, 1)
@@ -139,7 +150,9 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         if round(size):
             legend.append(f"█ {name} {size / 1024:.2f}  ", style=COLOURS[name])
     console.print(legend.append("GiB"))
-    verdict = Text("fits: ", style="green") if memory.fits else Text("does not fit: ", style="red")
+    verdict = Text("fits: ", style="green") if memory.fits else Text("does not run: ", style="red")
+    if not memory.fits and not memory.conflicts:
+        verdict = Text("does not fit: ", style="red")
     verdict.append(
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens;"
         f" one whole request needs {memory.needed_mib / 1024:.2f} GiB;"
@@ -147,5 +160,3 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         style="default",
     )
     console.print(verdict)
-    for text in memory.advice:
-        console.print(f"  would help: {text}")

@@ -270,21 +270,30 @@ def fit(facts: Facts) -> Iterator[Finding]:
     if facts.plan_problem:
         text, _, mend = facts.plan_problem.partition("; ")
         yield Finding("memory", "FAIL", text, mend)
-    if facts.memory is None:
+    memory = facts.memory
+    if memory is None:
         return
-    have, need = facts.memory.kv_mib / 1024, facts.memory.needed_mib / 1024
+    for conflict in memory.conflicts:
+        text, _, mend = conflict.partition("; ")
+        yield Finding("memory", "FAIL", text, mend)
+    if memory.fits is None:
+        text = f"nothing is forecast: {memory.reason}"
+        yield Finding("memory", "WARN", text, "look at the memory that vLLM logs when it starts")
+    if memory.conflicts or memory.fits is None:
+        return
+    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
     text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one whole request"
-    if facts.memory.fits:
+    if memory.fits:
         yield Finding("memory", "PASS", f"the model fits: {text}")
     else:
-        mend = "; ".join(facts.memory.advice) or "serve a smaller model"
-        yield Finding("memory", "FAIL", f"the model does not fit: {text}", mend)
+        yield Finding("memory", "FAIL", f"the model does not fit: {text}", "; ".join(memory.advice))
 
 
 def warnings(facts: Facts) -> Iterator[Finding]:
-    notes = facts.model.notes if facts.model else ()
+    told = (*(facts.model.notes if facts.model else ()),)
+    told += facts.memory.conflicts if facts.memory else ()
     for text in facts.plan_warnings:
-        if text not in notes and not text.startswith("it does not fit"):
+        if text not in told and not text.startswith("it does not fit"):
             yield Finding("plan", "WARN", text)
 
 

@@ -98,17 +98,18 @@ def _refuse(gpu: Gpu) -> None:
 
 def other_parallelism(given: Mapping[str, Any]) -> bool:
     """Whether cards are also used in stages or as replicas; nothing is forecast for that."""
-    return _others(given) > 1
+    return stages(given) > 1
 
 
-def _others(given: Mapping[str, Any]) -> int:
+def stages(given: Mapping[str, Any]) -> int:
+    """How many cards hold one place in the split: pipeline stages times replicas."""
     names = ("pipeline_parallel_size", "data_parallel_size")
     return prod(max(whole_number(given.get(name)) or 1, 1) for name in names)
 
 
 def world_size(draft: Draft) -> int:
     """How many cards the engine uses in all."""
-    return draft.count("tensor_parallel_size") * _others(draft.given)
+    return draft.count("tensor_parallel_size") * stages(draft.given)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -125,8 +126,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(f"cannot split the model over {typed} GPUs: {why}")
         return user(typed, "[policy] tensor_parallel_size")
-    most = max(len(draft.gpus) // _others(draft.given), 1)
-    size = max(n for n in range(1, most + 1) if not refusal(draft, n))
+    most = max(len(draft.gpus) // stages(draft.given), 1)
+    size = largest_split(draft.model, most)
     return policy(size, f"the largest split the model's heads allow on {len(draft.gpus)} cards")
 
 
@@ -135,6 +136,11 @@ def refusal(draft: Draft, size: int) -> str:
     if size > len(draft.gpus):
         return f"there are {len(draft.gpus)}; set tensor_parallel_size = {len(draft.gpus)}"
     return indivisible(draft.model, size)
+
+
+def largest_split(model: ModelCard, most: int) -> int:
+    """The largest split that the model's shape allows, over so many cards at most."""
+    return max(size for size in range(1, most + 1) if not indivisible(model, size))
 
 
 def indivisible(model: ModelCard, size: int) -> str:

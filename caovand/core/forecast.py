@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
 from caovand.core.draft import TURING
 from caovand.core.flags import whole_number
 from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import Load, MemoryEstimate, advise, estimate
+from caovand.core.memory import Load, MemoryEstimate, estimate, unforeseen
 from caovand.core.plan import Plan
 
 CPU_BLOCK = 128
@@ -58,7 +59,8 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     given = plan.value("kv_cache_memory_bytes")
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
-    graphs = compiled.get("cudagraph_mode") if isinstance(compiled, Mapping) else None
+    compiled = compiled if isinstance(compiled, Mapping) else {}
+    graphs = str(compiled.get("cudagraph_mode")).upper()
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -80,19 +82,33 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         version=inventory.engine.version,
         kv_bytes=whole_number(given),
         alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
+        compilation=compiled,
     )
 
 
-def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate | None:
-    """The forecast with its advice; None for a model that is not on this machine."""
-    model, gpus = inventory.model, gpus_of(plan, inventory)
-    others = {name: setting.value for name, setting in plan.settings.items()}
-    if not model.layer_types or other_parallelism(others):
-        return None
-    load = load_of(plan, inventory)
-    if not gpus and load.kv_bytes is None:
-        return None
-    found = estimate(model, load, gpus)
-    if found.fits or not gpus:
-        return found
-    return replace(found, advice=advise(model, load, gpus, inventory.host.ram_mib))
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast, with what would make the plan fit; of what is unknown, only the share."""
+    gpus, share = gpus_of(plan, inventory), plan.value("gpu_memory_utilization")
+    why = _unknown(plan, inventory, gpus)
+    if why:
+        found = unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
+    else:
+        found = estimate(inventory.model, load_of(plan, inventory), gpus)
+    contradictions = conflicts(plan, inventory, gpus)
+    if contradictions:
+        found = replace(found, fits=False, conflicts=contradictions)
+    return replace(found, advice=plan.advice) if found.fits is False else found
+
+
+def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+    """Why nothing can be forecast; empty where it can."""
+    model = inventory.model
+    if not model.architecture:
+        return "the model is not on this machine yet"
+    if not model.layer_types:
+        return "config.json does not tell the model's layers"
+    if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
+        return "stages and replicas are not forecast"
+    if not gpus and whole_number(plan.value("kv_cache_memory_bytes")) is None:
+        return "the cache of a CPU build is as large as vLLM makes it"
+    return ""

@@ -13,6 +13,7 @@ from caovand.core import cpu, families, turing
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
 from caovand.core.plan import Setting
+from caovand.core.resize import share_of_unknown
 from caovand.core.speculation import speculative_config
 
 Rule = Callable[[Draft], Setting | None]
@@ -102,7 +103,7 @@ def disable_custom_all_reduce(draft: Draft) -> Setting | None:
 
 
 def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
-    if not draft.turing or not turing.flashinfer_serves(draft):
+    if not draft.turing or turing.attention(draft) != "FLASHINFER":
         return None
     return policy(True, "kernel choices for these cards are measured once, while starting")
 
@@ -192,9 +193,9 @@ def compilation_config(draft: Draft) -> Setting | None:
 
 
 def gpu_memory_utilization(draft: Draft) -> Setting | None:
-    if not draft.cuda or draft.sizing is None:
+    if not draft.cuda:
         return None
-    share = draft.sizing.load.utilization
+    share = draft.sizing.load.utilization if draft.sizing else share_of_unknown(draft)
     typed = draft.config.policy.gpu_memory_utilization
     if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")

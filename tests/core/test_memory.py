@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.inventory import Gpu, ModelCard
-from caovand.core.memory import Load, advise, estimate, longest_context, reserve_mib, utilization
+from caovand.core.memory import Load, estimate, longest_context, reserve_mib, utilization
 from tests.core.machines import (
     A100,
     GPT_OSS,
@@ -16,7 +16,6 @@ from tests.core.machines import (
     QWEN_27B_AWQ,
     QWEN_27B_MEASURED,
     SMALL_HYBRID,
-    cards,
     turing,
 )
 
@@ -83,30 +82,6 @@ def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
         assert found.kv_mib / 1024 == pytest.approx(run.kv_gib, abs=0.5)
     if run.kv_tokens is not None:
         assert found.kv_tokens == pytest.approx(run.kv_tokens, rel=0.05)
-
-
-def test_a_load_without_room_for_the_cache_does_not_fit_and_says_what_would() -> None:
-    load = replace(MTP3, context=8192, utilization=0.40, eager=True, sequences=1024)
-    assert not estimate(QWEN_27B_MEASURED, load, H200).fits
-    advice = advise(QWEN_27B_MEASURED, load, H200, 65536)
-    assert "gpu_memory_utilization = 0.43" in advice[0]
-    assert "max_num_seqs = 1" in advice[1]
-
-
-def test_a_context_too_long_is_advised_down_to_what_vllm_would_accept() -> None:
-    load = replace(MTP3, context=262144, utilization=0.45, eager=True)
-    found = estimate(QWEN_27B_MEASURED, load, H200)
-    assert not found.fits
-    assert found.max_model_len == pytest.approx(175_552, rel=0.05)
-    assert any("max_model_len" in text for text in advise(QWEN_27B_MEASURED, load, H200, 65536))
-
-
-def test_more_cards_are_advised_where_they_help() -> None:
-    one = cards(1, "NVIDIA GeForce RTX 4090", (8, 9), 24564)
-    load = Load(4096, 1, 2048, 0.9, eager=True)
-    advice = advise(LLAMA_70B_AWQ, load, one, 65536)
-    assert any("2 such cards" in text for text in advice)
-    assert any("--cpu-offload-gb" in text for text in advice)
 
 
 def test_the_published_elastic_kv_point_comes_out() -> None:

@@ -15,6 +15,7 @@ from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.plan import Setting
 from caovand.core.policy import Unplannable, make_plan
+from caovand.core.report import values
 from tests.core.machines import (
     A100,
     CPU,
@@ -251,7 +252,6 @@ def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
     found = plan(machine, **typed)
     assert found.value("cpu_offload_gb") is None
     memory = forecast(found, machine)
-    assert memory is not None
     assert not memory.fits
     assert any("max_model_len" in text for text in memory.advice)
 
@@ -359,7 +359,7 @@ def test_a_remembered_step_keeps_todays_mode_and_its_environment() -> None:
     assert found.mtp == 4
 
 
-def test_a_model_that_is_not_here_yet_is_planned_without_a_forecast() -> None:
+def test_a_model_that_is_not_here_yet_gets_a_share_and_no_verdict() -> None:
     unknown = replace(
         QWEN_27B, architecture="", layer_types=(), folder=False, mtp_layers=0, max_model_len=0
     )
@@ -367,7 +367,30 @@ def test_a_model_that_is_not_here_yet_is_planned_without_a_forecast() -> None:
     found = plan(machine)
     assert found.mtp == 0
     assert "HF_HUB_OFFLINE" not in found.env
-    assert forecast(found, machine) is None
+    memory = values(forecast(found, machine))
+    assert 0.8 < found.value("gpu_memory_utilization") < 0.95
+    assert memory["gpu_memory_utilization"] == found.value("gpu_memory_utilization")
+    assert memory["fits"] is memory["kv_gib"] is None
+    assert memory["reserve_mib"] > 1000
+    assert "not on this machine" in memory["reason"]
+
+
+def test_a_configuration_without_layers_gets_a_share_all_the_same() -> None:
+    machine = inventory(replace(QWEN_27B, layer_types=()), H200)
+    found = plan(machine)
+    assert 0.9 < found.value("gpu_memory_utilization") < 0.99
+    assert forecast(found, machine).fits is None
+
+
+@pytest.mark.parametrize("words", [["-pp", "2"], ["-dp", "2"]])
+def test_stages_and_replicas_get_a_share_of_what_is_free(words: list[str]) -> None:
+    busy = tuple(replace(gpu, free_mib=15000) for gpu in turing(4))
+    machine = inventory(gpus=busy)
+    found = plan(machine, engine={"extra_args": words})
+    assert 0.5 < found.value("gpu_memory_utilization") <= 15000 / 22527
+    typed = {"gpu_memory_utilization": 0.4}
+    found = plan(machine, engine={"extra_args": words}, policy=typed)
+    assert found.value("gpu_memory_utilization") == 0.4
 
 
 MODELS = (QWEN_27B_AWQ, QWEN_27B, SMALL_HYBRID, GPT_OSS, LLAMA_70B_AWQ)
@@ -463,7 +486,6 @@ def test_the_forecast_is_what_the_real_cpu_engine_said(
 ) -> None:
     found = plan(ON_CPU, policy=policy)
     memory = forecast(found, ON_CPU)
-    assert memory is not None
     assert found.value("kv_cache_memory_bytes") == cache_mib << 20
     assert memory.kv_tokens == tokens
 
@@ -542,7 +564,7 @@ def test_stages_and_replicas_get_their_cards() -> None:
     found = plan(machine, engine=words)
     assert found.value("tensor_parallel_size") == 2
     assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1,2,3"
-    assert forecast(found, machine) is None
+    assert forecast(found, machine).fits is None
 
 
 FLAGS = (
