@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -53,11 +53,11 @@ class Case:
         return gpus_of(self.plan, self.inventory)
 
     def tried(
-        self, inventory: Inventory | None = None, **changes: Any
+        self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
         inventory = inventory or self.inventory
-        plan = self.planner(changed(self.config, self.inventory, **changes), inventory)
+        plan = self.planner(changed(self.config, self.inventory, changes), inventory)
         found = forecast(plan, inventory) if plan else None
         return (plan, found) if plan and found and found.fits is not False else None
 
@@ -68,7 +68,7 @@ class Case:
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
-def changed(config: Config, inventory: Inventory, **changes: Any) -> Config:
+def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
     """The configuration with other settings: verbatim flags of these names give way."""
     words, model, policy = config.engine.extra_args, config.model, config.policy
     for name, value in changes.items():
@@ -91,19 +91,19 @@ def advise(case: Case) -> tuple[str, ...]:
 
 def _free(case: Case) -> Iterator[str]:
     free = emptied(case.inventory.gpus)
-    if free != case.inventory.gpus and case.tried(replace(case.inventory, gpus=free)):
+    if free != case.inventory.gpus and case.tried({}, replace(case.inventory, gpus=free)):
         yield f"free the cards: {holders(case.gpus)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:
     now = load_of(case.plan, case.inventory).sequences
-    if now > 1 and case.tried(max_num_seqs=1):
+    if now > 1 and case.tried({"max_num_seqs": 1}):
         yield f"{case.said('max_num_seqs', 1)} instead of {now} leaves room for the context"
 
 
 def _cache_type(case: Case) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
-    found = case.tried(kv_cache_dtype="fp8") if now in (None, "auto") and case.gpus else None
+    found = case.tried({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
     if found and found[1].fits:
         said = case.said("kv_cache_dtype", "fp8")
         yield f"{said} holds a context of {found[0].value('max_model_len')} tokens"
@@ -116,22 +116,22 @@ def _share(case: Case) -> Iterator[str]:
         return
     lacking = lacking_gib(case.inventory.model, load_of(case.plan, case.inventory), case.gpus)
     least = asked + lacking * 1024 / visible_mib(min(gpu.total_mib for gpu in case.gpus))
-    free = case.tried(**{name: None})
+    free = case.tried({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
-        if share and share != asked and share < 1 and case.tried(**{name: share}):
+        if share and share != asked and share < 1 and case.tried({name: share}):
             yield f"{case.said(name, share)} holds it, and is free"
             return
 
 
 def _context(case: Case) -> Iterator[str]:
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
-    if not asked or not _asked(case, name) or case.tried(**{name: 1}) is None:
+    if not asked or not _asked(case, name) or case.tried({name: 1}) is None:
         return
     low, high = 1, asked // STEP
     while low < high:  # a shorter context never needs more
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if case.tried(**{name: middle * STEP}) else (low, middle - 1)
-    if low * STEP < asked and case.tried(**{name: low * STEP}):
+        low, high = (middle, high) if case.tried({name: middle * STEP}) else (low, middle - 1)
+    if low * STEP < asked and case.tried({name: low * STEP}):
         yield f"{case.said(name, low * STEP)} fits with everything else as it is"
 
 
@@ -141,7 +141,7 @@ def _flags(case: Case) -> Iterator[str]:
     for name in (*MEMORY, *OTHERS):
         if name not in case.plan.verbatim or name in remedied:
             continue
-        found = case.tried(**{name: None})
+        found = case.tried({name: None})
         if found:
             planned = found[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
@@ -160,7 +160,7 @@ def _cards(case: Case) -> Iterator[str]:
             case.inventory, gpus=tuple(replace(card, index=index) for index in range(count))
         )
         config = replace(case.config, engine=replace(case.config.engine, gpus=None))
-        wider = replace(case, config=config).tried(more, tensor_parallel_size=count)
+        wider = replace(case, config=config).tried({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
             yield f"{count} such cards hold it: {case.said('tensor_parallel_size', count)}"
             return
@@ -175,7 +175,7 @@ def _quantised(case: Case) -> Iterator[str]:
         for w in model.weights
     )
     smaller: ModelCard = replace(model, weights=weights, quantization="awq")
-    found = case.tried(replace(machine, model=smaller))
+    found = case.tried({}, replace(machine, model=smaller))
     if found and found[0].value("cpu_offload_gb") is None:
         now, then = case.memory.weights_mib / 1024, found[1].weights_mib / 1024
         yield f"a 4-bit checkpoint (AWQ, GPTQ): about {then:.1f} GiB a card instead of {now:.1f}"
@@ -188,7 +188,7 @@ def _offload(case: Case) -> Iterator[str]:
     lacking = ceil(lacking_gib(case.inventory.model, load, case.gpus) + OFFLOAD_MARGIN_GIB)
     room = case.inventory.host.ram_mib * 0.8 / 1024 / load.tensor_parallel
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
-        if case.tried(cpu_offload_gb=amount):
+        if case.tried({"cpu_offload_gb": amount}):
             cost = step_cost(amount, case.gpus)
             yield f"{case.said('cpu_offload_gb', amount)} keeps weights in host memory: {cost}"
             return
@@ -198,7 +198,7 @@ def _together(case: Case) -> list[str]:
     """Where no single change does: all that the operator decided, left to the policy."""
     ours = [name for name in MEMORY if _asked(case, name)]
     names = [*ours, *(name for name in OTHERS if name in case.plan.verbatim)]
-    found = case.tried(**dict.fromkeys(names)) if names else None
+    found = case.tried(dict.fromkeys(names)) if names else None
     if not found:
         return []
     context = found[0].value("max_model_len")

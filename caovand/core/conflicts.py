@@ -111,13 +111,14 @@ def _attention(scene: Scene) -> Iterator[str]:
     plain = plain and (engine.version >= TRITON_WITHOUT_FP8 or kind != "fp8_e5m2")
     if early and plain and backend == "TRITON_ATTN":
         yield (
-            f"cannot keep the cache in {kind} with TRITON_ATTN: {early}, and it needs SM89 for that; "
+            f"cannot keep the cache in {kind} with TRITON_ATTN: {early}, and it needs SM89; "
             "use --kv-cache-dtype auto"
         )
     own = "TRITON_ATTN" if kind.endswith("per_token_head") else ""
     own = "TURBOQUANT" if kind in TURBOQUANT else own
     if own and backend and backend != own:
-        yield f"cannot keep the cache in {kind} with {backend}: only {own} does; leave the backend out"
+        text = f"cannot keep the cache in {kind} with {backend}: only {own} does"
+        yield f"{text}; leave the backend out"
 
 
 def _choices(scene: Scene) -> Iterator[str]:

@@ -146,6 +146,13 @@ def max_model_len(draft: Draft) -> Setting | None:
     context = draft.sizing.load.context
     if context == limit:
         return policy(context, "the model's own limit, which fits")
+    if draft.sizing.step == "offloaded":
+        return policy(context, "what fits without moving many more weights to host memory")
+    longest = draft.sizing.longest
+    if longest > context and draft.sizing.step != "generous":
+        return policy(
+            context, f"the longest that is worth smaller steps; {longest} tokens fit if set"
+        )
     return policy(context, f"the longest that fits; the model's own limit is {limit}")
 
 

@@ -32,9 +32,10 @@ from caovand.core.memory import (
 )
 
 SMALLEST_CONTEXT = 512
-TIER, HIGHEST_TIER = 8192, 65536
-"""Smaller steps are taken for contexts of 8,192, 16,384 ... up to the highest, no others."""
-LEAN_BOUND = 8192
+TIER = 8192
+"""For more than this the leaner ways are good in whole doublings: a little is not worth it."""
+MODEST_BOUND, LEAN_BOUND = 131_072, 32_768
+"""Small steps cost reading speed; doing without graphs costs writing speed too, and more."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 2048
 OFFLOADED_CONTEXT_SHARE = 1 / 64
 """Of a card, for more than the smallest context: it displaces weights, which costs speed."""
@@ -57,11 +58,15 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The load that was chosen, how ("generous", "modest", ...), and whether it fits."""
+    """The load that was chosen, how ("generous", "modest", ...), and whether it fits.
+
+    `longest` is the context that the leanest way would hold.
+    """
 
     load: Load
     step: str
     fits: bool
+    longest: int = 0
 
     @property
     def rank(self) -> tuple[bool, bool, int, float]:
@@ -126,7 +131,7 @@ def choose(
             sized = _at(load, context, gpus, wishes)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
             if holds(sized, model, gpus) if wishes.context else longest[name] >= context:
-                return Sizing(sized, name, True)
+                return Sizing(sized, name, True, longest.get("lean", 0))
     offloaded = None if base.offload_gib else _offloaded(base, model, gpus, wishes, ram_mib)
     if offloaded:
         return Sizing(offloaded, "offloaded", True)
@@ -146,11 +151,19 @@ def longest_lean(base: Load, model: ModelCard, gpus: Sequence[Gpu]) -> int:
 
 def _worthwhile(longest: Mapping[str, int], model: ModelCard) -> int:
     """The largest context that a way is good for."""
-    modest = longest["modest"]
-    if modest < model.max_model_len:
-        tiers = [TIER << n for n in range(16) if TIER << n <= modest]
-        modest = max(tiers, default=0)
-    return max(longest["generous"], min(modest, HIGHEST_TIER), min(longest["lean"], LEAN_BOUND))
+
+    def tier(context: int, bound: int) -> int:
+        if context < min(TIER, model.max_model_len):
+            return 0
+        whole = max((TIER << n for n in range(16) if TIER << n <= context), default=0)
+        return min(context if context == model.max_model_len else whole, bound)
+
+    lean = longest["lean"]
+    return max(
+        longest["generous"],
+        tier(longest["modest"], MODEST_BOUND),
+        tier(lean, LEAN_BOUND) or lean,
+    )
 
 
 def _steps(base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> dict[str, Load]:
@@ -214,9 +227,6 @@ def _offloaded(
     if lacking * 1024 * load.tensor_parallel > ram_mib * 0.8:
         return None
     load = replace(load, offload_gib=lacking)
-    if not wishes.context and not nearly:
-        load = _at(load, max(_rounded(_longest(load, model, gpus, wishes), least), load.context),
-                   gpus, wishes)
     return load if holds(load, model, gpus) else None
 
 
