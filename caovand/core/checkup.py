@@ -37,8 +37,8 @@ class Finding:
 class Facts:
     """Everything the checks look at; what could not be found out is a problem in words.
 
-    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port,
-    `plan_problem` why there is no plan.
+    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
+    (None where it is another machine's), `plan_problem` why there is no plan.
     """
 
     gpus: tuple[Gpu, ...]
@@ -51,7 +51,7 @@ class Facts:
     plan_problem: str
     plan_warnings: tuple[str, ...]
     port: int
-    listeners: tuple[str, ...]
+    listeners: tuple[str, ...] | None
     leftovers: tuple[tuple[int, str], ...]
     python_version: str
     wants_gpu: bool
@@ -298,6 +298,8 @@ def warnings(facts: Facts) -> Iterator[Finding]:
 
 
 def port(facts: Facts) -> Iterator[Finding]:
+    if facts.listeners is None:
+        return
     if facts.listeners:
         text = f"port {facts.port} is taken by {', '.join(facts.listeners)}"
         yield Finding("port", "FAIL", text, "stop it, or set another [server] port")
