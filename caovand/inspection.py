@@ -79,8 +79,7 @@ def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str
     """
     for flag in reversed(flags.read(extra_args)):
         if flag.name == "api_key":
-            # The word itself: a key of digits is no number.
-            return flag.words[0].partition("=")[2] or "".join(flag.words[1:2])
+            return "".join(flag.texts[:1])  # any of several is as good
     if config.server.api_key_file:
         return config_file.read_secret(config.server.api_key_file)
     return {**environ, **dict(config.engine.env)}.get("VLLM_API_KEY", "")

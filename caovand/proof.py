@@ -13,6 +13,7 @@ from caovand.adapters import http, ports
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core.failure import Finding
+from caovand.core.flags import count
 from caovand.core.plan import Plan
 from caovand.core.status import served_name
 
@@ -78,6 +79,6 @@ async def _listening(child: Child, endpoint: Endpoint) -> None:
 
 def _prompt(plan: Plan) -> list[int]:
     """Token ids that every vocabulary has, at most half of the context."""
-    longest = plan.value("max_model_len")
-    count = min(PROMPT_TOKENS, longest // 2) if isinstance(longest, int) else PROMPT_TOKENS
-    return [16 + (7 * place + place // 29) % 192 for place in range(max(count, 1))]
+    longest = count(plan.value("max_model_len"))
+    length = min(PROMPT_TOKENS, longest // 2) if longest else PROMPT_TOKENS
+    return [16 + (7 * place + place // 29) % 192 for place in range(max(length, 1))]

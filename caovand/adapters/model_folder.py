@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import reprlib
+import stat
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,10 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
+LARGEST_JSON = 256 << 20
+LONGEST_NAME = 255
+SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What code that reads a strange configuration stumbles over."""
 
 
 class ModelProblem(Exception):
@@ -33,10 +39,18 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     """
     if not path:
         raise ModelProblem("cannot tell which model to serve: none is named; set [model] path")
-    place = Path(path).expanduser()
-    if place.is_dir():
+    try:
+        place = Path(path).expanduser()
+        is_folder, exists = place.is_dir(), place.exists()
+    except (OSError, RuntimeError) as problem:  # a parent that is closed to us, no such user
+        why = getattr(problem, "strerror", None) or problem
+        raise ModelProblem(
+            f"cannot read model {path}: {why}; let this user pass the folders above it "
+            "(`chmod a+x`), or set another [model] path"
+        ) from None
+    if is_folder:
         folder = Path(os.path.abspath(place))
-    elif place.exists():
+    elif exists:
         raise ModelProblem(
             f"cannot read model {path}: it is a file; set [model] path to the folder around it"
         )
@@ -62,54 +76,66 @@ def _read(folder: Path, weights: bool) -> ModelCard:
             "point [model] path at the folder that `hf download` made, or download it again"
         )
     tokenizer = _json(folder, "tokenizer_config.json") or {}
-    try:
-        card = describe(config, tokenizer, str(folder))
-    except BadConfig as problem:
-        raise ModelProblem(
-            f"cannot read model {folder}: config.json is of no language model, {problem}; "
-            "download the model again"
-        ) from None
-    notes: tuple[str, ...] = ()
+    card = _described(folder, config, tokenizer)
+    notes = card.notes
     if weights:
         tensors = list(_tensors(folder))
         sums = weigh(((t.name, t.dtype, t.size) for t in tensors), len(card.layer_types))
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
-            notes += ("config.json speaks of an MTP head, but the weights have none",)
+            notes += (
+                "config.json speaks of an MTP head, but the weights have none; "
+                "to draft with MTP, download a checkpoint that has one",
+            )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
-        notes += ("there is no tokenizer in the folder",)
+        notes += ("there is no tokenizer in the folder; download the model again",)
     return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
+
+
+def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> ModelCard:
+    try:
+        return describe(config, tokenizer, str(folder))
+    except BadConfig as problem:
+        why = str(problem)
+    except SURPRISES as problem:  # the last resort: a daemon must outlive every file it is given
+        why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+    raise ModelProblem(
+        f"cannot read model {folder}: config.json is of no language model, {why}; "
+        "download the model again"
+    )
 
 
 def _tensors(folder: Path) -> Iterable[Tensor]:
     """Every tensor of the checkpoint; ModelProblem names all the shards that are bad."""
-    shards = sorted(folder.glob("*.safetensors"))
-    index = _json(folder, "model.safetensors.index.json")
-    table = index.get("weight_map") if index else None
-    named = {str(name) for name in table.values()} if isinstance(table, dict) else set()
-    if named:
-        shards = [folder / name for name in sorted(named)]
+    table = _index(folder)
+    shards = [folder / name for name in sorted(set(table.values()))]
+    shards = shards or sorted(folder.glob("*.safetensors"))
     if not shards:
         yield from _other_weights(folder)
         return
     bad = [f"{name} is missing" for name in _missing(folder, shards)]
+    closed: list[str] = []
     found: set[str] = set()
     for shard in shards:
-        if not shard.exists():
-            continue
         try:
             tensors = _shard(shard)
+        except FileNotFoundError:
+            continue  # told already
         except BadShard as problem:
             bad.append(f"{shard.name} is unusable, {problem}")
+        except PermissionError:
+            closed.append(shard.name)
         except OSError as problem:
             bad.append(f"{shard.name} cannot be read: {problem.strerror}")
         else:
             found.update(tensor.name for tensor in tensors)
             yield from tensors
-    if not bad and isinstance(table, dict) and not found.issuperset(table):
+    if closed and not bad:
+        raise _closed(f"{folder / closed[0]}", folder, len(closed) - 1)
+    if not bad and not found.issuperset(table):
         absent = sorted(set(table) - found)
         bad.append(f"no shard holds {absent[0]} and {len(absent) - 1} more tensors of the index")
     if bad:
@@ -119,11 +145,48 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
         )
 
 
+def _index(folder: Path) -> dict[str, str]:
+    """The shard of each tensor, where the folder has an index."""
+    name = "model.safetensors.index.json"
+    index = _json(folder, name)
+    if index is None:
+        return {}
+    table = index.get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise ModelProblem(
+            f"cannot load model {folder}: {name} has no weight_map; download that file again"
+        )
+    for tensor, shard in table.items():
+        if not _is_plain(shard) or not tensor.isprintable():
+            raise ModelProblem(
+                f"cannot load model {folder}: {name} places {reprlib.repr(tensor)} in "
+                f"{reprlib.repr(shard)}, which is no file name; download that file again"
+            )
+    return table
+
+
+def _is_plain(name: Any) -> bool:
+    """Whether this can name a file of the folder itself."""
+    fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME
+    return fits and "/" not in name and name not in (".", "..")
+
+
 def _shard(path: Path) -> list[Tensor]:
-    size = path.stat().st_size
+    seen = path.stat()
+    if not stat.S_ISREG(seen.st_mode):
+        raise BadShard("it is no file")
     with path.open("rb") as shard:
-        length = header_length(shard.read(8), size)
-        return parse_header(shard.read(length), size)
+        length = header_length(shard.read(8), seen.st_size)
+        return parse_header(shard.read(length), seen.st_size)
+
+
+def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
+    """Files that are there and whole, perhaps, but not for this user."""
+    others = f" and {more} more files" if more else ""
+    return ModelProblem(
+        f"cannot read {what}{others}: this user may not; run `chmod -R a+rX {folder}` and let "
+        "others pass the folders above it"
+    )
 
 
 def _missing(folder: Path, shards: list[Path]) -> list[str]:
@@ -146,21 +209,30 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
             f"cannot load model {folder}: it has no weights (*.safetensors); download them"
         )
     for file in files:
-        yield Tensor(file.name, "BF16", (), file.stat().st_size)
+        try:
+            yield Tensor(file.name, "BF16", (), file.stat().st_size)
+        except OSError as problem:
+            raise ModelProblem(
+                f"cannot load model {folder}: {file.name}: {problem.strerror}; "
+                "download that file again"
+            ) from None
 
 
 def _json(folder: Path, name: str) -> dict[str, Any] | None:
     """The table in this file, None where there is no such file."""
     path = folder / name
     try:
+        seen = path.stat()
+        if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST_JSON:
+            raise ModelProblem(
+                f"cannot read {path}: it is no file of at most {LARGEST_JSON >> 20} MiB; "
+                "download the file again"
+            )
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise ModelProblem(
-            f"cannot read {path}: this user may not; run `chmod -R a+rX {folder}` and let others "
-            "pass the folders above it"
-        ) from None
+        raise _closed(str(path), folder) from None
     except OSError as problem:
         raise ModelProblem(f"cannot read {path}: {problem.strerror}; check the disk") from None
     except (ValueError, RecursionError) as problem:

@@ -1,7 +1,8 @@
 """Asks an engine's own Python what is installed there, without importing vLLM where that serves.
 
-The versions cost 0.2 s and are asked each time. The flags need vLLM imported (8 s and more), so
-they are kept in a file named by a fingerprint of the environment.
+The versions cost 0.2 s and are asked each time. The flags need vLLM imported (8 s and more, half a
+minute from a cold disk), so they are kept in a file named by a fingerprint of the environment.
+Who cannot wait so long has them asked by a process of its own, which keeps them for the next time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import store
 from caovand.core.inventory import EngineInfo
 
 MARK = "caovan-probe:"
@@ -87,6 +91,14 @@ print("caovan-probe:" + json.dumps({**plugin(), "architectures": architectures()
     "reasoning_parsers": registered("vllm.reasoning", "ReasoningParserManager"),
 }))
 """
+ASKED = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers"})
+TIMEOUT_S = 60.0
+BESIDE = """
+import sys
+sys.path[0] = sys.argv.pop(1)
+from caovand.adapters import probe
+sys.exit(probe.tell(*sys.argv[1:]))
+"""
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
@@ -94,8 +106,18 @@ class EngineMissing(Exception):
     """There is no usable vLLM behind this Python; says what to do."""
 
 
-def probe_engine(python: str, cache_dir: Path | None, timeout_s: float = 60) -> EngineInfo:
-    """What this Python has of vLLM; the slow answers are kept in `cache_dir` where one is given."""
+def probe_engine(
+    python: str,
+    cache_dir: Path | None,
+    timeout_s: float = TIMEOUT_S,
+    patience_s: float | None = None,
+) -> EngineInfo:
+    """What this Python has of vLLM; the slow answers are kept in `cache_dir` where one is given.
+
+    With `patience_s` they are waited for no longer than that: `flags` and what comes with them are
+    empty then, and are being asked beside us.
+    """
+    begun_s = time.monotonic()
     found = _ask(python, VERSIONS, timeout_s)
     if not found["vllm"] or not found["torch"]:
         lacking = "vLLM" if not found["vllm"] else "PyTorch"
@@ -103,15 +125,21 @@ def probe_engine(python: str, cache_dir: Path | None, timeout_s: float = 60) -> 
             f"cannot use {python} as the engine: {lacking} is not installed in it; "
             "install an engine with `caovanctl engine install`, or set [engine] python"
         )
-    more = _flags(python, found.pop("stamp"), found, cache_dir, timeout_s)
+    name = _cache_name(python, found.pop("stamp"), found)
+    kept = _kept(cache_dir / name) if cache_dir else None
+    if kept is None and cache_dir is not None and patience_s is not None:
+        left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
+        more = _ask_beside(python, cache_dir / name, timeout_s, left_s)
+    else:
+        more = kept or _ask_and_keep(python, cache_dir / name if cache_dir else None, timeout_s)
     return EngineInfo(
         python=python,
         build="cpu" if _is_cpu(found) else "cuda",
-        flags=frozenset(more["flags"]),
-        deprecated=frozenset(more["deprecated"]),
-        choices=tuple(sorted((k, tuple(v)) for k, v in more["choices"].items())),
-        tool_parsers=frozenset(more["tool_parsers"]),
-        reasoning_parsers=frozenset(more["reasoning_parsers"]),
+        flags=frozenset(more.get("flags", ())),
+        deprecated=frozenset(more.get("deprecated", ())),
+        choices=tuple(sorted((k, tuple(v)) for k, v in more.get("choices", {}).items())),
+        tool_parsers=frozenset(more.get("tool_parsers", ())),
+        reasoning_parsers=frozenset(more.get("reasoning_parsers", ())),
         architectures=frozenset(more.get("architectures", ())),
         gdn_interface=str(more.get("gdn_interface", "")),
         operators=tuple(more.get("operators", ())),
@@ -124,23 +152,66 @@ def _is_cpu(found: dict[str, Any]) -> bool:
     return "+cpu" in found["vllm"] or ("+cpu" in found["torch"] and not found["cuda"])
 
 
-def _flags(
-    python: str, stamp: Any, found: dict[str, Any], cache_dir: Path | None, timeout_s: float
-) -> dict[str, Any]:
+def _cache_name(python: str, stamp: Any, found: dict[str, Any]) -> str:
     text = json.dumps([FLAGS, os.path.abspath(python), stamp, found], sort_keys=True)
-    name = f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    if cache_dir is not None:
-        try:
-            kept = json.loads((cache_dir / name).read_text())
-        except (OSError, ValueError):
-            pass
-        else:
-            if isinstance(kept, dict) and kept.get("flags"):
-                return kept
+    return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """The slow answers of an earlier time, None where there are none."""
+    try:
+        answer = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return answer if isinstance(answer, dict) and answer.keys() >= ASKED else None
+
+
+def _ask_and_keep(python: str, path: Path | None, timeout_s: float) -> dict[str, Any]:
     fresh = _ask(python, FLAGS, timeout_s)
-    if cache_dir is not None:
-        _keep(cache_dir / name, fresh)
+    if path is not None:
+        _keep(path, fresh)
     return fresh
+
+
+def _ask_beside(python: str, path: Path, timeout_s: float, patience_s: float) -> dict[str, Any]:
+    """The slow answers where they come in time; a process of their own goes on for the others."""
+    home = str(Path(__file__).parents[2])
+    words = [sys.executable, "-c", BESIDE, home, python, str(path), str(timeout_s)]
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt at the terminal is not meant for it
+        cwd="/",
+        text=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        return {}
+    if process.returncode != 0:
+        raise EngineMissing(said.strip())
+    answer: dict[str, Any] = json.loads(said)
+    return answer
+
+
+def tell(python: str, path: str, timeout_s: str) -> int:
+    """The process beside: asks, keeps the answer and prints it, or says why there is none."""
+    place, status = Path(path), 0
+    try:
+        with suppress(OSError):  # then it is not kept, and every such process asks
+            place.parent.mkdir(parents=True, exist_ok=True)
+            store.take_lock(place.with_suffix(".lock"))
+        # Who asked before us may have just kept it.
+        text = json.dumps(_kept(place) or _ask_and_keep(python, place, float(timeout_s)))
+    except store.LockTaken:
+        text = "{}"  # another asks already, which takes a core for long enough
+    except EngineMissing as problem:
+        text, status = str(problem), 1
+    with suppress(BrokenPipeError):  # nobody waits any more
+        print(text, flush=True)
+    return status
 
 
 def _keep(path: Path, answer: dict[str, Any]) -> None:

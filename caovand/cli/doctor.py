@@ -10,6 +10,7 @@ import pwd
 import stat
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rich.text import Text
 from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.ending import ended
 from caovand.cli.plan import make, remembered_mode
 from caovand.cli.survey import Machine, configuration, look, running
 from caovand.core.checkup import Facts, Finding, checkup
@@ -28,6 +30,8 @@ from caovand.core.inventory import Inventory, ModelCard
 from caovand.inspection import wants_no_weights
 
 SERVICE_USER = "caovan"
+PATIENCE_S = 3.0
+"""How long an engine that was never asked is waited for: its vLLM may take half a minute."""
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
@@ -65,11 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_options(parser)
     args, rest = parser.parse_known_args(words)
     args.words, args.runtime = rest, None
-    try:
-        return run(args)
-    except Problem as problem:
-        print(f"caovan-sm75-doctor: {problem}", file=sys.stderr)
-        return int(problem.status)
+    return ended("caovan-sm75-doctor", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     status = {} if options.inventory else running(args.runtime)
-    machine = look(config, options.inventory, status.get("engine_pid"))
-    facts = gather(config, machine, options.inventory, daemon=bool(status))
+    with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
+        reading = pool.submit(_model, config)
+        machine = look(config, options.inventory, status.get("engine_pid"), PATIENCE_S)
+    facts = gather(config, machine, reading.result(), options.inventory, daemon=bool(status))
     found = checkup(facts)
     if options.json:
         print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
@@ -110,9 +112,16 @@ def _show(found: tuple[Finding, ...]) -> None:
             console.print(Text(f"        mend it: {finding.remedy}", style="dim"))
 
 
-def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool) -> Facts:
+def gather(
+    config: Config,
+    machine: Machine,
+    seen: tuple[ModelCard | None, str],
+    saved: Path | None,
+    *,
+    daemon: bool,
+) -> Facts:
     """Look at everything the checks need; a daemon that runs owns its port and its processes."""
-    model, model_problem = _model(config)
+    model, model_problem = seen
     cache = directories(os.environ, os.getuid()).cache
     facts = Facts(
         gpus=machine.gpus,
@@ -134,6 +143,8 @@ def gather(config: Config, machine: Machine, saved: Path | None, *, daemon: bool
         service_user=SERVICE_USER,
         cache_dir=str(cache),
         cache_writable=saved is not None or _writable(cache),
+        as_root=os.geteuid() == 0,
+        half_asked=machine.half_asked,
     )
     if machine.engine is None or model is None:
         return facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +21,7 @@ from caovand.cli import (
     serve,
     status,
 )
-from caovand.cli.client import Exit, Problem
-from caovand.core.wire import WireError
+from caovand.cli.ending import ended
 
 EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon not reachable,
 5 not permitted. `caovanctl VERB --help` shows examples."""
@@ -59,20 +57,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
     args = parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except Problem as problem:
-        print(f"caovanctl: {problem}", file=sys.stderr)
-        return int(problem.status)
-    except WireError as problem:
-        print(f"caovanctl: {problem.message}; {problem.hint}", file=sys.stderr)
-        return Exit.FAILED
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader went away; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.DONE
+    return ended("caovanctl", lambda: args.run(args))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from caovand.cli.survey import configuration, look, running
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.flags import shown_value
 from caovand.core.forecast import forecast, gpus_of
-from caovand.core.inventory import Inventory
+from caovand.core.inventory import Gpu, Inventory
 from caovand.core.memory import MemoryEstimate
 from caovand.core.plan import Plan
 from caovand.core.policy import Unplannable, make_plan
@@ -32,6 +32,10 @@ BAR = 60
 COLOURS = {
     "weights": "blue", "context": "magenta", "activations": "yellow", "graphs": "cyan",
     "kv": "green", "others": "red", "free": "bright_black",
+}  # fmt: skip
+LEGEND = {
+    "weights": "weights", "context": "CUDA", "activations": "activations", "graphs": "CUDA graphs",
+    "kv": "cache", "others": "used by others", "free": "free",
 }  # fmt: skip
 ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
 
@@ -139,24 +143,44 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 
 def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
-    for gpu in gpus_of(found.plan, found.inventory):
-        bar = Text(f"GPU {gpu.index}  ")
-        total = max(gpu.total_mib, 1)
-        for name, size in memory.parts:
-            bar.append("█" * round(size / total * BAR), style=COLOURS[name])
-        console.print(bar.append(f"  {gpu.total_mib / 1024:.1f} GiB"))
+    gpus = gpus_of(found.plan, found.inventory)
+    for gpu in gpus:
+        console.print(bar(gpu, memory))
     legend = Text("       ")
     for name, size in memory.parts:
-        if round(size):
-            legend.append(f"█ {name} {size / 1024:.2f}  ", style=COLOURS[name])
+        if round(size) and (gpus or name in ("weights", "kv")):
+            legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
     console.print(legend.append("GiB"))
-    verdict = Text("fits: ", style="green") if memory.fits else Text("does not run: ", style="red")
-    if not memory.fits and not memory.conflicts:
-        verdict = Text("does not fit: ", style="red")
-    verdict.append(
-        f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens;"
-        f" one whole request needs {memory.needed_mib / 1024:.2f} GiB;"
-        f" the longest context is {memory.max_model_len}",
-        style="default",
+    said = "does not run: " if memory.conflicts else "does not fit: "
+    verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
+    console.print(verdict.append(_verdict(memory), style="default"))
+
+
+def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
+    """What a card holds, never longer than the card; what does not go in is said behind it."""
+    others = gpu.total_mib - gpu.free_mib
+    sizes = {**dict(memory.parts), "others": others, "free": 0.0}
+    over = sum(sizes.values()) - gpu.total_mib
+    sizes["free"] = max(-over, 0.0)
+    drawn, cells, text = 0.0, 0, Text(f"GPU {gpu.index}  ")
+    for name, size in sizes.items():
+        drawn += size
+        end = min(round(drawn / gpu.total_mib * BAR), BAR)
+        text.append("█" * (end - cells), style=COLOURS[name])
+        cells = end
+    text.append(f"  {gpu.total_mib / 1024:.1f} GiB")
+    if over >= 1:
+        text.append(f", {over / 1024:.2f} GiB too little", style=COLOURS["others"])
+    return text
+
+
+def _verdict(memory: MemoryEstimate) -> str:
+    if memory.lack:
+        return memory.lack
+    need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
+    if memory.kv_mib <= 0:
+        return f"no room is left for a cache, {-memory.kv_mib / 1024:.2f} GiB are lacking; {need}"
+    return (
+        f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
+        f" the longest context is {memory.max_model_len}"
     )
-    console.print(verdict)

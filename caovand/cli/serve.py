@@ -22,12 +22,22 @@ from rich.console import Console
 from rich.text import Text
 
 import caovand
-from caovand.adapters.directories import directories
+from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.directories import Directories, directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.ending import ended
 from caovand.cli.plan import Planned, make, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
-from caovand.core import flags
-from caovand.core.config import Config, EngineSection, ModelSection, ServerSection, render
+from caovand.core import flags, verbatim
+from caovand.core.config import (
+    Config,
+    EngineSection,
+    Mode,
+    ModelSection,
+    ServerSection,
+    render,
+)
+from caovand.core.draft import Unplannable
 from caovand.inspection import Wishes
 
 HOME = Path(caovand.__file__).parent.parent
@@ -72,11 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     args.words = rest
-    try:
-        return run(args)
-    except Problem as problem:
-        print(f"caovan-vllm-serve: {problem}", file=sys.stderr)
-        return int(problem.status)
+    return ended("caovan-vllm-serve", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,12 +91,14 @@ def run(args: argparse.Namespace) -> int:
     engine = _engine()
     machine = look(Config(engine=engine))
     order = read(words, engine, machine.engine.flags if machine.engine else ())
-    found = make(order.config, machine.with_model(order.config), None)
+    alone = args.exec or "--exec" in args.words
+    mode = None if alone else remembered_mode(order)
+    found = make(order.config, machine.with_model(order.config), mode)
     console = Console(highlight=False, soft_wrap=True, stderr=True)
     show(found, console)
-    if args.exec or "--exec" in args.words:
+    if alone:
         become_engine(found, order)
-    become_daemon(order, found, console)
+    become_daemon(order, console)
     return Exit.FAILED
 
 
@@ -99,15 +107,18 @@ def read(
 ) -> Order:
     """The configuration these words amount to; Problem where they name no model."""
     found = flags.read(words, known)
+    try:
+        verbatim.check(flags.values(found))
+    except Unplannable as problem:
+        raise Problem(Exit.USAGE, str(problem)) from None
     model, rest = _model(found)
     given = flags.values(rest)
     port = given.get("port", ServerSection().port)
     if not isinstance(port, int) or not 0 < port < 65536:
         raise Problem(Exit.USAGE, f"cannot use port {port}: it is no number from 1 to 65535")
-    secrets = {
-        variable: str(given[name]) for name, variable in KEY_VARIABLES.items() if name in given
-    }
-    kept = tuple(word for flag in rest if flag.name not in KEY_VARIABLES for word in flag.words)
+    secrets = _secrets(rest)
+    moved = {name for name, variable in KEY_VARIABLES.items() if variable in secrets}
+    kept = tuple(word for flag in rest if flag.name not in moved for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
         server=ServerSection(host=str(given.get("host", EVERYWHERE)), port=port),
@@ -116,12 +127,18 @@ def read(
     return Order(config, secrets)
 
 
+def _secrets(found: tuple[flags.Flag, ...]) -> dict[str, str]:
+    """Keys that the environment can carry, out of everybody's sight; it has room for one each."""
+    typed = {flag.name: flag.texts for flag in found if flag.name in KEY_VARIABLES}
+    return {KEY_VARIABLES[name]: texts[0] for name, texts in typed.items() if len(texts) == 1}
+
+
 def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:
     """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
     for name in ("", "model"):
         for flag in found:
             if flag.name == name:
-                return str(flag.value), tuple(other for other in found if other is not flag)
+                return "".join(flag.texts), tuple(other for other in found if other is not flag)
     raise Problem(
         Exit.USAGE,
         "cannot tell which model to serve: none is named",
@@ -161,11 +178,26 @@ def become_engine(found: Planned, order: Order) -> None:
     os.execve(argv[0], argv, {**os.environ, **found.command.env, **order.secrets})
 
 
-def become_daemon(order: Order, found: Planned, console: Console) -> None:
+def own_places(order: Order) -> Directories:
+    """The daemon's folders, those of this port: it meets no other's sockets and memories."""
+    places, name = directories(os.environ, os.getuid()), f"serve-{order.config.server.port}"
+    return replace(
+        places,
+        runtime=places.runtime / name,
+        state=places.state / name,
+        logs=places.logs / name,
+    )
+
+
+def remembered_mode(order: Order) -> Mode | None:
+    """What `caovanctl mode` chose for an earlier daemon of this port: the next one will use it."""
+    return ModeMemory(own_places(order).state / "mode.json").mode
+
+
+def become_daemon(order: Order, console: Console) -> None:
     """Replace this process with the daemon, on a configuration file and folders of its own."""
-    places = directories(os.environ, os.getuid())
-    name = f"serve-{found.plan.value('port')}"
-    runtime, state, logs = (d / name for d in (places.runtime, places.state, places.logs))
+    places = own_places(order)
+    runtime, state = places.runtime, places.state
     try:
         path = write_config(state, order)
     except OSError as problem:
@@ -179,7 +211,7 @@ def become_daemon(order: Order, found: Planned, console: Console) -> None:
         **os.environ,
         "RUNTIME_DIRECTORY": str(runtime),
         "STATE_DIRECTORY": str(state),
-        "LOGS_DIRECTORY": str(logs),
+        "LOGS_DIRECTORY": str(places.logs),
         "CACHE_DIRECTORY": str(places.cache),
         **{name: value for name, value in order.secrets.items() if name != "VLLM_API_KEY"},
     }

@@ -21,12 +21,16 @@ SYSTEM_CONFIG = Path("/etc/caovan.toml")
 
 @dataclass(frozen=True)
 class Machine:
-    """Cards, host and engine; `engine_problem` says why there is no engine."""
+    """Cards, host and engine; `engine_problem` says why there is no engine.
+
+    An engine that is `half_asked` has not told its flags, parsers and models in time.
+    """
 
     gpus: tuple[Gpu, ...]
     host: Host
     engine: EngineInfo | None
     engine_problem: str = ""
+    half_asked: bool = False
 
     def with_model(self, config: Config) -> Inventory:
         """Everything a plan is made from; Problem where engine or model is missing."""
@@ -42,6 +46,13 @@ class Machine:
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
     """The file's configuration (the system's where none is named), with this model."""
+    if path is not None and path.suffix in (".yaml", ".yml"):
+        raise Problem(
+            Exit.FAILED,
+            f"cannot use {path} as a configuration: it is vLLM's kind of file, and --config here"
+            " names caovan's, which is TOML; write its keys as flags of vLLM behind the model, or"
+            " in [engine] extra_args",
+        )
     if path is None and not SYSTEM_CONFIG.exists():
         config = Config()
     else:
@@ -54,19 +65,27 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     return replace(config, model=replace(config.model, path=model))
 
 
-def look(config: Config, saved: Path | None = None, engine_pid: int | None = None) -> Machine:
+def look(
+    config: Config,
+    saved: Path | None = None,
+    engine_pid: int | None = None,
+    patience_s: float | None = None,
+) -> Machine:
     """This machine, or the one in a saved inventory; an engine it does not name is looked for.
 
-    The memory of the daemon's own engine counts as free: a plan is for its successor.
+    The memory of the daemon's own engine counts as free: a plan is for its successor. An engine
+    never asked before takes its time; `patience_s` bounds it.
     """
     if saved is not None:
         gpus, seen, engine = read_saved(saved)
         if engine is not None:
             return Machine(gpus, seen, engine)
-        return replace(_engine(config), gpus=gpus, host=seen)
-    found = _engine(config)
+        return replace(_engine(config, patience_s), gpus=gpus, host=seen)
+    found = _engine(config, patience_s)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
-    return replace(found, gpus=reclaimed(found.gpus, own))
+    free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
+    seen = replace(found.host, available_mib=free_mib)
+    return replace(found, gpus=reclaimed(found.gpus, own), host=seen)
 
 
 def engine_processes(first: int) -> frozenset[int]:
@@ -97,11 +116,12 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
         raise Problem(Exit.FAILED, f"cannot use {path}: {problem}; {remedy}") from None
 
 
-def _engine(config: Config) -> Machine:
+def _engine(config: Config, patience_s: float | None) -> Machine:
     cache = directories(os.environ, os.getuid()).cache
     gpus, seen = nvml.read_gpus(), host.read_host(cache)
     try:
-        engine = probe.probe_engine(Wishes(config, None, os.environ).python, cache)
+        python = Wishes(config, None, os.environ).python
+        engine = probe.probe_engine(python, cache, patience_s=patience_s)
     except probe.EngineMissing as problem:
         return Machine(gpus, seen, None, str(problem))
-    return Machine(gpus, seen, engine)
+    return Machine(gpus, seen, engine, half_asked=not engine.flags)

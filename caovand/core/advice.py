@@ -212,9 +212,14 @@ def _asked(case: Case, name: str) -> bool:
 
 
 def _too_large(case: Case) -> str:
-    room = sum(gpu.total_mib for gpu in case.gpus) / 1024
+    cards = sum(gpu.total_mib for gpu in case.gpus)
+    room = (
+        f"the cards {cards / 1024:.1f}"
+        if cards
+        else f"RAM {case.inventory.host.ram_mib / 1024:.1f}"
+    )
     size = case.inventory.model.size() / GIB
-    return f"a smaller model: this one has {size:.1f} GiB of weights, the cards {room:.1f} GiB"
+    return f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
 
 
 REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (

@@ -21,7 +21,7 @@ REPLICATED = re.compile(
     r"|\.input_scale$|\.(kv_a|q_a)_proj"
 )
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
-LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
+LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
 
 def part(name: str, layers: int) -> Part:

@@ -7,7 +7,7 @@ WARN what costs speed or will bite later; both carry the command or the key that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from caovand.core.devices import unusable
@@ -38,7 +38,8 @@ class Facts:
     """Everything the checks look at; what could not be found out is a problem in words.
 
     `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
-    (None where it is another machine's), `plan_problem` why there is no plan.
+    (None where it is another machine's), `plan_problem` why there is no plan; an engine is
+    `half_asked` while its flags are not known.
     """
 
     gpus: tuple[Gpu, ...]
@@ -60,11 +61,16 @@ class Facts:
     service_user: str = ""
     cache_dir: str = ""
     cache_writable: bool = True
+    as_root: bool = False
+    half_asked: bool = False
 
 
 def checkup(facts: Facts) -> tuple[Finding, ...]:
-    """Every finding, in the order of CHECKS."""
-    return tuple(finding for check in CHECKS for finding in check(facts))
+    """Every finding, in the order of CHECKS; root is not told to use sudo, which may be absent."""
+    found = tuple(finding for check in CHECKS for finding in check(facts))
+    if not facts.as_root:
+        return found
+    return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
 
 
 def _turing(facts: Facts) -> bool:
@@ -93,7 +99,7 @@ def shared_memory(facts: Facts) -> Iterator[Finding]:
     if size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        mend = "mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        mend = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
         yield Finding("system", verdict, text, mend)
     else:
         yield Finding("system", "PASS", f"/dev/shm has {size} MiB")
@@ -172,6 +178,10 @@ def engine(facts: Facts) -> Iterator[Finding]:
     else:
         text = f"vLLM {found.vllm} is outside what caovan was tested with (0.21 to 0.33)"
         yield Finding("engine", "WARN", text, "caovanctl engine install 0.21.0")
+    if facts.half_asked:
+        text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
+        mend = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        yield Finding("engine", "WARN", f"{text}: they are not checked", mend)
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield Finding("engine", "FAIL", text, "sudo apt install gcc")
@@ -239,7 +249,8 @@ def model(facts: Facts) -> Iterator[Finding]:
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
     yield Finding("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
-        yield Finding("model", "WARN", note, "download the model again if that is not meant")
+        text, _, mend = note.partition("; ")
+        yield Finding("model", "WARN", text, mend)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
         yield Finding("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
@@ -286,7 +297,9 @@ def fit(facts: Facts) -> Iterator[Finding]:
     if memory.fits:
         yield Finding("memory", "PASS", f"the model fits: {text}")
     else:
-        yield Finding("memory", "FAIL", f"the model does not fit: {text}", "; ".join(memory.advice))
+        short = memory.lack or text
+        mend = "; ".join(memory.advice)
+        yield Finding("memory", "FAIL", f"the model does not fit: {short}", mend)
 
 
 def warnings(facts: Facts) -> Iterator[Finding]:
@@ -294,7 +307,8 @@ def warnings(facts: Facts) -> Iterator[Finding]:
     told += facts.memory.conflicts if facts.memory else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):
-            yield Finding("plan", "WARN", text)
+            fact, _, mend = text.partition("; ")
+            yield Finding("plan", "WARN", fact, mend)
 
 
 def port(facts: Facts) -> Iterator[Finding]:

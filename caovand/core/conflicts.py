@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from caovand.core.devices import indivisible, largest_split, stages
-from caovand.core.flags import whole_number
+from caovand.core.flags import count
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Plan
@@ -31,8 +31,8 @@ class Scene:
     gpus: tuple[Gpu, ...]
 
     def count(self, name: str) -> int | None:
-        """A setting as a number, None where it is none."""
-        return whole_number(self.plan.value(name))
+        """A setting as a number of one or more, None where it is none."""
+        return count(self.plan.value(name))
 
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty where there is none."""
@@ -65,7 +65,7 @@ def _cards(scene: Scene) -> Iterator[str]:
 
 def _split(scene: Scene) -> Iterator[str]:
     split = scene.count("tensor_parallel_size") or 1
-    why = indivisible(scene.inventory.model, split) if split > 0 else ""
+    why = indivisible(scene.inventory.model, split)
     if why:
         yield f"cannot split the model over {split} GPUs: {why}"
 
@@ -131,16 +131,6 @@ def _choices(scene: Scene) -> Iterator[str]:
         )
 
 
-def _share(scene: Scene) -> Iterator[str]:
-    share = scene.plan.value("gpu_memory_utilization")
-    if share is None or (isinstance(share, (int, float)) and 0 < share <= 1):
-        return
-    yield (
-        f"cannot use gpu_memory_utilization {share}: it is no share of the memory; use a number "
-        "over 0 and up to 1"
-    )
-
-
 def _step(scene: Scene) -> Iterator[str]:
     batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
     if batch and sequences and sequences > batch:
@@ -165,5 +155,5 @@ def _drafting(scene: Scene) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Scene], Iterator[str]], ...] = (
-    _cards, _split, _dtype, _length, _attention, _choices, _share, _step, _drafting,
+    _cards, _split, _dtype, _length, _attention, _choices, _step, _drafting,
 )  # fmt: skip

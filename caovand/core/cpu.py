@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.draft import Draft, policy
-from caovand.core.flags import whole_number
+from caovand.core.flags import count
 from caovand.core.forecast import CPU_BLOCK, aligned
 from caovand.core.inventory import ModelCard
 from caovand.core.kv_cache import Layout, element_bytes, layout
@@ -53,7 +53,7 @@ def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
         return None
     if not draft.model.layer_types:
         return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; the model is unknown")
-    context = whole_number(draft.value("max_model_len")) or draft.model.max_model_len
+    context = count(draft.value("max_model_len")) or draft.model.max_model_len
     one = _layout(draft, draft.model).needed(context)
     whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
     if whole <= _most_bytes(draft):

@@ -12,6 +12,8 @@ from caovand.core.flags import whole_number
 from caovand.core.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting
 
+LEAST_MIB = 1024
+"""What a CUDA context, PyTorch and a first buffer take before there is any model."""
 SMALL_CARD = 2
 """A card with less than this part of the largest one's memory would hold the others back."""
 
@@ -29,7 +31,18 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             "check `nvidia-smi`, or install the CPU build with `caovanctl engine install`",
             "gpu-absent",
         )
-    wanted = config.engine.gpus
+    chosen = _chosen(config.engine.gpus, inventory)
+    for gpu in chosen:
+        if gpu.total_mib < LEAST_MIB:
+            raise Unplannable(
+                f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
+                " takes; name other cards in [engine] gpus, or install the CPU build with"
+                " `caovanctl engine install --build cpu`"
+            )
+    return chosen
+
+
+def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, ...]:
     if wanted is None:
         return _of_one_kind(inventory.gpus)
     # Parts of one partitioned card share its index: the freest is meant.

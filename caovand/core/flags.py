@@ -32,11 +32,14 @@ MANY = frozenset(
     {
         "served_model_name", "middleware", "lora_modules", "cudagraph_capture_sizes", "device_ids",
         "kv_cache_dtype_skip_layers", "lora_target_modules", "collect_detailed_traces",
-        "numa_bind_nodes", "numa_bind_cpus",
+        "numa_bind_nodes", "numa_bind_cpus", "api_key", "allowed_media_domains", "ignore_patterns",
+        "logits_processors", "cpu_offload_params", "offload_params",
+        "sleep_preserve_parameter_names",
     }
 )  # fmt: skip
 """Flags that take all the words up to the next flag."""
-SECRETS = frozenset({"api_key", "hf_token"})
+SECRETS = {"api_key": "api_k", "hf_token": "hf_t"}
+"""Flags whose values are shown to nobody, with the shortest beginning that vLLM takes for each."""
 SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
 """Names of variables whose values are shown to nobody."""
 HIDDEN = "***"
@@ -49,6 +52,14 @@ class Flag:
     name: str
     value: Any
     words: tuple[str, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The values as they were typed: a key of digits is no number."""
+        head, equals, inline = self.words[0].partition("=")
+        if not _is_flag(head):
+            return self.words
+        return ((inline,) if equals else ()) + self.words[1:]
 
 
 def read(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[Flag, ...]:
@@ -69,14 +80,14 @@ def read(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[Flag, ...
         values: list[str] = [inline] if equals else []
         if head.startswith("-O") and head != "-O":
             head, values = "-O", [head[2:] or inline]
-        switch = "no_" + _canonical(head) in options or _is_negated(head)
-        room = 0 if values or switch else 1
-        room = len(arguments) if room and _canonical(head) in MANY else room
+        name = _name(head, options)
+        room = 0 if values or _is_negated(head) or "no_" + name in options else 1
+        room = len(arguments) if room and name in MANY else room
         end = at + 1
         while end < len(arguments) and end - at <= room and not _is_flag(arguments[end]):
             end += 1
         values += arguments[at + 1 : end]
-        found.append(_flag(head, values, tuple(arguments[at:end]), options))
+        found.append(_flag(name, head, values, tuple(arguments[at:end])))
         at = end
     return tuple(found)
 
@@ -101,38 +112,77 @@ def without(flags: Iterable[Flag], name: str) -> tuple[str, ...]:
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line as it may be shown: values of secret flags are hidden."""
-    shown: list[str] = []
-    for flag in read(arguments):
-        if flag.name in SECRETS:
-            shown += [flag.words[0].partition("=")[0], "***"]
+    return tuple(word for flag in public(read(arguments)) for word in flag.words)
+
+
+def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
+    """The flags as they may be shown.
+
+    A word behind a secret that belongs to no flag is hidden too: it is a second key mistyped.
+    """
+    shown: list[Flag] = []
+    behind = False
+    for flag in found:
+        behind = behind if not flag.name else is_secret(flag.name)
+        if behind and flag.texts:
+            head = (flag.words[0].partition("=")[0],) if flag.name else ()
+            shown.append(Flag(flag.name, HIDDEN, (*head, HIDDEN)))
         else:
-            shown += flag.words
+            shown.append(flag)
     return tuple(shown)
 
 
-def _flag(head: str, values: list[str], words: tuple[str, ...], options: set[str]) -> Flag:
+def is_secret(name: str) -> bool:
+    """Whether a flag's value is hidden; so is that of a beginning too short for vLLM to take."""
+    return bool(name) and any(secret.startswith(name) for secret in SECRETS)
+
+
+def _name(head: str, options: set[str]) -> str:
+    """The flag's full name; an engine that was not asked is taken to have the secret ones."""
+    first = head.partition(".")[0]
+    name = SHORT.get(first) or _canonical(first[5:] if _is_negated(first) else first)
+    if name in options:
+        return name
+    begun = [option for option in options if option.startswith(name)]
+    if not options:
+        begun = [s for s, least in SECRETS.items() if s.startswith(name) and name.startswith(least)]
+    return begun[0] if len(begun) == 1 else name
+
+
+def _flag(name: str, head: str, values: list[str], words: tuple[str, ...]) -> Flag:
     first, *path = head.split(".")
-    negated = _is_negated(first)
-    name = SHORT.get(first) or _canonical(first[5:] if negated else first)
-    if options and name not in options:
-        begun = [option for option in options if option.startswith(name)]
-        name = begun[0] if len(begun) == 1 else name
-    value: Any = not negated if not values else _value(values)
+    value: Any = not _is_negated(first) if not values else _value(values)
     for key in reversed(path):
         value = {key: value}
     return Flag(name, value, words)
 
 
 def whole_number(value: Any) -> int | None:
-    """A count as vLLM reads it: 8192, "8k" (thousands) or "8K" (of 1024); None where it is none."""
+    """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None where it is none.
+
+    A broken number of 1024s is none: vLLM refuses it.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", str(value))
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([kmgt])|(\d{1,12})([KMGT])", str(value))
     if not match:
         return None
-    number, unit = match.groups()
+    number, unit = [part for part in match.groups() if part is not None]
     power = "kmgt".index(unit.lower()) + 1
-    return int(float(number) * (1000 if unit.islower() else 1024) ** power)
+    if unit.islower():
+        return int(float(number) * 10 ** (3 * power))
+    return int(number) << 10 * power
+
+
+def count(value: Any) -> int | None:
+    """A count of one or more; None for -1, "auto" and the like, which leave it to vLLM."""
+    number = whole_number(value)
+    return number if number is not None and number > 0 else None
+
+
+def is_left_to_vllm(context: Any) -> bool:
+    """Whether --max-model-len asks vLLM itself for the longest context that fits."""
+    return context == -1 or (isinstance(context, str) and context.strip().lower() == "auto")
 
 
 def _value(words: list[str]) -> Any:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
 from caovand.core.draft import TURING
-from caovand.core.flags import whole_number
+from caovand.core.flags import count as count_of
+from caovand.core.flags import is_left_to_vllm, whole_number
 from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import Load, MemoryEstimate, estimate, unforeseen
+from caovand.core.memory import GIB, Load, MemoryEstimate, estimate, unforeseen
 from caovand.core.plan import Plan
 
 CPU_BLOCK = 128
+CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 CUDA_BLOCK = 16
 LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
@@ -52,11 +55,9 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     dtype = str(plan.value("dtype") or "auto")
 
     def count(name: str, default: int) -> int:
-        number = whole_number(plan.value(name))
-        return number if number and number > 0 else default
+        return count_of(plan.value(name)) or default
 
     share = plan.value("gpu_memory_utilization")
-    given = plan.value("kv_cache_memory_bytes")
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
@@ -80,24 +81,63 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
-        kv_bytes=whole_number(given),
+        kv_bytes=_kv_bytes(plan, inventory.engine.build),
         alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
         compilation=compiled,
     )
 
 
+def _kv_bytes(plan: Plan, build: str) -> int | None:
+    """The cache's size where it is set; on the CPU build an older variable, in GiB, wins."""
+    space = plan.env.get(CPU_CACHE_VARIABLE)
+    if build == "cpu" and space is not None and str(space.value).isdecimal():
+        return int(space.value) * GIB
+    return whole_number(plan.value("kv_cache_memory_bytes"))
+
+
+def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+    """The forecast of a CPU build: weights and cache share the memory that is free now."""
+    short_mib = found.weights_mib + found.kv_mib - available_mib
+    if short_mib <= 0:
+        return found
+    lack = (
+        f"{found.weights_mib / 1024:.2f} GiB of weights and {found.kv_mib / 1024:.2f} GiB of cache"
+        f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
+    )
+    advice = [f"stop what else uses memory: {ceil(short_mib)} MiB more are needed"]
+    least_mib = ceil(found.needed_mib)
+    if found.weights_mib + least_mib <= available_mib:
+        advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
+    elif found.weights_mib < available_mib:
+        advice.append("a shorter max_model_len needs less cache")
+    else:
+        advice.append("a smaller or quantised checkpoint needs less")
+    return replace(found, fits=False, lack=lack, advice=tuple(advice))
+
+
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast, with what would make the plan fit; of what is unknown, only the share."""
-    gpus, share = gpus_of(plan, inventory), plan.value("gpu_memory_utilization")
-    why = _unknown(plan, inventory, gpus)
-    if why:
-        found = unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
-    else:
-        found = estimate(inventory.model, load_of(plan, inventory), gpus)
+    gpus = gpus_of(plan, inventory)
+    found = _forecast(plan, inventory, gpus)
     contradictions = conflicts(plan, inventory, gpus)
     if contradictions:
         found = replace(found, fits=False, conflicts=contradictions)
-    return replace(found, advice=plan.advice) if found.fits is False else found
+    if found.fits is not False:
+        return found
+    return replace(found, advice=found.advice or plan.advice)
+
+
+def _forecast(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
+    model, share = inventory.model, plan.value("gpu_memory_utilization")
+    why = _unknown(plan, inventory, gpus)
+    if why:
+        return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
+    load = load_of(plan, inventory)
+    found = estimate(model, load, gpus)
+    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
+        load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
+        found = estimate(model, load, gpus)
+    return found if gpus else _in_ram(found, inventory.host.available_mib)
 
 
 def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
@@ -109,6 +149,6 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "config.json does not tell the model's layers"
     if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
         return "stages and replicas are not forecast"
-    if not gpus and whole_number(plan.value("kv_cache_memory_bytes")) is None:
+    if not gpus and _kv_bytes(plan, inventory.engine.build) is None:
         return "the cache of a CPU build is as large as vLLM makes it"
     return ""

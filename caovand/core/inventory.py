@@ -99,7 +99,7 @@ class EngineInfo:
     def version(self) -> tuple[int, ...]:
         """vLLM's release as numbers, (0, 21, 0)."""
         numbers = self.vllm.split("+")[0].split(".")
-        return tuple(int(n) for n in numbers[:3] if n.isdigit())
+        return tuple(int(n) for n in numbers[:3] if n.isdecimal())
 
 
 Sharding = Literal["sharded", "kv", "replicated"]

@@ -5,6 +5,8 @@ The model is never part of it: it always comes from its folder.
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -12,6 +14,9 @@ from typing import Any, TypeVar
 from caovand.core.inventory import EngineInfo, Gpu, Host
 
 T = TypeVar("T", Gpu, Host, EngineInfo)
+LARGEST = 1 << 40
+"""No count or size of a machine, in MiB at least, comes near."""
+CAPABILITY = re.compile(r"(?:sm)?_?(?:([0-9]{1,2})\.([0-9])|([0-9]{1,2}?)([0-9]?))")
 
 
 class BadInventory(Exception):
@@ -38,22 +43,13 @@ def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
     if not isinstance(listed, list):
         raise BadInventory('"gpus" is no list')
     gpus = tuple(_gpu(entry, f"gpus[{at}]") for at, entry in enumerate(listed))
+    indices = [gpu.index for gpu in gpus]
+    if len(set(indices)) < len(indices):
+        raise BadInventory(f"two cards have one index: they are {indices}")
     if "host" not in document:
         raise BadInventory('it has no "host"')
     engine = document.get("engine")
-    return (
-        gpus,
-        _read(
-            Host,
-            {"available_mib": _ram(document["host"]), **_table(document["host"], "host")},
-            "host",
-        ),
-        _engine(engine) if engine is not None else None,
-    )
-
-
-def _ram(host: Any) -> Any:
-    return host.get("ram_mib", 0) if isinstance(host, Mapping) else 0
+    return gpus, _host(document["host"]), _engine(engine) if engine is not None else None
 
 
 def _gpu(entry: Any, where: str) -> Gpu:
@@ -61,16 +57,28 @@ def _gpu(entry: Any, where: str) -> Gpu:
     if "total_mib" in table:
         table = {"free_mib": table["total_mib"], **table}
     capability = _capability(table.get("compute_capability"), where)
-    return _read(Gpu, {**table, "compute_capability": capability}, where)
+    gpu = _read(Gpu, {**table, "compute_capability": capability}, where)
+    _check(gpu.total_mib > 0, f"{where}.total_mib", gpu.total_mib, "the memory of a card")
+    within = gpu.free_mib <= gpu.total_mib
+    _check(within, f"{where}.free_mib", gpu.free_mib, f"a part of the {gpu.total_mib} there are")
+    return gpu
+
+
+def _host(entry: Any) -> Host:
+    table = _table(entry, "host")
+    host = _read(Host, {"available_mib": table.get("ram_mib"), **table}, "host")
+    _check(host.ram_mib > 0, "host.ram_mib", host.ram_mib, "the memory of a machine")
+    _check(host.cpus > 0, "host.cpus", host.cpus, "a number of cores")
+    return host
 
 
 def _engine(entry: Any) -> EngineInfo:
-    table = {"torch": "", **_table(entry, "engine")}
+    table = _table(entry, "engine")
+    table["torch"] = table.get("torch") or ""
     if "build" not in table:
         table["build"] = "cpu" if "+cpu" in str(table.get("vllm")) else "cuda"
-    if table["build"] not in ("cuda", "cpu"):
-        raise BadInventory('engine.build is neither "cuda" nor "cpu"')
-    choices = table.get("choices", ())
+    _check(table["build"] in ("cuda", "cpu"), "engine.build", table["build"], '"cuda" or "cpu"')
+    choices = table.get("choices") or {}
     if isinstance(choices, Mapping):
         table["choices"] = list(choices.items())
     return _read(EngineInfo, table, "engine")
@@ -78,14 +86,14 @@ def _engine(entry: Any) -> EngineInfo:
 
 def _capability(value: Any, where: str) -> tuple[int, int]:
     """7.5, "7.5", "sm75", 75 or [7, 5]."""
-    if isinstance(value, (list, tuple)) and len(value) == 2:
-        return int(value[0]), int(value[1])
-    text = str(value).lower().removeprefix("sm").lstrip("_")
-    major, dot, minor = text.partition(".")
-    if not dot and text.isdigit() and len(text) > 1:
-        major, minor = text[:-1], text[-1]
-    if not major.isdigit() or not (minor or "0").isdigit():
-        raise BadInventory(f'{where}.compute_capability is {value!r}, not such as "7.5"')
+    text = ""
+    if isinstance(value, (list, tuple)) and [type(number) for number in value] == [int, int]:
+        text = ".".join(map(str, value))
+    elif type(value) in (int, float, str):
+        text = str(value).lower()
+    match = CAPABILITY.fullmatch(text)
+    major, minor = [part for part in match.groups() if part is not None] if match else ("", "")
+    _check(major not in ("", "0", "00"), f"{where}.compute_capability", value, 'such as "7.5"')
     return int(major), int(minor or 0)
 
 
@@ -109,24 +117,54 @@ def _read(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def _value(value: Any, kind: str, where: str) -> Any:
-    """A JSON value as the field's type; lists become tuples and sets."""
-    if value is None and "None" in kind:
+    """A JSON value as the field's type, which is given as it is written in the dataclass."""
+    kind, _, none = kind.partition(" | ")
+    if value is None and none:
         return None
-    if kind.startswith("frozenset"):
-        return frozenset(map(str, value)) if isinstance(value, (list, tuple)) else frozenset()
-    if kind.startswith("tuple"):
-        return _tuples(value)
-    if kind.startswith("bool"):
-        return bool(value)
-    if kind.startswith("int"):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise BadInventory(f"{where} is {value!r}, not a number")
-        return int(value)
-    return str(value)
+    outer, _, inner = kind.partition("[")
+    if outer in ("tuple", "frozenset"):
+        return _listed(value, outer, inner[:-1], where)
+    if outer == "bool":
+        _check(isinstance(value, bool), where, value, "true or false")
+        return value
+    if outer == "int":
+        return _whole(value, where)
+    _check(isinstance(value, str), where, value, "a text")
+    return value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+def _listed(value: Any, outer: str, inner: str, where: str) -> Any:
+    """A list as `tuple[X, ...]`, `frozenset[X]`, or `tuple[X, Y]`, which has a length."""
+    _check(isinstance(value, (list, tuple)), where, value, "a list")
+    if outer == "frozenset":
+        return frozenset(_value(entry, inner, where) for entry in value)
+    if inner.endswith(", ..."):
+        kinds = [inner.removesuffix(", ...")] * len(value)
+    else:
+        kinds = _parts(inner)
+        _check(len(value) == len(kinds), where, value, f"a list of {len(kinds)}")
+    return tuple(
+        _value(entry, kind, f"{where}[{at}]")
+        for at, (entry, kind) in enumerate(zip(value, kinds, strict=True))
+    )
+
+
+def _parts(inner: str) -> list[str]:
+    """`str, tuple[str, ...]` as its two types."""
+    return re.findall(r"\w+(?:\[[^\]]*\])?", inner)
+
+
+def _whole(value: Any, where: str) -> int:
+    """A count; sizes in MiB may be broken numbers, of which the whole MiB are meant."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    _check(number and 0 <= value <= LARGEST, where, value, "a number from 0")
+    _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
+    return int(value)
+
+
+def _check(right: bool, where: str, value: Any, wanted: str) -> None:
+    if not right:
+        raise BadInventory(f"{where} is {reprlib.repr(value)}, not {wanted}")
 
 
 def _plain(value: Gpu | Host | EngineInfo) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class MemoryEstimate:
 
     `fits` is None where nothing is forecast; `reason` says why. `conflicts` is what cannot run
     whatever the memory. `kv_tokens` is what vLLM will report, `max_model_len` the longest context
-    of which one request fits, `needed_mib` what one request of the wanted context needs.
+    of which one request fits, `needed_mib` what one request of the wanted context needs. `lack`
+    says what is short where it is not the cache.
     """
 
     fits: bool | None
@@ -77,6 +78,7 @@ class MemoryEstimate:
     reserve_mib: float
     parts: tuple[tuple[str, float], ...]
     advice: tuple[str, ...] = ()
+    lack: str = ""
     reason: str = ""
     conflicts: tuple[str, ...] = ()
 
@@ -237,6 +239,8 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
         ("others", others),
     ]
     used = sum(size for _, size in parts) / MIB
+    if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
+        room = used <= _smallest_mib(gpus)
     return MemoryEstimate(
         fits=room and load.context <= longest,
         gpu_memory_utilization=load.utilization if gpus else None,

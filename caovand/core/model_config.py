@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +15,21 @@ LENGTHS = (
     "max_sequence_length", "max_seq_length", "seq_len",
 )  # fmt: skip
 VISION = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
 LAYER_NAMES = {
     "attention": "full_attention", "full_attention": "full_attention", "*": "full_attention",
     "sliding_attention": "sliding_attention", "chunked_attention": "sliding_attention",
     "linear_attention": "linear_attention", "mamba": "mamba", "mamba2": "mamba", "M": "mamba",
     "hybrid": "full_attention",
+    "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
+"""A layer that is only an MLP keeps no cache, but it counts: tensors are named by its number."""
+LARGEST = 1 << 31
+MOST_LAYERS = 10_000
+NONE = -1
+"""How some configurations write that there is none: no window, no quantisation groups."""
 
 
 class BadConfig(Exception):
@@ -29,22 +40,22 @@ def describe(
     config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None, path: str = ""
 ) -> ModelCard:
     """What the configuration alone says; nothing of weights."""
-    text = _text(config)
-    heads = _number(text, "num_attention_heads", "n_head") or 1
-    hidden = _number(text, "hidden_size", "n_embd", "d_model")
+    architecture, text = _architecture(config), _text(config)
+    heads = _number(text, *HEADS) or 1
+    hidden = _number(text, *HIDDEN)
     window = _number(text, "sliding_window")
     latent, rope = _number(text, "kv_lora_rank"), _number(text, "qk_rope_head_dim")
-    quantised = _quantised(config, text)
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures:
-        raise BadConfig('it names no "architectures"')
+    quantised = _table(config, "quantization_config") or _table(text, "quantization_config")
+    layers = layer_types(text)
+    if not layers and not hidden:
+        raise BadConfig('it gives no sizes, such as "num_hidden_layers" and "hidden_size"')
     return ModelCard(
         path=path,
-        architecture=str(architectures[0]),
-        model_type=str(text.get("model_type") or config.get("model_type") or ""),
-        layer_types=layer_types(text),
+        architecture=architecture,
+        model_type=_word(text, "model_type") or _word(config, "model_type"),
+        layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
-        mtp_layers=_number(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
+        mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
         hidden_size=hidden,
         intermediate_size=_number(text, "intermediate_size", "n_inner"),
         vocab_size=_number(text, "vocab_size"),
@@ -54,12 +65,13 @@ def describe(
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         latent=latent + rope if latent else 0,
         linear=_linear(text),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or _dtype(config)),
-        quantization=str(quantised.get("quant_method") or "unknown").lower() if quantised else None,
+        dtype=_dtype(text) or _dtype(config) or "bfloat16",
+        quantization=(_word(quantised, "quant_method") or "unknown").lower() if quantised else None,
         group_size=_number(quantised, "group_size", "q_group_size"),
         experts=_number(text, "num_experts", "num_local_experts", "n_routed_experts"),
         expert_size=_number(text, "moe_intermediate_size"),
         vision=any(config.get(name) for name in VISION),
+        notes=tuple(_notes(text, layers)),
     )
 
 
@@ -72,18 +84,29 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
 
 def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     """One name a layer: attention over everything, over a window, or a recurrent state."""
-    count = _number(text, "num_hidden_layers", "n_layer", "num_layers")
+    count = _layers(text, *LAYERS)
     listed = text.get("layer_types") or text.get("layers_block_type")
-    if isinstance(listed, list):
-        return tuple(LAYER_NAMES.get(str(name), str(name)) for name in listed)
-    pattern = text.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
-        return tuple(LAYER_NAMES[mark] for mark in pattern if mark in LAYER_NAMES)
+    if listed is not None:
+        return _listed(listed, count)
+    pattern = _word(text, "hybrid_override_pattern")
+    if pattern:
+        return _listed(list(pattern), count)
     every = _number(text, "full_attention_interval")
     if every and _number(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     return ("full_attention",) * count
+
+
+def _listed(names: Any, count: int) -> tuple[str, ...]:
+    """The layers as they are listed; what is listed beyond the count is of an MTP head."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, no list of names")
+    if len(names) > MOST_LAYERS:
+        raise BadConfig(f"it lists {len(names)} layers, more than {MOST_LAYERS}")
+    if len(names) < count:
+        raise BadConfig(f"it has {count} layers and lists the types of {len(names)}")
+    return tuple(LAYER_NAMES.get(str(name), str(name)) for name in names[: count or len(names)])
 
 
 def context_limit(
@@ -93,58 +116,144 @@ def context_limit(
     limits = [_number(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
-    if isinstance(tokens, (int, float)) and 0 < tokens < limit:
-        limit = tokens
-    if "gemma3" in str(config.get("model_type")):
+    if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
+        limit = int(tokens)
+    if "gemma3" in _word(config, "model_type"):
         return int(limit)  # its positions are scaled already
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    nested = [part for part in rope.values() if isinstance(part, dict)] if rope else []
+    rope = _table(text, "rope_parameters") or _table(text, "rope_scaling")
+    nested = [part for part in rope.values() if isinstance(part, Mapping)]
     factor = 1.0
     for part in nested or [rope]:
         kind = part.get("rope_type") or part.get("type")
         if kind in ("su", "longrope", "llama3"):
             continue
-        factor = float(part.get("factor") or factor)
+        factor = _factor(part) or factor
         if kind == "yarn":
             limit = _number(part, "original_max_position_embeddings") or limit
+    if not 1 <= limit * factor <= LARGEST:
+        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {factor:g}")
     return int(limit * factor)
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in ("text_config", "llm_config", "language_config"):
-        nested = config.get(name)
-        if isinstance(nested, dict) and nested:
-            return nested
-    thinker = config.get("thinker_config")
-    return _text(thinker) if isinstance(thinker, dict) else config
+    while True:
+        for name in ("text_config", "llm_config", "language_config"):
+            if _table(config, name):
+                return _table(config, name)
+        thinker = _table(config, "thinker_config")
+        if not thinker:
+            return config
+        config = thinker
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise BadConfig('it names no "architectures"')
+    if not isinstance(names[0], str) or not names[0].isidentifier():
+        raise BadConfig(f'"architectures" names {reprlib.repr(names[0])}, which is no class')
+    return names[0]
+
+
+def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
+    """What is odd about the sizes without making the model unusable."""
+    wanted = {
+        "num_hidden_layers": bool(layers),
+        "hidden_size": bool(_number(text, *HIDDEN)),
+        "num_attention_heads": bool(_number(text, *HEADS)),
+        "vocab_size": bool(_number(text, "vocab_size")),
+    }
+    absent = [name for name, present in wanted.items() if not present]
+    unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
+    notes: list[str] = []
+    if absent:
+        notes.append(
+            f"config.json does not give {', '.join(absent)}: vLLM takes its own defaults and the"
+            " forecast is off; write them into config.json"
+        )
+    if unknown:
+        notes.append(
+            f"config.json has layers of a type caovan does not know ({reprlib.repr(unknown[0])}):"
+            " no cache is forecast for them; compare with what vLLM reports after a start"
+        )
+    return notes
 
 
 def _number(table: Mapping[str, Any], *names: str) -> int:
-    """The first of these keys that holds a whole number, else 0."""
+    """The first of these keys that holds a count, else 0; of a list by layers the largest."""
     for name in names:
         value = table.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
+        if value is None or value == NONE:
+            continue
+        if isinstance(value, list) and value:
+            return max(_count(name, entry) for entry in value)
+        return _count(name, value)
     return 0
 
 
+def _count(name: str, value: Any) -> int:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, no count up to {LARGEST}')
+    return int(value)
+
+
+def _layers(table: Mapping[str, Any], *names: str) -> int:
+    count = _number(table, *names)
+    if count > MOST_LAYERS:
+        raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
+    return count
+
+
+def _factor(rope: Mapping[str, Any]) -> float:
+    """By how much positions are stretched; 0 where nothing is said."""
+    value = rope.get("factor")
+    if value is None:
+        return 0.0
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= LARGEST or not math.isfinite(value):
+        raise BadConfig(f'the "factor" of its RoPE is {reprlib.repr(value)}, no number above 0')
+    return float(value)
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The table under this key, empty where there is none."""
+    found = table.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, no table')
+    return found or {}
+
+
+def _word(table: Mapping[str, Any], name: str) -> str:
+    """The text under this key, empty where there is none."""
+    found = table.get(name)
+    if found is not None and not (isinstance(found, str) and found.isprintable()):
+        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, no name')
+    return found or ""
+
+
 def _dtype(config: Mapping[str, Any]) -> str:
-    return str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
-
-
-def _quantised(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get("quantization_config") or text.get("quantization_config")
-    return found if isinstance(found, dict) else {}
+    return _word(config, "dtype") or _word(config, "torch_dtype")
 
 
 def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
     if not _number(text, "linear_num_value_heads"):
         return None
+    sizes = {
+        name: _number(text, name)
+        for name in (
+            "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+            "linear_value_head_dim", "linear_conv_kernel_dim",
+        )
+    }  # fmt: skip
+    absent = [name for name, size in sizes.items() if not size]
+    if absent:
+        raise BadConfig(f'it has linear attention and does not give "{absent[0]}"')
     return LinearAttention(
-        key_heads=_number(text, "linear_num_key_heads"),
-        value_heads=_number(text, "linear_num_value_heads"),
-        key_dim=_number(text, "linear_key_head_dim"),
-        value_dim=_number(text, "linear_value_head_dim"),
-        conv_kernel=_number(text, "linear_conv_kernel_dim"),
-        state_dtype=str(text.get("mamba_ssm_dtype") or "auto"),
+        key_heads=sizes["linear_num_key_heads"],
+        value_heads=sizes["linear_num_value_heads"],
+        key_dim=sizes["linear_key_head_dim"],
+        value_dim=sizes["linear_value_head_dim"],
+        conv_kernel=sizes["linear_conv_kernel_dim"],
+        state_dtype=_word(text, "mamba_ssm_dtype") or "auto",
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, turing
+from caovand.core import flags, turing, verbatim
 from caovand.core.advice import Case, advise
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
@@ -64,12 +64,12 @@ def make_plan(
     memory = forecast(plan, inventory)
     if memory.fits is not False:
         return plan
-    advice = advise(Case(config, inventory, plan, memory, tried))
+    advice = memory.advice or advise(Case(config, inventory, plan, memory, tried))
     if memory.conflicts:  # told already
         return replace(plan, advice=advice)
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    text = f"it does not fit: {have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    warnings = (*plan.warnings, "; ".join((text, *advice[:2])))
+    short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=warnings)
 
 
@@ -83,6 +83,7 @@ def _plan(
 ) -> Plan:
     words = flags.read(config.engine.extra_args, inventory.engine.flags)
     given = flags.values(words)
+    verbatim.check(given)
     chosen = _mode(config, given, mode, mode_origin)
     draft = Draft(
         config=config,
@@ -144,7 +145,7 @@ def _mode(
 def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
     if name not in given or name == "additional_config":
         return None
-    value = "***" if name in flags.SECRETS else given[name]
+    value = flags.HIDDEN if flags.is_secret(name) else given[name]
     return user(value, "given verbatim")
 
 
@@ -167,7 +168,8 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
-            " code of Transformers, slowly, or refuse"
+            " code of Transformers, slowly, or refuse; install a vLLM that has it"
+            " (`caovanctl engine install`), or serve another model"
         )
     found += [f"{key} means nothing to a CPU build" for key in _idle_keys(draft)]
     share = plan.value("gpu_memory_utilization")
@@ -201,7 +203,7 @@ def _idle_keys(draft: Draft) -> list[str]:
 
 def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     found: list[str] = []
-    for flag in words:
+    for flag in flags.public(words):
         option = "--" + flag.name.replace("_", "-")
         known = draft.engine.flags
         if not flag.name:

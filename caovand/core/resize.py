@@ -99,8 +99,8 @@ def _wait_for_others(base: Load, draft: Draft) -> None:
     alone = longest_lean(base, model, free)
     if alone >= least:
         raise Unplannable(
-            f"cannot start: {holders(gpus)}, and beside that the model has no room; it would hold"
-            f" a context of {alone} tokens alone; stop them, or name other cards in [engine] gpus",
+            f"cannot start: {holders(gpus)}, which leaves the model no room (alone it would hold"
+            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
             "vram-busy",
         )
 

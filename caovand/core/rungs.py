@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from caovand.core.failure import Finding
+from caovand.core.flags import count
 from caovand.core.plan import Plan
 
 BLOCK = 16  # tokens: context lengths are multiples of it
@@ -66,8 +67,7 @@ def _used(plan: Plan, *names: str) -> bool:
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
     """To the length the error named; a second time by an eighth at least, so that it ends."""
-    now = plan.value("max_model_len")
-    now = int(now) if now is not None else int(_number(finding, "len") or 0)
+    now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
     if _used(plan, "context"):
@@ -147,9 +147,9 @@ def _kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
 
 def _halved(plan: Plan, name: str, unset: int, least: int, what: str) -> Step | None:
     """Half of a setting; `unset` is where a plan without one begins."""
-    now = plan.value(name)
-    goal = unset if now is None else max(int(now) // 2, least)
-    if now is not None and goal >= int(now):
+    now = count(plan.value(name))
+    goal = unset if now is None else max(now // 2, least)
+    if now is not None and goal >= now:
         return None
     shown = "vLLM's default" if now is None else now
     return Step({name: goal}, value=str(goal), change=f"{what} {shown} -> {goal}")
@@ -197,8 +197,8 @@ def _has_graphs(plan: Plan) -> bool:
 
 def _fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
     config = _compilation(plan)
-    now = config.get("max_cudagraph_capture_size")
-    smaller = [size for size in GRAPH_SIZES if now is None or size < int(now)]
+    now = count(config.get("max_cudagraph_capture_size"))
+    smaller = [size for size in GRAPH_SIZES if now is None or size < now]
     if not _has_graphs(plan) or not smaller or "cudagraph_capture_sizes" in config:
         return None
     goal = smaller[0]

@@ -25,7 +25,7 @@ MENDED_FLASHINFER = (0, 6, 16)
 def version_numbers(text: str | None) -> tuple[int, ...]:
     """0.6.8.post1 as (0, 6, 8)."""
     parts = (text or "").split(".")[:3]
-    return tuple(int(part) for part in parts if part.isdigit())
+    return tuple(int(part) for part in parts if part.isdecimal())
 
 
 def flashinfer_serves(draft: Draft) -> bool:

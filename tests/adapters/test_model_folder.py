@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caovand.adapters import model_folder
 from caovand.adapters.model_folder import ModelProblem, read_model
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
     "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 1024,
-    "mtp_num_hidden_layers": 1,
+    "mtp_num_hidden_layers": 1, "vocab_size": 512,
 }  # fmt: skip
 
 
@@ -96,6 +102,87 @@ def test_a_gap_in_the_numbering_is_found_without_an_index(folder: Path) -> None:
 def test_a_tensor_of_the_index_that_no_shard_holds_is_named(folder: Path) -> None:
     write_shard(folder / "model-00002-of-00002.safetensors", ["mtp.fc.weight"])
     assert "no shard holds model.layers.0.mlp.up_proj.weight" in refused(folder)
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user whose files these are not; files of mode 0 are closed to every other user too."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "closed",
+    ["config.json", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "."],
+)
+def test_a_file_that_this_user_may_not_read_is_no_bad_download(folder: Path, closed: str) -> None:
+    # pytest's own folders are closed to others; the system's temporary one is not.
+    with tempfile.TemporaryDirectory() as open_place:
+        os.chmod(open_place, 0o755)
+        model = Path(open_place) / "model"
+        shutil.copytree(folder, model)
+        os.chmod(model / closed, 0)
+        try:
+            with nobody():
+                said = refused(model)
+        finally:
+            os.chmod(model / closed, 0o700)
+    assert "this user may not" in said
+    assert "chmod -R a+rX" in said
+    assert "download" not in said
+
+
+def test_a_folder_behind_a_closed_one_says_so(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as closed:
+        shutil.copytree(folder, Path(closed) / "model")
+        os.chmod(closed, 0)
+        try:
+            with nobody():
+                said = refused(Path(closed) / "model")
+        finally:
+            os.chmod(closed, 0o700)
+    assert "Permission denied" in said
+    assert "chmod a+x" in said
+
+
+@pytest.mark.parametrize("path", ["/" + "x" * 5000, "~nosuchuser/model"])
+def test_a_path_that_can_be_none_is_refused(path: str) -> None:
+    assert "cannot read model" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [None, [], {}, {"a": 1}, {"a": "../x.safetensors"}, {"a": "x" * 300}, {"a": "\ud800"}],
+)
+def test_an_index_that_names_no_files_is_refused(folder: Path, table: Any) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    assert "model.safetensors.index.json" in refused(folder)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(folder: Path) -> None:
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.unlink()
+    os.mkfifo(shard)
+    assert "it is no file" in refused(folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    assert "it is no file" in refused(folder)
+
+
+def test_a_configuration_nobody_foresaw_is_refused_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: object) -> None:
+        raise KeyError("rope")
+
+    monkeypatch.setattr(model_folder, "describe", surprise)
+    assert "it cannot be understood (KeyError" in refused(folder)
 
 
 def test_half_a_download_is_refused(folder: Path) -> None:

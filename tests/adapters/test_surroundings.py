@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,10 +12,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from caovand.adapters import nvml as nvml_adapter
+from caovand.adapters import processes
 from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
 from tests.core.machines import turing
+from tests.patience import LIMIT_S, eventually
 
 
 def test_this_machine_has_memory_and_cores() -> None:
@@ -21,6 +25,18 @@ def test_this_machine_has_memory_and_cores() -> None:
     assert host.ram_mib >= host.available_mib > 0
     assert host.cpus >= 1
     assert host.cache_free_mib is not None
+
+
+def test_what_a_process_would_give_back_is_seen() -> None:
+    code = "held = bytearray(b'x') * (64 << 20); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        held = processes.held_mib([child.pid, -1])
+        child.communicate(b"\n")
+    assert 64 <= held < 128
 
 
 def test_hyper_threads_and_wsl_are_told_apart(tmp_path: Path) -> None:
@@ -215,6 +231,44 @@ def test_the_slow_answer_is_asked_for_once(tmp_path: Path) -> None:
         assert engine.flags == {"--port"}
         assert engine.tool_parsers == {"hermes"}
     assert (tmp_path / "python.slow").read_text() == "x\n"
+
+
+SLOW = ANSWERS.replace('echo x >> "$0.slow"', 'read go < "$0.go"')
+BROKEN = ANSWERS.replace('echo x >> "$0.slow"', "echo 'ImportError: libcudart' >&2; exit 1")
+
+
+def test_who_cannot_wait_finds_the_slow_answer_the_next_time(tmp_path: Path) -> None:
+    python, cache = script(tmp_path, SLOW), tmp_path / "cache"
+    os.mkfifo(tmp_path / "python.go")
+
+    def flags(patience_s: float) -> frozenset[str]:
+        return probe_engine(python, cache, patience_s=patience_s).flags
+
+    assert flags(0.1) == frozenset()
+    eventually(lambda: [lock for lock in cache.glob("*.lock") if lock.read_text()])
+    assert flags(LIMIT_S) == frozenset()  # one asks already, so this one does not wait
+    (tmp_path / "python.go").write_text("go\n")
+    eventually(lambda: flags(LIMIT_S) == {"--port"})
+
+
+def test_an_answer_in_time_is_the_answer(tmp_path: Path) -> None:
+    python = script(tmp_path, ANSWERS)
+    (tmp_path / "file").write_text("")
+    for cache in (tmp_path / "cache", tmp_path / "file" / "cache"):
+        assert probe_engine(python, cache, patience_s=LIMIT_S).flags == {"--port"}
+
+
+def test_an_engine_that_breaks_in_time_says_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="ImportError: libcudart"):
+        probe_engine(script(tmp_path, BROKEN), tmp_path / "cache", patience_s=LIMIT_S)
+
+
+@pytest.mark.parametrize("kept", ["{}", "[]", "x", '{"flags": ["--port"]}'])
+def test_a_kept_answer_that_is_half_is_asked_for_again(tmp_path: Path, kept: str) -> None:
+    python = script(tmp_path, ANSWERS)
+    probe_engine(python, tmp_path)
+    next(tmp_path.glob("engine-flags-*.json")).write_text(kept)
+    assert probe_engine(python, tmp_path).tool_parsers == {"hermes"}
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ from caovand.core.checkup import Facts, checkup
 from caovand.core.config import Config
 from caovand.core.inventory import EngineInfo, Gpu, Host
 from caovand.core.inventory_file import BadInventory, parse, render
-from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
+from caovand.core.memory import Load, estimate
+from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing, weights
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -84,6 +88,42 @@ def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
     assert text.count("GiB\n") >= 3
     assert "█" in text
     assert "fits:" in text
+
+
+@pytest.mark.parametrize("weights_gib", [1.0, 13.33, 18.0, 40.0])
+@pytest.mark.parametrize("free_mib", [0, 300, 11111, 22527])
+def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
+    weights_gib: float, free_mib: int
+) -> None:
+    gpu = replace(turing(1)[0], free_mib=free_mib)
+    load = Load(4096, 1, 2048, 0.9, turing=True)
+    card = replace(QWEN_27B_AWQ, weights=weights(layers=weights_gib))
+    shown = plan_verb.bar(gpu, estimate(card, load, (gpu,))).plain
+    assert shown.count("█") == plan_verb.BAR
+    assert ("too little" in shown) == (weights_gib > 20 or free_mib < 22000)
+
+
+def test_a_plan_that_does_not_fit_says_so_in_words(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = tuple(replace(gpu, total_mib=1100, free_mib=1000) for gpu in turing(2))
+    saved = tmp_path / "full.json"
+    saved.write_text(json.dumps(render(full, HOST, CUDA)))
+    main(["plan", str(model), "--inventory", str(saved)])
+    said = capsys.readouterr().out
+    assert "no room is left for a cache" in said
+    assert "-" not in said.split("does not fit: ")[1].split(";")[0]
+
+
+def test_a_cpu_build_has_no_legend_of_a_card(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "cpu.json"
+    saved.write_text(json.dumps(render((), replace(HOST, available_mib=1), CPU)))
+    main(["plan", str(model), "--inventory", str(saved)])
+    said = capsys.readouterr().out
+    assert "CUDA" not in said.split("GiB")[0].splitlines()[-1]
+    assert "does not fit: 0.00 GiB of weights and" in said
 
 
 def test_the_mode_can_be_tried(
@@ -257,6 +297,7 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
             "FAIL",
             "cannot be loaded: no such file",
         ),
+        (replace(GOOD, half_asked=True), "WARN", "still being imported"),
         (replace(GOOD, model=None, model_problem="cannot read model; get it"), "FAIL", "cannot"),
         (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
         (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
@@ -270,6 +311,14 @@ def test_each_trouble_is_found_with_what_mends_it(facts: Facts, verdict: str, sa
     assert found[0].remedy
 
 
+def test_root_is_not_told_to_use_sudo() -> None:
+    small = replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000, shm_mib=64))
+    for as_root in (False, True):
+        remedies = [finding.remedy for finding in checkup(replace(small, as_root=as_root))]
+        assert any("sudo " in remedy for remedy in remedies) is not as_root
+        assert any("mkswap /swapfile && " in remedy for remedy in remedies)
+
+
 def test_serve_reads_what_people_type_as_vllm_serve() -> None:
     words = ["--port", "9000", "/srv/m", "-tp", "2", "--api-key", "hunter2", "--enforce-eager"]
     order = serve.read(words)
@@ -278,6 +327,75 @@ def test_serve_reads_what_people_type_as_vllm_serve() -> None:
     assert order.config.server.host == "0.0.0.0"
     assert order.config.engine.extra_args == ("--port", "9000", "-tp", "2", "--enforce-eager")
     assert order.secrets == {"VLLM_API_KEY": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "secrets", "kept"),
+    [
+        (["--api-key", "1e5"], {"VLLM_API_KEY": "1e5"}, ()),
+        (["--api-k=007"], {"VLLM_API_KEY": "007"}, ()),
+        (["--api-key", "a", "--api-key", "b"], {"VLLM_API_KEY": "b"}, ()),
+        (["--api-key", "a", "b"], {}, ("--api-key", "a", "b")),
+        (["--hf-token"], {}, ("--hf-token",)),
+        (["--hf-token", "12"], {"HF_TOKEN": "12"}, ()),
+    ],
+)
+def test_serve_moves_a_key_as_it_was_typed_out_of_sight(
+    words: list[str], secrets: dict[str, str], kept: tuple[str, ...]
+) -> None:
+    order = serve.read(["/srv/m", *words])
+    assert order.secrets == secrets
+    assert order.config.engine.extra_args == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--config", "vllm.yaml"], "cannot plan with --config vllm.yaml"),
+        (["/srv/m", "--additional-config", "{"], "no JSON object"),
+    ],
+)
+def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: str) -> None:
+    with pytest.raises(Problem, match=said) as caught:
+        serve.read(words)
+    assert caught.value.status == Exit.USAGE
+
+
+def test_a_model_may_be_named_like_a_number() -> None:
+    assert serve.read(["--model", "1e5"]).config.model.path == "1e5"
+
+
+def test_serve_shows_the_mode_its_daemon_will_use() -> None:
+    order = serve.read(["/srv/m", "--port", "9000"])
+    assert serve.remembered_mode(order) is None
+    state = serve.own_places(order).state
+    state.mkdir(parents=True)
+    (state / "mode.json").write_text('{"mode": "fast"}')
+    assert serve.remembered_mode(order) == "fast"
+    assert serve.remembered_mode(serve.read(["/srv/m", "--port", "9001"])) is None
+
+
+@pytest.mark.parametrize("verb", ["doctor", "plan"])
+def test_vllms_own_config_file_is_no_configuration_of_ours(
+    verb: str, model: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [verb, "--inventory", str(saved), "--config", "vllm.yaml", str(model)]
+    assert main(words) == Exit.FAILED
+    assert "write its keys as flags of vLLM" in capsys.readouterr().err
+
+
+def test_the_doctor_and_the_plan_refuse_vllms_own_config_file_among_the_flags(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engine]\nextra_args = ["--config=vllm.yaml"]\n')
+    words = ["--inventory", str(saved), "--config", str(config), str(model)]
+    assert main(["plan", *words]) == Exit.FAILED
+    assert "cannot plan with --config vllm.yaml" in capsys.readouterr().err
+    assert main(["doctor", *words]) == Exit.FAILED
+    out = capsys.readouterr().out
+    assert "FAIL  cannot plan with --config vllm.yaml" in out
+    assert "mend it: write its keys as flags" in out
 
 
 def test_serve_knows_a_switch_from_a_flag_with_a_value() -> None:
@@ -300,6 +418,37 @@ def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> N
     assert "hunter2" not in path.read_text()
     assert (tmp_path / "state" / "api-key").read_text() == "hunter2"
     assert (tmp_path / "state" / "api-key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["caovand.cli.main", "plan"],
+        ["caovand.cli.main", "plan", "--json"],
+        ["caovand.cli.main", "doctor"],
+        ["caovand.cli.main", "inventory", "--json"],
+        ["caovand.cli.doctor"],
+    ],
+)
+def test_a_reader_that_went_away_is_no_traceback(
+    words: list[str], model: Path, saved: Path
+) -> None:
+    argv = [sys.executable, "-m", *words, "--inventory", str(saved)]
+    argv += [] if "inventory" in words else [str(model)]
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        done = subprocess.run(argv, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b""
+    assert done.returncode in (Exit.DONE, Exit.FAILED)
+
+
+def test_a_folder_whose_name_is_no_text_is_shown_all_the_same(tmp_path: Path, saved: Path) -> None:
+    argv = [sys.executable, "-m", "caovand.cli.doctor", "--inventory", str(saved)]
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    done = subprocess.run([*argv, folder], capture_output=True, check=False)
+    assert done.stderr == b""
+    assert b"\\udcff: there is no such folder" in done.stdout
 
 
 def test_each_offline_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:

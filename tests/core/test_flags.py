@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.flags import read, redact, values, whole_number, without
+from caovand.core.flags import (
+    count,
+    is_left_to_vllm,
+    is_secret,
+    read,
+    redact,
+    values,
+    whole_number,
+    without,
+)
 
 KNOWN = (
     "--enforce-eager", "--no-enforce-eager", "--gpu-memory-utilization", "--port",
@@ -29,6 +38,8 @@ KNOWN = (
         (["--gpu-mem", "0.5"], "gpu_memory_utilization", 0.5),
         (["--seed", "-1"], "seed", -1),
         (["-sc", '{"method":"mtp"}'], "speculative_config", {"method": "mtp"}),
+        (["--api-key", "1e5", "b"], "api_key", ["1e5", "b"]),
+        (["--max-model-len", "auto"], "max_model_len", "auto"),
     ],
 )
 def test_a_flag_is_read_in_each_way_it_can_be_written(
@@ -40,6 +51,16 @@ def test_a_flag_is_read_in_each_way_it_can_be_written(
 def test_a_switch_takes_no_word_that_follows() -> None:
     found = read(["--enforce-eager", "stray", "--port", "1"], KNOWN)
     assert [flag.name for flag in found] == ["enforce_eager", "", "port"]
+
+
+def test_a_short_name_and_a_beginning_are_as_good_as_the_whole_name() -> None:
+    known = (*KNOWN, "--api-key", "--api-server-count", "--enable-expert-parallel",
+             "--no-enable-expert-parallel")  # fmt: skip
+    found = read(["-ep", "stray", "--api-k", "a", "b", "--enforce", "stray"], known)
+    assert [flag.name for flag in found] == [
+        "enable_expert_parallel", "", "api_key", "enforce_eager", "",
+    ]  # fmt: skip
+    assert found[2].texts == ("a", "b")
 
 
 def test_dotted_keys_are_merged_and_the_last_flag_wins() -> None:
@@ -59,9 +80,53 @@ def test_secrets_are_hidden_in_both_spellings() -> None:
     assert "--port 1" in shown
 
 
-@pytest.mark.parametrize(("text", "count"), [("8k", 8000), ("8K", 8192), (5, 5), ("auto", None)])
-def test_counts_may_have_units(text: object, count: int | None) -> None:
-    assert whole_number(text) == count
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--api-key", "hunter2", "hunter2"],
+        ["--api-k", "hunter2", "hunter2"],
+        ["--api-k=hunter2"],
+        ["--api_key=hunter2", "hunter2"],
+        ["--api", "hunter2"],
+        ["--hf-t=hunter2"],
+        ["--hf-token", "hunter2"],
+        ["-api-key", "hunter2"],
+    ],
+)
+def test_a_secret_is_hidden_however_it_is_written(words: list[str]) -> None:
+    shown = redact(["serve", "model", "--port", "1", *words, "--seed", "3"])
+    assert "hunter2" not in " ".join(shown)
+    assert shown[:4] == ("serve", "model", "--port", "1")
+    assert shown[-2:] == ("--seed", "3")
+
+
+def test_what_only_looks_like_a_secret_is_shown() -> None:
+    words = ("--api-server-count", "2", "--hf-overrides", "{}", "--hf-config-path", "x", "stray")
+    assert redact(words) == words
+    assert not is_secret("")
+
+
+def test_a_secret_with_no_value_stays_a_switch() -> None:
+    assert redact(["--hf-token", "--seed", "3"]) == ("--hf-token", "--seed", "3")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8k", 8000), ("8K", 8192), ("25.6k", 25600), ("25.6K", None), (5, 5), (-1, -1),
+        ("auto", None), (True, None), (8192.0, None), ("9" * 5000 + "k", None),
+    ],
+)  # fmt: skip
+def test_counts_may_have_units(text: object, number: int | None) -> None:
+    assert whole_number(text) == number
+    assert count(text) == (number if number and number > 0 else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "left"), [("auto", True), ("AUTO", True), (-1, True), (1, False)]
+)
+def test_a_context_may_be_left_to_vllm(value: object, left: bool) -> None:
+    assert is_left_to_vllm(value) is left
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))

@@ -73,6 +73,18 @@ def descent(plan: Plan, finding: Finding, rules: LadderRules = FREE) -> list[str
     return taken
 
 
+@pytest.mark.parametrize("failure", FAILURES)
+def test_verbatim_values_that_are_no_plain_numbers_break_no_rung(failure: Failure) -> None:
+    for context in ("auto", -1, "32k"):
+        odd = {
+            "max_model_len": context,
+            "max_num_batched_tokens": "8k",
+            "compilation_config": {"max_cudagraph_capture_size": "1k"},
+        }
+        for verbatim in (tuple(odd), ()):
+            descent(plan_of(odd, verbatim=verbatim), found(failure, len="32000"))
+
+
 # -- the tables -----------------------------------------------------------------------------
 
 

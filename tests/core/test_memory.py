@@ -134,3 +134,9 @@ def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
     found = estimate(LLAMA_70B_AWQ, replace(asked, utilization=utilization(asked, A100)), A100)
     assert 0 < longest < LLAMA_70B_AWQ.max_model_len
     assert found.needed_mib < 0.96 * found.kv_mib
+
+
+def test_a_cache_of_a_size_of_its_own_has_to_fit_beside_the_weights() -> None:
+    load = Load(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
+    assert estimate(SMALL_HYBRID, load, A100).fits
+    assert not estimate(SMALL_HYBRID, replace(load, kv_bytes=90 << 30), A100).fits

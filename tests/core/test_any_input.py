@@ -1,0 +1,214 @@
+"""Whatever a file holds, it becomes a plan or a refusal in words, never another exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caovand.core.config import parse as parse_config
+from caovand.core.forecast import forecast
+from caovand.core.inventory import Inventory
+from caovand.core.inventory_file import BadInventory, parse, render
+from caovand.core.model_config import BadConfig, describe, invented_weights
+from caovand.core.policy import Unplannable, make_plan
+from caovand.core.report import describe as report
+from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing
+
+NUMBERS = st.one_of(
+    st.integers(-5, 300),
+    st.integers(),
+    st.sampled_from([10**30, -(10**30), 10**400, 1 << 31, (1 << 31) + 1, True]),
+    st.floats(),
+)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+ROPE = st.fixed_dictionaries(
+    {}, optional={"rope_type": JSON, "factor": JSON, "original_max_position_embeddings": JSON}
+)
+MODEL: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5_text",
+    "hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4, "head_dim": 32,
+    "num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 128, "dtype": "bfloat16",
+    "full_attention_interval": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+    "mtp_num_hidden_layers": 1, "max_position_embeddings": 4096, "mamba_ssm_dtype": "float32",
+    "sliding_window": None, "rope_parameters": {"rope_type": "yarn", "factor": 2.0},
+    "rope_scaling": None, "quantization_config": {"quant_method": "awq", "group_size": 32},
+    "layer_types": None, "layers_block_type": None, "hybrid_override_pattern": None,
+    "kv_lora_rank": None, "qk_rope_head_dim": None, "num_experts": 4, "moe_intermediate_size": 32,
+    "text_config": None, "thinker_config": None, "torch_dtype": None, "vision_config": None,
+    "tie_word_embeddings": False, "use_sliding_window": True,
+}  # fmt: skip
+HOSTILE = st.lists(
+    st.tuples(st.sampled_from(sorted(MODEL)), st.one_of(JSON, ROPE)), min_size=1, max_size=4
+).map(lambda changes: {**MODEL, **dict(changes)})
+MACHINE: dict[str, Any] = json.loads(json.dumps(render(turing(2), HOST, CUDA)))
+
+
+def plans(inventory: Inventory) -> None:
+    """Plan, forecast and print; only a refusal may stop that."""
+    config = parse_config({"model": {"path": inventory.model.path}})
+    try:
+        plan = make_plan(config, inventory)
+    except Unplannable:
+        return
+    json.dumps(report(plan, (), {}, forecast(plan, inventory)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(HOSTILE, st.dictionaries(st.text(max_size=8), JSON, max_size=4), JSON), JSON)
+def test_any_config_of_a_model_is_planned_for_or_refused(config: Any, limit: Any) -> None:
+    if not isinstance(config, dict):
+        return
+    try:
+        card = describe(config, {"model_max_length": limit}, "/srv/m")
+    except BadConfig:
+        return
+    assert card.max_model_len > 0
+    weighed = {**card.__dict__, "weights": invented_weights(config, card)}
+    for gpus, engine in ((turing(2), CUDA), ((), CPU)):
+        plans(Inventory(gpus, HOST, engine, type(card)(**weighed)))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Any:
+    """A saved inventory with some values of it replaced."""
+    document = json.loads(json.dumps(MACHINE))
+    places = [document, document["host"], document["engine"], *document["gpus"]]
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.sampled_from(places))
+        place[draw(st.sampled_from(sorted(place)))] = draw(JSON)
+    return document
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(machines(), JSON))
+def test_any_inventory_is_planned_for_or_refused(document: Any) -> None:
+    try:
+        gpus, host, engine = parse(document)
+    except BadInventory:
+        return
+    json.dumps(render(gpus, host, engine), allow_nan=False)
+    if engine is not None:
+        plans(Inventory(gpus, host, engine, QWEN_27B_AWQ))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rope_parameters": [1]}, '"rope_parameters" is [1], no table'),
+        ({"rope_scaling": "yarn", "rope_parameters": None}, "no table"),
+        ({"rope_parameters": {"factor": "4"}}, "factor"),
+        ({"rope_parameters": {"factor": float("inf")}}, "factor"),
+        ({"rope_parameters": {"factor": -1}}, "factor"),
+        ({"rope_parameters": {"factor": [2]}}, "factor"),
+        ({"rope_parameters": {"factor": 1e9}}, "is scaled by 1e+09"),
+        ({"num_hidden_layers": 10_001}, "more than 10000"),
+        ({"num_hidden_layers": 10**30}, "no count"),
+        ({"mtp_num_hidden_layers": 99_999}, "more than 10000"),
+        ({"hidden_size": -64}, '"hidden_size" is -64, no count'),
+        ({"hidden_size": "64"}, "no count"),
+        ({"hidden_size": 64.5}, "no count"),
+        ({"hidden_size": float("nan")}, "no count"),
+        ({"num_attention_heads": True}, "no count"),
+        ({"layer_types": "full_attention"}, "no list of names"),
+        ({"layer_types": ["full_attention", 3]}, "no list of names"),
+        ({"layer_types": ["full_attention"]}, "has 8 layers and lists the types of 1"),
+        ({"linear_conv_kernel_dim": 0}, 'does not give "linear_conv_kernel_dim"'),
+        ({"quantization_config": "awq"}, "no table"),
+        ({"dtype": 16}, '"dtype" is 16, no name'),
+        ({"model_type": "qwen3\ud800"}, "no name"),
+        ({"architectures": [5]}, "no class"),
+        ({"num_hidden_layers": None, "hidden_size": None}, "gives no sizes"),
+    ],
+)
+def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        describe({**MODEL, **change})
+    assert said in str(caught.value)
+
+
+def test_an_absent_size_and_an_unknown_layer_are_told_with_a_remedy() -> None:
+    card = describe({**MODEL, "vocab_size": None, "layer_types": ["full_attention", "x"] * 4})
+    assert "does not give vocab_size" in card.notes[0]
+    assert "caovan does not know ('x')" in card.notes[1]
+    assert all("; " in note for note in card.notes)
+    assert describe(MODEL).notes == ()
+
+
+def test_what_is_meant_by_odd_but_common_values_is_read() -> None:
+    more = {
+        "layer_types": ["full_attention"] * 9,  # one of the MTP head
+        "quantization_config": {"quant_method": "gptq", "group_size": -1},
+        "intermediate_size": [128, 256],
+    }
+    card = describe({**MODEL, **more, "hidden_size": 64.0})
+    assert (len(card.layer_types), card.group_size, card.hidden_size) == (8, 0, 64)
+    assert card.intermediate_size == 256
+
+
+def test_layers_that_are_only_an_mlp_count_as_layers() -> None:
+    card = describe({**MODEL, "hybrid_override_pattern": "M-*E" * 2})
+    assert card.layer_types == ("mamba", "mlp", "full_attention", "mlp") * 2
+    assert card.notes == ()
+
+
+GPU = MACHINE["gpus"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpus": [GPU, GPU]}, "two cards have one index"),
+        ({"gpus": [{**GPU, "total_mib": 0}]}, r"gpus\[0\].total_mib is 0"),
+        ({"gpus": [{**GPU, "free_mib": 22528}]}, r"gpus\[0\].free_mib is 22528, not a part"),
+        ({"gpus": [{**GPU, "total_mib": float("inf")}]}, r"total_mib is inf"),
+        ({"gpus": [{**GPU, "free_mib": float("nan")}]}, r"free_mib is nan"),
+        ({"gpus": [{**GPU, "index": 0.5}]}, r"index is 0.5, not a whole number"),
+        ({"gpus": [{**GPU, "users": [1]}]}, r"users\[0\] is 1, not a list"),
+        ({"gpus": [{**GPU, "users": [[1, "x"]]}]}, r"users\[0\] .* not a list of 3"),
+        ({"gpus": [{**GPU, "users": [[1, "x", "much"]]}]}, r"users\[0\]\[2\] is 'much'"),
+        ({"gpus": [{**GPU, "nvlink": 1}]}, "nvlink is 1, not a list"),
+        ({"gpus": [{**GPU, "compute_capability": [7]}]}, "compute_capability"),
+        ({"gpus": [{**GPU, "compute_capability": [7, "x"]}]}, "compute_capability"),
+        ({"gpus": [{**GPU, "compute_capability": float("inf")}]}, "compute_capability"),
+        ({"gpus": [{**GPU, "compute_capability": "²"}]}, "compute_capability"),
+        ({"gpus": [{**GPU, "compute_capability": True}]}, "compute_capability"),
+        ({"gpus": [{**GPU, "mig": "no"}]}, "mig is 'no', not true or false"),
+        ({"host": {**MACHINE["host"], "ram_mib": 0}}, "host.ram_mib is 0"),
+        ({"host": {**MACHINE["host"], "cpus": 0}}, "host.cpus is 0"),
+        ({"host": {**MACHINE["host"], "swap_mib": 1e300}}, "host.swap_mib"),
+        ({"engine": {**MACHINE["engine"], "vllm": 0.21}}, "engine.vllm is 0.21, not a text"),
+        ({"engine": {**MACHINE["engine"], "flags": "--port"}}, "engine.flags"),
+        ({"engine": {**MACHINE["engine"], "choices": {"--dtype": "half"}}}, "engine.choices"),
+        ({"engine": {**MACHINE["engine"], "build": "rocm"}}, "engine.build"),
+    ],
+)
+def test_a_malformed_inventory_is_refused_by_name(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInventory, match=said):
+        parse({**MACHINE, **change})
+
+
+def test_an_inventory_with_every_kind_of_value_survives() -> None:
+    engine = {**MACHINE["engine"], "choices": {"--dtype": ["half"]}, "flags": ["--port"]}
+    gpu = {**GPU, "users": [[1, "x", 300]], "pcie": [3, 16], "free_mib": 300.5}
+    found = parse({**MACHINE, "gpus": [gpu], "engine": engine})
+    assert found[0][0].users == ((1, "x", 300),)
+    assert found[0][0].free_mib == 300
+    assert parse(json.loads(json.dumps(render(*found)))) == found
+
+
+@pytest.mark.parametrize("mib", [0, 1, 241, 1023])
+def test_a_card_that_holds_nothing_is_refused(mib: int) -> None:
+    card = type(turing(1)[0])(0, "x", (7, 5), mib, mib)
+    with pytest.raises(Unplannable, match=f"GPU 0: it has {mib} MiB"):
+        make_plan(parse_config({}), Inventory((card,), HOST, CUDA, QWEN_27B_AWQ))
