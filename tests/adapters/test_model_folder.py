@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from caovand.adapters import model_folder
 from caovand.adapters.model_folder import ModelProblem, read_model
@@ -173,6 +175,34 @@ def test_what_is_no_regular_file_is_not_waited_for(folder: Path) -> None:
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     assert "it is no file" in refused(folder)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FILES = (
+    "config.json", "tokenizer_config.json", "model.safetensors.index.json", "chat_template.json",
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(FILES), st.one_of(JSON, st.dictionaries(st.sampled_from(
+    ["weight_map", "chat_template", "model_max_length", "architectures"]), JSON)))  # fmt: skip
+def test_any_json_in_a_folder_makes_a_card_or_a_problem(name: str, content: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        model = Path(place)
+        (model / "config.json").write_text(json.dumps(CONFIG))
+        write_shard(model / "model.safetensors", ["model.embed_tokens.weight"])
+        (model / name).write_text(json.dumps(content))
+        try:
+            card = read_model(place)
+        except ModelProblem:
+            return
+    assert card.max_model_len > 0
 
 
 def test_a_configuration_nobody_foresaw_is_refused_all_the_same(

@@ -636,7 +636,8 @@ def test_parsers_that_were_typed_win_and_none_is_none() -> None:
 
 def test_a_model_the_engine_does_not_know_is_said() -> None:
     engine = replace(CUDA, architectures=frozenset({"LlamaForCausalLM"}))
-    assert any("has no model Qwen3_5" in text for text in plan(inventory(engine=engine)).warnings)
+    warnings = plan(inventory(engine=engine)).warnings
+    assert any("has no model Qwen3_5" in text and "; install " in text for text in warnings)
     assert plan(inventory(LLAMA_70B_AWQ, A100, engine)).warnings == ()
 
 
