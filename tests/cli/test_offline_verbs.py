@@ -115,6 +115,25 @@ def test_a_plan_that_does_not_fit_says_so_in_words(
     assert "-" not in said.split("does not fit: ")[1].split(";")[0]
 
 
+def test_what_is_not_forecast_and_what_cannot_run_is_said_in_words(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    config.write_text('[engine]\nextra_args = ["-pp", "2"]\n')
+    main(words)
+    assert "nothing is forecast: stages and replicas are not forecast" in capsys.readouterr().out
+    main([*words, "--json"])
+    memory = printed(capsys)["memory"]
+    assert memory["fits"] is memory["weights_gib"] is None
+    assert memory["gpu_memory_utilization"] > 0.8
+    config.write_text('[engine]\nextra_args = ["-tp", "8"]\n')
+    main(words)
+    said = capsys.readouterr().out
+    assert "does not run: " in said
+    assert "would help: leave --tensor-parallel-size out: caovan plans 2" in said
+
+
 def test_a_cpu_build_has_no_legend_of_a_card(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
