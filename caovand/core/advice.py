@@ -89,6 +89,16 @@ def advise(case: Case) -> tuple[str, ...]:
     return tuple(found or _together(case) or [_too_large(case)])
 
 
+def sparing(case: Case) -> str:
+    """What the operator decided without which nothing would be offloaded; empty for nothing."""
+    for name in (*MEMORY, *OTHERS):
+        found = case.tried({name: None}) if _asked(case, name) else None
+        if found and found[0].value("cpu_offload_gb") is None:
+            planned = found[0].value(name)
+            return f"leave {name} to the policy and none are: it plans {planned}"
+    return ""
+
+
 def _free(case: Case) -> Iterator[str]:
     free = emptied(case.inventory.gpus)
     if free != case.inventory.gpus and case.tried({}, replace(case.inventory, gpus=free)):

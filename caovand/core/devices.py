@@ -152,7 +152,12 @@ def refusal(draft: Draft, size: int) -> str:
 
 
 def largest_split(model: ModelCard, most: int) -> int:
-    """The largest split that the model's shape allows, over so many cards at most."""
+    """The largest split that the model's shape allows, over so many cards at most.
+
+    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    """
+    if not model.architecture:
+        return 1 << most.bit_length() - 1
     return max(size for size in range(1, most + 1) if not indivisible(model, size))
 
 

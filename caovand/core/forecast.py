@@ -33,8 +33,12 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     visible = plan.env.get("CUDA_VISIBLE_DEVICES")
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
-    wanted = str(visible.value).split(",")
-    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in wanted)
+    wanted = [name.strip() for name in str(visible.value).split(",")]
+    return tuple(
+        gpu
+        for gpu in inventory.gpus
+        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
+    )
 
 
 def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
@@ -149,6 +153,8 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "config.json does not tell the model's layers"
     if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
         return "stages and replicas are not forecast"
+    if not gpus and inventory.engine.build == "cuda":
+        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
     if not gpus and _kv_bytes(plan, inventory.engine.build) is None:
         return "the cache of a CPU build is as large as vLLM makes it"
     return ""

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core import flags, turing, verbatim
-from caovand.core.advice import Case, advise
+from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import choose_gpus, freest, left_out, other_parallelism, world_size
 from caovand.core.draft import Draft, Unplannable, user
 from caovand.core.environment import environment
-from caovand.core.forecast import forecast
+from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Inventory
 from caovand.core.memory import free_share
 from caovand.core.offload import step_cost
@@ -62,9 +62,16 @@ def make_plan(
 
     plan = planned(config, inventory, remembered)
     memory = forecast(plan, inventory)
+    case = Case(config, inventory, plan, memory, tried)
+    offload = plan.value("cpu_offload_gb")
+    gpus = gpus_of(plan, inventory)
+    if gpus and isinstance(offload, (int, float)) and offload > 0:
+        cost = step_cost(offload, gpus)
+        told = (f"weights are offloaded to host memory: {cost}", sparing(case))
+        plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
     if memory.fits is not False:
         return plan
-    advice = memory.advice or advise(Case(config, inventory, plan, memory, tried))
+    advice = memory.advice or advise(case)
     if memory.conflicts:  # told already
         return replace(plan, advice=advice)
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
@@ -180,9 +187,6 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
     found += conflicts(plan, draft.inventory, draft.gpus)
-    offload = plan.value("cpu_offload_gb")
-    if draft.gpus and isinstance(offload, (int, float)) and offload > 0:
-        found.append(f"weights are offloaded to host memory: {step_cost(offload, draft.gpus)}")
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]

@@ -13,7 +13,7 @@ from typing import Any
 from caovand.core.draft import Draft, Unplannable
 from caovand.core.inventory import Gpu
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import Load, free_share, utilization
+from caovand.core.memory import Load, free_share, layout_for, utilization
 from caovand.core.sizing import (
     GENEROUS_BATCH,
     Sizing,
@@ -59,6 +59,11 @@ def share_of_unknown(draft: Draft) -> float:
         batch_tokens=wishes.batch_tokens or GENEROUS_BATCH,
     )
     return utilization(load, draft.gpus)
+
+
+def block_tokens(draft: Draft) -> int:
+    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    return layout_for(draft.model, replace(_base(draft), aligned_states=True)).block_tokens
 
 
 def holders(gpus: tuple[Gpu, ...]) -> str:

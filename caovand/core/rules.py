@@ -12,13 +12,16 @@ from math import ceil
 from caovand.core import cpu, families, turing
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
+from caovand.core.flags import count
 from caovand.core.plan import Setting
-from caovand.core.resize import share_of_unknown
+from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.speculation import speculative_config
 
 Rule = Callable[[Draft], Setting | None]
 FIRST_WITHOUT_MAMBA_MODE = (0, 33)
 """The release after 0.32, the last that takes --mamba-cache-mode."""
+FIRST_WITH_STATES_IN_STEPS = (0, 32)
+"""Releases before it refuse a step that is shorter than a block."""
 
 
 def host(draft: Draft) -> Setting | None:
@@ -81,6 +84,14 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
+    step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
+    step = count(step) if draft.cuda and draft.model.hybrid else None
+    if step and draft.engine.version < FIRST_WITH_STATES_IN_STEPS and step < block_tokens(draft):
+        return policy(
+            False,
+            f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
+            " borders a hybrid model's state is kept",
+        )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
     if draft.value("speculative_config"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.devices import indivisible
-from caovand.core.forecast import gpus_of
+from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Gpu
 from caovand.core.policy import Unplannable
 from tests.core.machines import (
@@ -78,3 +78,12 @@ def test_experts_are_cut_at_their_own_width() -> None:
     assert indivisible(moe, 2) == ""
     assert "experts of 768" in indivisible(moe, 4)
     assert indivisible(replace(moe, experts=0), 4) == ""
+
+
+def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
+    gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}f00") for gpu in turing(2))
+    machine = inventory(SMALL_HYBRID, gpus)
+    for name, seen in (("1", gpus[1:]), ("GPU-1f", gpus[1:]), ("", ())):
+        found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
+        assert gpus_of(found, machine) == seen
+    assert "names no card" in forecast(found, machine).reason

@@ -276,6 +276,35 @@ def test_offloading_is_never_silent() -> None:
     assert any("PCIe" in text for text in plan(engine={"extra_args": words}).warnings)
 
 
+def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
+    for sections in (
+        {"policy": {"tensor_parallel_size": 1}},
+        {"engine": {"extra_args": ["-tp", "1"]}},
+    ):
+        (text,) = plan(inventory(gpus=turing(2)), **sections).warnings
+        assert "leave tensor_parallel_size to the policy and none are: it plans 2" in text
+
+
+def test_a_model_that_is_not_known_is_split_by_a_power_of_two() -> None:
+    unknown = replace(QWEN_27B, architecture="", layer_types=(), folder=False)
+    found = plan(inventory(unknown, turing(3)))
+    assert found.value("tensor_parallel_size") == 2
+
+
+def test_prefix_caching_goes_with_the_step_that_was_asked_for() -> None:
+    """vLLM 0.21 refuses a step shorter than a block where states are kept at block borders."""
+    for sections in (
+        {"policy": {"max_num_batched_tokens": 512}},
+        {"engine": {"extra_args": ["--max-num-batched-tokens", "512"]}},
+    ):
+        found = plan(**sections)
+        assert found.value("enable_prefix_caching") is False
+        assert found.value("mamba_cache_mode") is None
+    assert plan(policy={"max_num_batched_tokens": 2048}).value("mamba_cache_mode") == "align"
+    dense = inventory(LLAMA_70B_AWQ, A100)
+    assert plan(dense, policy={"max_num_batched_tokens": 512}).value("enable_prefix_caching")
+
+
 def busy(free_mib: int, *users: tuple[int, str, int]) -> Inventory:
     gpus = turing(2)
     return inventory(gpus=tuple(replace(gpu, free_mib=free_mib, users=users) for gpu in gpus))
