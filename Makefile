@@ -64,7 +64,7 @@ test-newest: .venv/ready
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## the daemon's tests on the oldest libraries it must work with
 	$(OLDEST) -m pytest -q -m 'not long and not engine' \
-		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/test_verbs.py
+		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/test_supervisor.py tests/test_verbs.py
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch

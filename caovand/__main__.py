@@ -109,7 +109,13 @@ async def _run(
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
-    def reload() -> None:
+    terminal = echo.isatty()
+
+    def hang_up() -> None:
+        # The terminal we were started on sends it too, when it is closed.
+        if terminal and not echo.isatty():
+            stop()
+            return
         task = loop.create_task(handle(Request("reload")))
         reloads.add(task)
         task.add_done_callback(reloads.discard)
@@ -117,7 +123,7 @@ async def _run(
     for number, function in (
         (signal.SIGTERM, stop),
         (signal.SIGINT, stop),
-        (signal.SIGHUP, reload),
+        (signal.SIGHUP, hang_up),
     ):
         loop.add_signal_handler(number, function)
     control.start()

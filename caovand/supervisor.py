@@ -30,7 +30,7 @@ from caovand.adapters.kernel_log import KernelLog
 from caovand.adapters.litter import Litter
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
-from caovand.adapters.processes import engine_cgroup
+from caovand.adapters.processes import engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
 from caovand.core import good_plan, incident, ladder, machine, status
@@ -72,12 +72,6 @@ RECORD_S = 5.0
 FILES_S = 5.0
 DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
 SINCE = "since"  # Unix time, in the memory of the lowered plan
-# What systemd and a terminal give to the daemon alone.
-PRIVATE_VARIABLES = frozenset(
-    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
-    | {"SYSTEMD_EXEC_PID"}
-    | {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
-)
 
 
 class Supervisor:
@@ -167,13 +161,20 @@ class Supervisor:
             raise self._fault
 
     def apply(self, event: Event) -> None:
-        """Let the machine take one event, and perform what it asks for."""
-        before = self.snapshot
-        self.snapshot, actions = machine.step(before, event, self._rules())
-        if self.snapshot is not before:
-            self._tell(before, self.snapshot)
-        for action in actions:
-            self._perform(action)
+        """Let the machine take one event, and perform what it asks for.
+
+        An exception is a fault of ours that may leave work half done: the daemon ends with it.
+        """
+        try:
+            before = self.snapshot
+            self.snapshot, actions = machine.step(before, event, self._rules())
+            if self.snapshot is not before:
+                self._tell(before, self.snapshot)
+            for action in actions:
+                self._perform(action)
+        except Exception as problem:
+            self._give_up(problem)
+            raise
 
     def _rules(self) -> Rules:
         watch = self.config.watch
@@ -342,7 +343,7 @@ class Supervisor:
         assert self._prepared is not None
         assert self._endpoint is not None
         command = build(action.plan, self._prepared.inventory.engine, self.directories.cache)
-        env = {k: v for k, v in self._environ.items() if k not in PRIVATE_VARIABLES}
+        env = inherited(self._environ)
         if self._litter.folder is not None:
             env["TMPDIR"] = str(self._litter.folder)
         env.update(command.env)
@@ -590,10 +591,13 @@ class Supervisor:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # A fault of ours: systemd starts a fresh daemon, which ends what this one leaves.
-            self._fault = task.exception()
-            self._quit.set()
-            self._wake()
+            self._give_up(task.exception())
+
+    def _give_up(self, fault: BaseException | None) -> None:
+        """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
+        self._fault = fault
+        self._quit.set()
+        self._wake()
 
     @staticmethod
     def _now() -> float:

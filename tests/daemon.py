@@ -66,7 +66,7 @@ class Daemon:
         """Start it; its own log goes to `log.txt`."""
         with open(self.folder / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
-                [*self.caovand, "--config", str(self.config_path)],
+                [*self.wrapper, *self.caovand, "--config", str(self.config_path)],
                 env=self.environ,
                 stdout=log,
                 stderr=log,

@@ -2,7 +2,7 @@
 
 Everything is printed from one thread, the engine's lines in the same formats between the daemon's
 own: where the reader of our output is too slow or gone (Ctrl-S on a terminal), neither waits for
-it, and lines are left out and counted.
+it: lines are left out, and their number is printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import structlog
 
 LEVELS = ("debug", "info", "warning", "error")
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
-ECHO_LINES = 100_000
+ECHO_BYTES = 32 << 20
+LINE_BYTES = 100  # what keeping a line costs beside its text
 ECHO_BATCH = 500
 
 Event = MutableMapping[str, Any]
@@ -97,16 +98,17 @@ def _level(line: str) -> str:
 class Echo:
     """Prints to `stream` from a thread: the engine's lines, and as a file what is written to it.
 
-    `left_out` counts skipped lines.
+    `left_out` counts skipped lines; they are told of where printing goes on.
     """
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self._kind, self._stream = kind, stream
         self._lines: deque[tuple[str, str]] = deque()  # format ("": as it is) and text
         self._part = ""
+        self._size, self._counting = 0, threading.Lock()  # bytes in _lines
         self._more, self._idle = threading.Event(), threading.Event()
         self._idle.set()
-        self.left_out = 0
+        self.left_out = self._said = 0
         threading.Thread(target=self._run, name="log-echo", daemon=True).start()
 
     def add(self, lines: Sequence[str]) -> None:
@@ -131,10 +133,15 @@ class Echo:
         return self._idle.wait(timeout_s)
 
     def _take(self, kind: str, lines: Sequence[str]) -> None:
-        room = max(ECHO_LINES - len(self._lines), 0)
         self._idle.clear()
-        self._lines.extend((kind, line) for line in lines[:room])
-        self.left_out += len(lines[room:])
+        with self._counting:
+            for line in lines:
+                size = len(line) + LINE_BYTES
+                if self._size + size > ECHO_BYTES:
+                    self.left_out += 1
+                else:
+                    self._size += size
+                    self._lines.append((kind, line))
         self._more.set()
 
     def _run(self) -> None:
@@ -142,16 +149,26 @@ class Echo:
             self._more.wait()
             self._more.clear()
             while self._lines:
-                count = min(len(self._lines), ECHO_BATCH)
-                batch = [
-                    engine_line(kind, line) if kind else line
-                    for kind, line in (self._lines.popleft() for _ in range(count))
-                ]
+                batch = self._batch()
+                text = "\n".join(engine_line(kind, line) if kind else line for kind, line in batch)
+                missed = self.left_out
+                if missed > self._said:
+                    said = f"({missed - self._said} lines left out: nobody read them in time)"
+                    text += "\n" + engine_line(self._kind, said)
                 try:
-                    self._stream.write("\n".join(batch) + "\n")
+                    self._stream.write(text + "\n")
                     self._stream.flush()
+                    self._said = missed
                 except (OSError, ValueError):
-                    self.left_out += count
+                    with self._counting:
+                        self.left_out += len(batch)
             self._idle.set()
             if self._lines:
                 self._idle.clear()
+
+    def _batch(self) -> list[tuple[str, str]]:
+        count = min(len(self._lines), ECHO_BATCH)
+        batch = [self._lines.popleft() for _ in range(count)]
+        with self._counting:
+            self._size -= sum(len(line) + LINE_BYTES for _, line in batch)
+        return batch

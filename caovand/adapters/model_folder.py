@@ -262,7 +262,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
 
 def _downloaded(name: str) -> Path | None:
     """The newest snapshot of a hub model in the local cache."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))
     whole = [folder for folder in snapshots if (folder / "config.json").exists()]

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import store
+from caovand.adapters.processes import inherited
 from caovand.core.inventory import EngineInfo
 
 MARK = "caovan-probe:"
+# It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
+ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
 
@@ -191,7 +194,8 @@ def _ask_beside(python: str, path: Path, timeout_s: float, patience_s: float) ->
     except subprocess.TimeoutExpired:
         return {}
     if process.returncode != 0:
-        raise EngineMissing(said.strip())
+        fallback = f"cannot ask {python} what it has; run `caovanctl inventory`, which waits for it"
+        raise EngineMissing(said.strip() or fallback)
     answer: dict[str, Any] = json.loads(said)
     return answer
 
@@ -228,8 +232,8 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
 def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-c", script],
-            env={**os.environ, **QUIET},
+            [python, "-c", ENDS_WITH_US + script],
+            env={**inherited(os.environ), **QUIET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -255,8 +259,9 @@ def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
         ) from None
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
-            answer: dict[str, Any] = json.loads(line[len(MARK) :])
-            return answer
+            with suppress(ValueError):  # cut off in the middle: it died of something
+                answer: dict[str, Any] = json.loads(line[len(MARK) :])
+                return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     raise EngineMissing(
         f"cannot use {python} as the engine: {last} (exit status {done.returncode}); "

@@ -11,11 +11,17 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+# What systemd, a terminal and a virtual environment give to the daemon alone.
+PRIVATE_VARIABLES = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
+    | {"SYSTEMD_EXEC_PID"}
+    | {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,11 @@ def become_subreaper() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of our environment that is the engine's too."""
+    return {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
 
 
 def boot_id() -> str:
@@ -132,7 +143,10 @@ def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal exactly this process, never one that has got its pid since; gone ones are fine."""
+    """Signal exactly this process, never one that has got its pid since.
+
+    One that is gone is fine; one that may not be signalled lives on, and its caller sees that.
+    """
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
@@ -140,7 +154,7 @@ def send(process: Process, number: signal.Signals) -> None:
     try:
         now = read(process.pid)
         if now is not None and now.start == process.start:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)

@@ -114,8 +114,6 @@ def read(
     model, rest = _model(found)
     given = flags.values(rest)
     port = given.get("port", ServerSection().port)
-    if not isinstance(port, int) or not 0 < port < 65536:
-        raise Problem(Exit.USAGE, f"cannot use port {port}: it is no number from 1 to 65535")
     secrets = _secrets(rest)
     moved = {name for name, variable in KEY_VARIABLES.items() if variable in secrets}
     kept = tuple(word for flag in rest if flag.name not in moved for word in flag.words)

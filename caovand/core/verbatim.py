@@ -32,12 +32,21 @@ def check(given: Mapping[str, Any]) -> None:
     for name in COUNTS:
         if name in given and count(given[name]) is None:
             raise _unusable(name, given[name], "no count of one or more", "a whole number")
+    port = given.get("port", 1)
+    if type(port) is not int or not 0 < port < 65536:
+        raise _unusable("port", port, "no number from 1 to 65535", "such a number")
+    offload = given.get("cpu_offload_gb", 0)
+    if not _is_number(offload) or offload < 0:
+        raise _unusable("cpu_offload_gb", offload, "no size in GiB", "a number from 0")
     share = given.get("gpu_memory_utilization", 1)
-    number = isinstance(share, (int, float)) and not isinstance(share, bool)
-    if not number or not 0 < share <= 1:
+    if not _is_number(share) or not 0 < share <= 1:
         raise _unusable(
             "gpu_memory_utilization", share, "no share of a card's memory", "0.9 or less, above 0"
         )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _unusable(name: str, value: Any, fact: str, remedy: str) -> Unplannable:

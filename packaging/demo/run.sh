@@ -28,13 +28,14 @@ caovand starts in the foreground on a tiny model with random weights (what it sa
 The configuration is $config. Ctrl-C stops everything.
 
 TEXT
-(
+tell_when_it_serves() {
     # Status 4 is "no daemon yet".
     while status=0; "$root/.venv/bin/caovanctl" wait --timeout 3600 >/dev/null 2>&1 || status=$?; do
         [ $status = 4 ] && kill -0 $$ 2>/dev/null || break
         sleep 0.5
     done
-    [ $status = 0 ] || exit 0
+    # Another caovand that serves where caovanctl looks is not ours.
+    [ $status = 0 ] && "$root/.venv/bin/caovanctl" status --json | grep -q "\"pid\": $$\b" || exit 0
     cat <<TEXT
 
 It serves. In a second terminal:
@@ -47,5 +48,7 @@ It serves. In a second terminal:
     caovanctl reload             # after an edit of $config
 
 TEXT
-) &
+}
+# Not a child of ours: it would stay a zombie of caovand's, which this shell becomes.
+(tell_when_it_serves &)
 exec "$root/.venv/bin/caovand" --config "$config"

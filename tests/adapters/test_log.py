@@ -115,7 +115,7 @@ def test_lines_are_echoed_in_order() -> None:
 
 
 def test_a_stalled_reader_costs_lines_and_never_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ECHO_LINES", 1000)
+    monkeypatch.setattr(log, "ECHO_BYTES", 1000 * (1 + log.LINE_BYTES))
     go, stuck = threading.Event(), threading.Event()
 
     class Stalled(io.StringIO):
@@ -132,7 +132,11 @@ def test_a_stalled_reader_costs_lines_and_never_a_wait(monkeypatch: pytest.Monke
         echo.add(["x"] * 100)  # would hang here
     assert echo.left_out == 4000
     go.set()
-    eventually(lambda: stream.getvalue().count("\n") == 1001)
+    eventually(lambda: stream.getvalue().count("vllm | x") == 1000)
+    told = "  vllm | (4000 lines left out: nobody read them in time)"
+    assert stream.getvalue().splitlines().count(told) == 1
+    echo.add(["x"] * 1000)
+    eventually(lambda: stream.getvalue().count("vllm | x") == 2000)
 
 
 def test_a_reader_that_is_gone_costs_lines_and_nothing_else() -> None:

@@ -17,6 +17,7 @@ from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
 from tests.core.machines import turing
+from tests.daemon import ROOT
 from tests.patience import LIMIT_S, eventually
 
 
@@ -211,6 +212,32 @@ def test_an_engine_that_breaks_says_its_last_words(tmp_path: Path) -> None:
         probe_engine(broken, None)
 
 
+def test_the_engine_s_python_is_asked_without_what_is_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    python = script(tmp_path, '#!/bin/sh\necho "path: $PYTHONPATH" >&2\nexit 1\n')
+    with pytest.raises(EngineMissing, match=r"path: (?!/ours)"):
+        probe_engine(python, None)
+
+
+def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
+    """It may take a minute, and a daemon that was killed meanwhile is started again."""
+    asked = tmp_path / "pid"
+    python = script(tmp_path, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    slow = f"import os, time; open({str(asked)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
+    code = f"from caovand.adapters import probe; probe.VERSIONS = {slow!r}"
+    asker = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; probe.probe_engine({python!r}, None)"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    eventually(lambda: asked.exists() and asked.read_text())
+    asker.kill()
+    asker.wait()
+    pid = int(asked.read_text())
+    eventually(lambda: (found := processes.read(pid)) is None or found.zombie)
+
+
 ANSWERS = """#!/bin/sh
 case "$2" in
 *make_arg_parser*) echo x >> "$0.slow"
@@ -256,6 +283,12 @@ def test_an_answer_in_time_is_the_answer(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for cache in (tmp_path / "cache", tmp_path / "file" / "cache"):
         assert probe_engine(python, cache, patience_s=LIMIT_S).flags == {"--port"}
+
+
+def test_an_answer_that_is_cut_off_is_none(tmp_path: Path) -> None:
+    cut = script(tmp_path, "#!/bin/sh\necho 'caovan-probe:{'; echo Killed >&2; exit 137\n")
+    with pytest.raises(EngineMissing, match=r"Killed \(exit status 137\)"):
+        probe_engine(cut, None)
 
 
 def test_an_engine_that_breaks_in_time_says_its_last_words(tmp_path: Path) -> None:

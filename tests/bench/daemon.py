@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shlex
 import signal
 import subprocess
 import tempfile
@@ -17,8 +16,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import IO
+from typing import Any
 
+from caovand.adapters import processes
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint
 from caovand.adapters.log import Echo
@@ -38,6 +38,7 @@ ROUND_TRIPS = 2000
 LINES = 1_000_000
 WATCHED = 20_000
 DEATHS = 5
+STARTS = 2
 
 
 def main() -> None:
@@ -177,48 +178,56 @@ def spawned_after(one: Daemon, seq: int) -> list[dict[str, object]]:
 def added(one: Daemon, port: int) -> list[Row]:
     """Start-up added to vLLM's own: the daemon's work before the spawn, and the whole difference.
 
-    The whole is the time until /health answers, less that of the same command run bare.
+    The whole is the time until /health answers, less that of the same command run bare; of
+    `STARTS` starts each, in turn, the best.
     """
     with Client(one.folder / "run") as client:
-        argv = client.ask("plan")["argv"]
+        plan = client.ask("plan")
     one.stop()
-    began = time.monotonic()
-    with open(one.folder / "bare.log", "wb") as log:
-        bare_s = answering(start_bare(argv, one, log), port, began)
-    began, stamp = time.monotonic(), time.time()
-    one.start()
-    events = until(lambda: spawned_after(one, 0), "the spawn")
-    spawn = next(event for event in events if event["kind"] == "spawn")
-    supervised_s = answering(None, port, began)
-    one.until_state("SERVING")
-    before_s = float(str(spawn["at"])) - stamp
-    what = f"start-up until /health, less the same bare ({bare_s:.1f} s)"
+    bare, supervised, before = [], [], []
+    for _ in range(STARTS):
+        bare.append(bare_start(plan, one, port))
+        began, stamp = time.monotonic(), time.time()
+        one.start()
+        events = until(lambda: spawned_after(one, 0), "the spawn")
+        spawn = next(event for event in events if event["kind"] == "spawn")
+        before.append(float(str(spawn["at"])) - stamp)
+        until_answering(port)
+        supervised.append(time.monotonic() - began)
+        one.until_state("SERVING")
+        one.stop()
+    what = f"start-up until /health, less the same bare ({min(bare):.1f} s)"
     return [
-        ("start of caovand to start of vLLM", f"{before_s:.2f} s", "under 1 s"),
-        (what, f"{supervised_s - bare_s:+.1f} s", "under 1 s"),
+        ("start of caovand to start of vLLM", f"{min(before):.2f} s", "under 1 s"),
+        (what, f"{min(supervised) - min(bare):+.1f} s", "under 1 s"),
     ]
 
 
-def start_bare(argv: list[str], one: Daemon, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The planned command with no daemon; caches as the daemon gives them."""
-    print("bare:", shlex.join(argv))
-    environ = {**one.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True)
+def bare_start(plan: dict[str, Any], one: Daemon, port: int) -> float:
+    """Seconds until the planned command answers with no daemon; ended again, all of it."""
+    planned = {name: str(setting["value"]) for name, setting in plan["env"].items()}
+    environ = {**one.environ, **planned}
+    began = time.monotonic()
+    with open(one.folder / "bare.log", "wb") as log:
+        process = subprocess.Popen(
+            plan["argv"], env=environ, stdout=log, stderr=log, start_new_session=True
+        )
+    until_answering(port)
+    took = time.monotonic() - began
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: all(p.session != process.pid for p in processes.every()), "its end")
+    return took
 
 
-def answering(process: subprocess.Popen[bytes] | None, port: int, began: float) -> float:
-    """Seconds until /health answers; a bare process is then ended."""
+def until_answering(port: int) -> None:
+    """Wait for /health."""
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                break
+                return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-    took = time.monotonic() - began
-    if process is not None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return took
 
 
 def pid(one: Daemon) -> int:

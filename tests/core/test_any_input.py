@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caovand.core.config import Config
 from caovand.core.config import parse as parse_config
 from caovand.core.forecast import forecast
 from caovand.core.inventory import Inventory
@@ -16,6 +17,7 @@ from caovand.core.inventory_file import BadInventory, parse, render
 from caovand.core.model_config import BadConfig, describe, invented_weights
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import describe as report
+from caovand.engines.vllm.command import build, shown
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing
 
 NUMBERS = st.one_of(
@@ -51,17 +53,18 @@ MODEL: dict[str, Any] = {
 HOSTILE = st.lists(
     st.tuples(st.sampled_from(sorted(MODEL)), st.one_of(JSON, ROPE)), min_size=1, max_size=4
 ).map(lambda changes: {**MODEL, **dict(changes)})
+ANY = Config()
 MACHINE: dict[str, Any] = json.loads(json.dumps(render(turing(2), HOST, CUDA)))
 
 
-def plans(inventory: Inventory) -> None:
+def plans(inventory: Inventory, config: Config = ANY) -> None:
     """Plan, forecast and print; only a refusal may stop that."""
-    config = parse_config({"model": {"path": inventory.model.path}})
     try:
         plan = make_plan(config, inventory)
     except Unplannable:
         return
-    json.dumps(report(plan, (), {}, forecast(plan, inventory)))
+    argv = shown(build(plan, inventory.engine))
+    json.dumps(report(plan, argv, {}, forecast(plan, inventory)))
 
 
 @settings(deadline=None, max_examples=300)
@@ -100,6 +103,31 @@ def test_any_inventory_is_planned_for_or_refused(document: Any) -> None:
     json.dumps(render(gpus, host, engine), allow_nan=False)
     if engine is not None:
         plans(Inventory(gpus, host, engine, QWEN_27B_AWQ))
+
+
+FLAGS = (
+    "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
+    "--speculative-config", "--compilation-config", "--additional-config", "--kv-cache-dtype",
+    "--kv-cache-memory-bytes", "--cpu-offload-gb", "--tensor-parallel-size", "-dp", "-pp", "-tp",
+    "--dtype", "--enable-prefix-caching", "--no-enable-prefix-caching", "--mamba-cache-mode",
+    "--enforce-eager", "--language-model-only", "--port", "--host", "--served-model-name",
+    "--api-key", "--additional-config.caovan_mode", "-sc.num_speculative_tokens", "-cc.mode",
+    "--config", "-O", "--enable-sleep-mode", "--attention-backend",
+)  # fmt: skip
+VALUES = st.one_of(
+    st.sampled_from(["auto", "-1", "0", "1", "2", "8k", "8K", "1e400", "NaN", "fp8", "{}", "None"]),
+    JSON.map(json.dumps),
+    st.text(max_size=6),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(FLAGS), st.lists(VALUES, max_size=2)), max_size=4))
+def test_any_verbatim_flags_are_planned_with_or_refused(words: list[tuple[str, list[str]]]) -> None:
+    extra = [word for flag, values in words for word in (flag, *values) if "\0" not in word]
+    config = parse_config({"engine": {"extra_args": extra}})
+    for gpus, engine in ((turing(2), CUDA), ((), CPU)):
+        plans(Inventory(gpus, HOST, engine, QWEN_27B_AWQ), config)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ def given(*words: str) -> Plan:
         (["--gpu-memory-utilization", "most"], "no share of a card's memory"),
         (["--max-num-seqs", "0"], "no count"),
         (["--tensor-parallel-size", "two"], "no count"),
+        (["--port", "http"], "no number from 1 to 65535"),
+        (["--port"], "no number from 1 to 65535"),
+        (["--cpu-offload-gb", "-5"], "no size in GiB"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_refused(words: list[str], said: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ import zmq
 
 from caovand.adapters import processes
 from tests.daemon import ROOT, Daemon, daemon, free_port, until
+from tests.terminal import Terminal
 
 ENGINE = ROOT / "tests/standin/engine.py"
 CONTEXT_TOO_LONG = (
@@ -523,3 +526,19 @@ def test_the_port_that_is_looked_at_is_the_engines_own(model: Path) -> None:
         config = configuration(model, engine=engine).replace("port = ", f"port = {taken} # ")
         with daemon(config) as one:
             one.until_state("SERVING")
+
+
+def test_a_closed_terminal_ends_everything(model: Path) -> None:
+    """HUP reloads, but a window that is closed sends it too, and nobody could press Ctrl-C."""
+    one = Daemon(Path(tempfile.mkdtemp(prefix="caovan-")), configuration(model))
+    argv = [*one.caovand, "--config", str(one.config_path)]
+    terminal = Terminal(argv, one.environ, one.folder)
+    one.process = terminal.process
+    terminal.until_it_says("-> SERVING")
+    one.spawned()
+    terminal.process.send_signal(signal.SIGHUP)
+    terminal.until_it_says("was read again")
+    terminal.close()
+    assert terminal.until_ended() == 0
+    assert one.tree() == []
+    shutil.rmtree(one.folder)
