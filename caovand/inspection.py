@@ -13,7 +13,7 @@ from caovand.adapters.environment import places
 from caovand.core import flags, good_plan
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
-from caovand.core.inventory import Inventory
+from caovand.core.inventory import Inventory, device_name
 from caovand.core.plan import Plan
 from caovand.core.policy import Unplannable, make_plan
 
@@ -89,7 +89,7 @@ def check_cards(plan: Plan, before: Inventory) -> None:
     """Raise Obstacle where a card of a plan made from this inventory is gone (blocking)."""
     visible = plan.env.get("CUDA_VISIBLE_DEVICES")
     used = str(visible.value).split(",") if visible else ()
-    cards = [gpu for gpu in before.gpus if str(gpu.index) in used]
+    cards = [gpu for gpu in before.gpus if device_name(gpu) in used]
     present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
     gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
     if gone:
@@ -161,6 +161,6 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
             remembered=good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode),
         )
     except Unplannable as problem:
-        hold = problem.failure == "gpu-absent"
+        hold = problem.failure in ("gpu-absent", "vram-busy")
         raise Obstacle(problem.failure, str(problem), hold=hold) from problem
     return Prepared(plan, inventory, mark, wishes.chosen_mode)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from caovand import inspection
+from caovand.adapters.directories import directories
 from caovand.core.config import parse
 from tests.core.machines import inventory, plan, turing
 
@@ -36,3 +37,21 @@ def test_a_plan_waits_for_its_own_cards_only(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(inspection.Obstacle, match="GPU 2 does not answer") as problem:
         inspection.check_cards(two, machine)
     assert problem.value.hold
+
+
+def test_memory_that_others_hold_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = ((4242, "python", 16000),)
+    busy = inventory(gpus=tuple(replace(gpu, free_mib=6000, users=held) for gpu in turing(2)))
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: busy.engine)
+    monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
+    config = parse({"model": {"path": busy.model.path}})
+    places = directories({}, 1000)
+    with pytest.raises(
+        inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
+    ) as problem:
+        inspection.prepare(inspection.Wishes(config, None, {}), places)
+    assert problem.value.hold
+    assert problem.value.finding.failure == "vram-busy"

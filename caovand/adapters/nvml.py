@@ -1,10 +1,14 @@
-"""The NVIDIA cards, as the driver's NVML shows them; no card where there is no driver."""
+"""The NVIDIA cards, as the driver's NVML shows them; no card where there is no driver.
+
+Of a partitioned card (MIG) each part is one: CUDA opens parts, never the card.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +30,32 @@ def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     except Exception:  # no library, no driver, driver and library of two versions: no card
         return ()
     try:
-        cards = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        cards = [card for n in range(pynvml.nvmlDeviceGetCount()) for card in _cards(pynvml, n)]
     finally:
         pynvml.nvmlShutdown()
-    return visible(tuple(card for card in cards if card), environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible(tuple(cards), environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
-    """CUDA's reading of CUDA_VISIBLE_DEVICES: indices or UUID beginnings, up to the first bad."""
+    """CUDA's reading of CUDA_VISIBLE_DEVICES: indices or UUID beginnings, up to the first bad.
+
+    The index of a partitioned card is its first part, as CUDA has it.
+    """
     if wanted is None:
         return gpus
     chosen: list[Gpu] = []
     for name in (part.strip() for part in wanted.split(",")):
-        found = [g for g in gpus if name == str(g.index) or (name and g.uuid.startswith(name))]
+        found = [gpu for gpu in gpus if name == str(gpu.index)][:1]
+        found = found or [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
+        if name.startswith("MIG-") and not found:  # of a card whose parts this driver hides
+            found = [gpu for gpu in gpus if gpu.mig and not gpu.uuid.startswith("MIG-")][:1]
         if len(found) != 1 or found[0] in chosen:
             break
         chosen += found
     return tuple(chosen)
 
 
-def _gpu(nvml: Any, index: int) -> Gpu | None:
+def _asker(nvml: Any) -> Callable[..., Any]:
     def ask(question: str, *arguments: Any) -> Any:
         """The answer, or None where this card, driver or release of the library has none."""
         try:
@@ -54,6 +64,39 @@ def _gpu(nvml: Any, index: int) -> Gpu | None:
             return None
         return answer.decode() if isinstance(answer, bytes) else answer
 
+    return ask
+
+
+def _cards(nvml: Any, index: int) -> list[Gpu]:
+    """The card with this index, or the parts of it that can be told."""
+    ask = _asker(nvml)
+    card = _gpu(nvml, ask, index)
+    if card is None:
+        return []
+    handle = ask("nvmlDeviceGetHandleByIndex", index)
+    most = ask("nvmlDeviceGetMaxMigDeviceCount", handle) if card.mig else 0
+    parts = [_part(ask, card, handle, number) for number in range(most or 0)]
+    return [part for part in parts if part] or [card]
+
+
+def _part(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu | None:
+    part = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+    memory = None if part is None else ask("nvmlDeviceGetMemoryInfo", part)
+    uuid = None if part is None else ask("nvmlDeviceGetUUID", part)
+    if memory is None or not uuid:
+        return None
+    return replace(
+        card,
+        name=ask("nvmlDeviceGetName", part) or card.name,
+        total_mib=memory.total // MIB,
+        free_mib=memory.free // MIB,
+        uuid=uuid,
+        nvlink=(),
+        users=_users(ask("nvmlDeviceGetComputeRunningProcesses", part) or ()),
+    )
+
+
+def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
     card = ask("nvmlDeviceGetHandleByIndex", index)
     if card is None:
         return None

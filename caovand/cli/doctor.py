@@ -122,7 +122,6 @@ def gather(
 ) -> Facts:
     """Look at everything the checks need; a daemon that runs owns its port and its processes."""
     model, model_problem = seen
-    own = daemon or saved is not None
     cache = directories(os.environ, os.getuid()).cache
     facts = Facts(
         gpus=machine.gpus,
@@ -135,15 +134,15 @@ def gather(
         plan_problem="",
         plan_warnings=(),
         port=config.server.port,
-        listeners=() if own else tuple(map(str, ports.listeners(config.server.port))),
-        leftovers=() if own else _leftovers(),
+        listeners=_listeners(config.server.port, saved, daemon),
+        leftovers=() if daemon or saved else _leftovers(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
         unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
         service_user=SERVICE_USER,
         cache_dir=str(cache),
-        cache_writable=_writable(cache),
+        cache_writable=saved is not None or _writable(cache),
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
     )
@@ -156,9 +155,15 @@ def gather(
         return replace(facts, plan_problem=problem.message)
     port = found.plan.value("port")
     if port != facts.port and isinstance(port, int):
-        taken = () if own else tuple(map(str, ports.listeners(port)))
-        facts = replace(facts, port=port, listeners=taken)
+        facts = replace(facts, port=port, listeners=_listeners(port, saved, daemon))
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
+
+
+def _listeners(port: int, saved: Path | None, daemon: bool) -> tuple[str, ...] | None:
+    """Who has the port; nothing is known of the machine of a saved inventory."""
+    if saved is not None:
+        return None
+    return () if daemon else tuple(map(str, ports.listeners(port)))
 
 
 def _model(config: Config) -> tuple[ModelCard | None, str]:

@@ -132,6 +132,17 @@ def show(found: Planned, console: Console) -> None:
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
     """The forecast: a bar a card, what fits, and what would make it fit."""
+    if memory.parts:
+        _show_parts(found, memory, console)
+    elif memory.fits is None:
+        console.print(Text(f"nothing is forecast: {memory.reason}", style="yellow"))
+    for conflict in memory.conflicts:
+        console.print(Text(conflict, style="red"))
+    for text in memory.advice:
+        console.print(f"  would help: {text}")
+
+
+def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
     gpus = gpus_of(found.plan, found.inventory)
     for gpu in gpus:
         console.print(bar(gpu, memory))
@@ -140,10 +151,9 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         if round(size) and (gpus or name in ("weights", "kv")):
             legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
     console.print(legend.append("GiB"))
-    verdict = Text("fits: ", style="green") if memory.fits else Text("does not fit: ", style="red")
+    said = "does not run: " if memory.conflicts else "does not fit: "
+    verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
-    for text in memory.advice:
-        console.print(f"  would help: {text}")
 
 
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:

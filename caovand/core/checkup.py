@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from caovand.core.devices import unusable
+from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
 from caovand.core.turing import FIRST_WITHOUT_FLASHINFER, flashinfer_refusal, version_numbers
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
-OLDEST_CAPABILITY = (7, 5)
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
@@ -37,8 +38,9 @@ class Finding:
 class Facts:
     """Everything the checks look at; what could not be found out is a problem in words.
 
-    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port,
-    `plan_problem` why there is no plan; an engine is `half_asked` while its flags are not known.
+    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
+    (None where it is another machine's), `plan_problem` why there is no plan; an engine is
+    `half_asked` while its flags are not known.
     """
 
     gpus: tuple[Gpu, ...]
@@ -51,7 +53,7 @@ class Facts:
     plan_problem: str
     plan_warnings: tuple[str, ...]
     port: int
-    listeners: tuple[str, ...]
+    listeners: tuple[str, ...] | None
     leftovers: tuple[tuple[int, str], ...]
     python_version: str
     wants_gpu: bool
@@ -73,7 +75,7 @@ def checkup(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _turing(facts: Facts) -> bool:
-    return any(gpu.compute_capability == OLDEST_CAPABILITY for gpu in facts.gpus)
+    return any(gpu.compute_capability == TURING for gpu in facts.gpus)
 
 
 def python_release(facts: Facts) -> Iterator[Finding]:
@@ -132,15 +134,15 @@ def cards(facts: Facts) -> Iterator[Finding]:
             mend = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
             yield Finding("GPUs", "FAIL", text, mend)
         return
+    unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
     for gpu in facts.gpus:
         major, minor = gpu.compute_capability
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        if gpu.compute_capability < OLDEST_CAPABILITY:
-            text = f"{name} is older than vLLM supports (SM75)"
-            yield Finding("GPUs", "FAIL", text, "leave it out: [engine] gpus")
-        elif gpu.mig:
-            text = f"{name} is partitioned (MIG); each part counts as a small card"
-            yield Finding("GPUs", "WARN", text, f"sudo nvidia-smi -i {gpu.index} -mig 0")
+        why, _, mend = unusable(gpu).partition("; ")
+        if why:
+            # The planner leaves it out by itself, as long as another is left.
+            verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
+            yield Finding("GPUs", verdict, f"{name} cannot be used: {why}", mend)
         else:
             yield Finding("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
     if any(gpu.persistence is False for gpu in facts.gpus):
@@ -280,27 +282,39 @@ def fit(facts: Facts) -> Iterator[Finding]:
     if facts.plan_problem:
         text, _, mend = facts.plan_problem.partition("; ")
         yield Finding("memory", "FAIL", text, mend)
-    if facts.memory is None:
+    memory = facts.memory
+    if memory is None:
         return
-    have, need = facts.memory.kv_mib / 1024, facts.memory.needed_mib / 1024
+    for conflict in memory.conflicts:
+        text, _, mend = conflict.partition("; ")
+        yield Finding("memory", "FAIL", text, mend)
+    if memory.fits is None:
+        text = f"nothing is forecast: {memory.reason}"
+        yield Finding("memory", "WARN", text, "look at the memory that vLLM logs when it starts")
+    if memory.conflicts or memory.fits is None:
+        return
+    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
     text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one whole request"
-    if facts.memory.fits:
+    if memory.fits:
         yield Finding("memory", "PASS", f"the model fits: {text}")
     else:
-        mend = "; ".join(facts.memory.advice) or "serve a smaller model"
-        short = facts.memory.lack or text
+        short = memory.lack or text
+        mend = "; ".join(memory.advice)
         yield Finding("memory", "FAIL", f"the model does not fit: {short}", mend)
 
 
 def warnings(facts: Facts) -> Iterator[Finding]:
-    notes = facts.model.notes if facts.model else ()
+    told = (*(facts.model.notes if facts.model else ()),)
+    told += facts.memory.conflicts if facts.memory else ()
     for text in facts.plan_warnings:
-        if text not in notes and not text.startswith("it does not fit"):
+        if text not in told and not text.startswith("it does not fit"):
             fact, _, mend = text.partition("; ")
             yield Finding("plan", "WARN", fact, mend)
 
 
 def port(facts: Facts) -> Iterator[Finding]:
+    if facts.listeners is None:
+        return
     if facts.listeners:
         text = f"port {facts.port} is taken by {', '.join(facts.listeners)}"
         yield Finding("port", "FAIL", text, "stop it, or set another [server] port")

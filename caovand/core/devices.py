@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.draft import Draft, Unplannable, policy, user
+from caovand.core.draft import TURING, Draft, Unplannable, policy, user
 from caovand.core.flags import whole_number
-from caovand.core.inventory import Gpu, Inventory
+from caovand.core.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting
 
 LEAST_MIB = 1024
@@ -44,9 +44,9 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, ...]:
     if wanted is None:
-        largest = max(gpu.total_mib for gpu in inventory.gpus)
-        return tuple(gpu for gpu in inventory.gpus if gpu.total_mib * SMALL_CARD >= largest)
-    present = {gpu.index: gpu for gpu in inventory.gpus}
+        return _of_one_kind(inventory.gpus)
+    # Parts of one partitioned card share its index: the freest is meant.
+    present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
     absent = [index for index in wanted if index not in present]
     if absent:
         raise Unplannable(
@@ -54,22 +54,75 @@ def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, 
             "correct [engine] gpus or CUDA_VISIBLE_DEVICES",
             "gpu-absent",
         )
+    for index in wanted:
+        _refuse(present[index])
     return tuple(present[index] for index in wanted)
+
+
+def unusable(gpu: Gpu) -> str:
+    """Why vLLM cannot use this card, and the remedy; empty where it can."""
+    major, minor = gpu.compute_capability
+    if gpu.compute_capability < TURING:
+        return (
+            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75; "
+            "leave it out of [engine] gpus, or use a newer card"
+        )
+    if gpu.mig and not gpu.uuid.startswith("MIG-"):
+        return (
+            "it is partitioned (MIG), and the inventory does not tell its parts; set "
+            "CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the partitioning: "
+            f"`sudo nvidia-smi -i {gpu.index} -mig 0`"
+        )
+    return ""
+
+
+def left_out(config: Config, inventory: Inventory) -> list[str]:
+    """A warning for each card that vLLM cannot use though nobody left it out."""
+    if inventory.engine.build == "cpu" or config.engine.gpus is not None:
+        return []
+    found = [(gpu, unusable(gpu)) for gpu in inventory.gpus]
+    return [f"GPU {gpu.index} ({gpu.name}) is not used: {why}" for gpu, why in found if why]
+
+
+def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
+    """So many of the cards, those with the most free memory, in their own order."""
+    chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
+    return tuple(gpu for gpu in gpus if gpu in chosen)
+
+
+def _of_one_kind(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The usable cards that are large enough; of a partitioned card one part, as CUDA does."""
+    usable = [gpu for gpu in gpus if not unusable(gpu)]
+    if not usable:
+        _refuse(gpus[0])
+    whole = [gpu for gpu in usable if not gpu.mig]
+    if not whole:
+        return (max(usable, key=lambda gpu: gpu.free_mib),)
+    largest = max(gpu.total_mib for gpu in whole)
+    return tuple(gpu for gpu in whole if gpu.total_mib * SMALL_CARD >= largest)
+
+
+def _refuse(gpu: Gpu) -> None:
+    """Raise Unplannable where this card cannot be used."""
+    why = unusable(gpu)
+    if why:
+        raise Unplannable(f"cannot use GPU {gpu.index}: {why}", "backend-unsupported")
 
 
 def other_parallelism(given: Mapping[str, Any]) -> bool:
     """Whether cards are also used in stages or as replicas; nothing is forecast for that."""
-    return _others(given) > 1
+    return stages(given) > 1
 
 
-def _others(given: Mapping[str, Any]) -> int:
+def stages(given: Mapping[str, Any]) -> int:
+    """How many cards hold one place in the split: pipeline stages times replicas."""
     names = ("pipeline_parallel_size", "data_parallel_size")
     return prod(max(whole_number(given.get(name)) or 1, 1) for name in names)
 
 
 def world_size(draft: Draft) -> int:
     """How many cards the engine uses in all."""
-    return draft.count("tensor_parallel_size") * _others(draft.given)
+    return draft.count("tensor_parallel_size") * stages(draft.given)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -86,16 +139,30 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(f"cannot split the model over {typed} GPUs: {why}")
         return user(typed, "[policy] tensor_parallel_size")
-    most = max(len(draft.gpus) // _others(draft.given), 1)
-    size = max(n for n in range(1, most + 1) if not refusal(draft, n))
+    most = max(len(draft.gpus) // stages(draft.given), 1)
+    size = largest_split(draft.model, most)
     return policy(size, f"the largest split the model's heads allow on {len(draft.gpus)} cards")
 
 
 def refusal(draft: Draft, size: int) -> str:
     """Why the model cannot be split over so many cards; empty where it can."""
-    model = draft.model
     if size > len(draft.gpus):
         return f"there are {len(draft.gpus)}; set tensor_parallel_size = {len(draft.gpus)}"
+    return indivisible(draft.model, size)
+
+
+def largest_split(model: ModelCard, most: int) -> int:
+    """The largest split that the model's shape allows, over so many cards at most.
+
+    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    """
+    if not model.architecture:
+        return 1 << most.bit_length() - 1
+    return max(size for size in range(1, most + 1) if not indivisible(model, size))
+
+
+def indivisible(model: ModelCard, size: int) -> str:
+    """Why the model's shape does not allow this split, and which would do; empty where it does."""
     if not model.architecture or size == 1:
         return ""
     if model.heads % size:
@@ -109,9 +176,11 @@ def refusal(draft: Draft, size: int) -> str:
             "heads; choose a divisor of both"
         )
     group = model.group_size
-    if group and model.intermediate_size % (size * group):
+    part = "experts" if model.experts and model.expert_size else "MLP"
+    width = model.expert_size if part == "experts" else model.intermediate_size
+    if group and width % (size * group):
         return (
-            f"its MLP of {model.intermediate_size} cannot be cut at quantisation groups of "
-            f"{group}; choose fewer GPUs"
+            f"its {part} of {width} cannot be cut at quantisation groups of {group}; "
+            "choose fewer GPUs"
         )
     return ""

@@ -15,7 +15,7 @@ from caovand.core.plan import Origin, Setting
 from caovand.core.sizing import Sizing
 
 TURING = (7, 5)
-AMPERE = (8, 0)
+"""The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
 
 
 class Unplannable(Exception):
@@ -65,7 +65,7 @@ class Draft:
     @property
     def turing(self) -> bool:
         """Whether a card is older than what most kernels of today are written for."""
-        return any(gpu.compute_capability < AMPERE for gpu in self.gpus)
+        return any(gpu.compute_capability == TURING for gpu in self.gpus)
 
     def value(self, name: str) -> Any:
         """The value of an earlier setting, None where there is none."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from caovand.core.devices import choose_gpus
 from caovand.core.draft import Draft, policy, user
+from caovand.core.inventory import device_name
 from caovand.core.plan import Setting
 
 MOST_THREADS = 12
@@ -49,8 +51,15 @@ def _expandable(draft: Draft) -> Setting | None:
 def _visible(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
-    indices = ",".join(str(gpu.index) for gpu in draft.gpus)
-    return policy(indices, "the cards this plan uses, by their index in nvidia-smi")
+    names = ",".join(device_name(gpu) for gpu in draft.gpus)
+    usable = len(choose_gpus(draft.config, draft.inventory))
+    if usable == len(draft.gpus):
+        return policy(names, "the cards this plan uses, as nvidia-smi names them")
+    return policy(
+        names,
+        f"the {len(draft.gpus)} of {usable} cards with the most free memory: the plan needs no"
+        " more",
+    )
 
 
 def _recursion(draft: Draft) -> Setting | None:

@@ -11,12 +11,14 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
+from caovand.core.draft import TURING
 from caovand.core.flags import count as count_of
 from caovand.core.flags import is_left_to_vllm, whole_number
-from caovand.core.inventory import Gpu, Inventory
+from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import GIB, Load, MemoryEstimate, advise, estimate
+from caovand.core.memory import GIB, Load, MemoryEstimate, estimate, unforeseen
 from caovand.core.plan import Plan
 
 CPU_BLOCK = 128
@@ -31,8 +33,12 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     visible = plan.env.get("CUDA_VISIBLE_DEVICES")
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
-    wanted = str(visible.value).split(",")
-    return tuple(gpu for gpu in inventory.gpus if str(gpu.index) in wanted)
+    wanted = [name.strip() for name in str(visible.value).split(",")]
+    return tuple(
+        gpu
+        for gpu in inventory.gpus
+        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
+    )
 
 
 def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
@@ -58,7 +64,8 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     share = plan.value("gpu_memory_utilization")
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
-    graphs = compiled.get("cudagraph_mode") if isinstance(compiled, Mapping) else None
+    compiled = compiled if isinstance(compiled, Mapping) else {}
+    graphs = str(compiled.get("cudagraph_mode")).upper()
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -75,11 +82,12 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
             inventory.engine.version,
         ),
         vision=model.vision and not plan.value("language_model_only"),
-        turing=any(gpu.compute_capability < (8, 0) for gpu in gpus),
+        turing=any(gpu.compute_capability == TURING for gpu in gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
         kv_bytes=_kv_bytes(plan, inventory.engine.build),
         alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
+        compilation=compiled,
     )
 
 
@@ -111,21 +119,42 @@ def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     return replace(found, fits=False, lack=lack, advice=tuple(advice))
 
 
-def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate | None:
-    """The forecast with its advice; None for a model that is not on this machine."""
-    model, gpus = inventory.model, gpus_of(plan, inventory)
-    others = {name: setting.value for name, setting in plan.settings.items()}
-    if not model.layer_types or other_parallelism(others):
-        return None
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast, with what would make the plan fit; of what is unknown, only the share."""
+    gpus = gpus_of(plan, inventory)
+    found = _forecast(plan, inventory, gpus)
+    contradictions = conflicts(plan, inventory, gpus)
+    if contradictions:
+        found = replace(found, fits=False, conflicts=contradictions)
+    if found.fits is not False:
+        return found
+    return replace(found, advice=found.advice or plan.advice)
+
+
+def _forecast(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
+    model, share = inventory.model, plan.value("gpu_memory_utilization")
+    why = _unknown(plan, inventory, gpus)
+    if why:
+        return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
     load = load_of(plan, inventory)
-    if not gpus and load.kv_bytes is None:
-        return None
     found = estimate(model, load, gpus)
     if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
         load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
         found = estimate(model, load, gpus)
-    if not gpus:
-        return _in_ram(found, inventory.host.available_mib)
-    if found.fits:
-        return found
-    return replace(found, advice=advise(model, load, gpus, inventory.host.ram_mib))
+    return found if gpus else _in_ram(found, inventory.host.available_mib)
+
+
+def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+    """Why nothing can be forecast; empty where it can."""
+    model = inventory.model
+    if not model.architecture:
+        return "the model is not on this machine yet"
+    if not model.layer_types:
+        return "config.json does not tell the model's layers"
+    if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
+        return "stages and replicas are not forecast"
+    if not gpus and inventory.engine.build == "cuda":
+        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
+    if not gpus and _kv_bytes(plan, inventory.engine.build) is None:
+        return "the cache of a CPU build is as large as vLLM makes it"
+    return ""

@@ -11,6 +11,8 @@ from typing import Literal
 class Gpu:
     """One NVIDIA card as NVML shows it; memory in MiB.
 
+    A part of a partitioned card (MIG) is a Gpu of its own with the card's index and a uuid that
+    begins with "MIG-"; `mig` without such a uuid is a card whose parts are not known.
     `users` are the processes that hold its memory: (pid, name, MiB); MiB is 0 where the driver
     does not tell. `pcie` is (generation, lanes) as linked now.
     """
@@ -28,6 +30,11 @@ class Gpu:
     pcie: tuple[int, int] | None = None
     mig: bool = False
     users: tuple[tuple[int, str, int], ...] = ()
+
+
+def device_name(gpu: Gpu) -> str:
+    """What CUDA_VISIBLE_DEVICES calls it: parts of a partitioned card have no index there."""
+    return gpu.uuid if gpu.uuid.startswith("MIG-") else str(gpu.index)
 
 
 def reclaimed(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:

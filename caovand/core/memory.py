@@ -7,10 +7,12 @@ lists them) and are off by up to 0.5 GiB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, log2
+from typing import Any
 
+from caovand.core import graphs
 from caovand.core.inventory import Gpu, ModelCard, Weights
 from caovand.core.kv_cache import TURBOQUANT, Layout, layout
 
@@ -23,7 +25,6 @@ SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 20, 31
 CONTEXT_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 184, 120, 394, 480
 POSITION_BYTES = 256
 """Sine and cosine of one position, for model and drafter."""
-GRAPH_MIB = 6
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 STARTUP_MIB = 256
@@ -32,7 +33,10 @@ STARTUP_MIB = 256
 
 @dataclass(frozen=True)
 class Load:
-    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes."""
+    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
+
+    `compilation` is --compilation-config, which says what graphs are captured.
+    """
 
     context: int
     sequences: int
@@ -50,18 +54,20 @@ class Load:
     version: tuple[int, ...] = (0, 21, 0)
     kv_bytes: int | None = None
     alignment: int = 16
+    compilation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
     """The forecast for the fullest card, in MiB; `parts` add up to the card.
 
-    `kv_tokens` is what vLLM will report, `max_model_len` the longest context of which one
-    request fits, `needed_mib` what one request of the wanted context needs. `lack` says what is
-    short where it is not the cache.
+    `fits` is None where nothing is forecast; `reason` says why. `conflicts` is what cannot run
+    whatever the memory. `kv_tokens` is what vLLM will report, `max_model_len` the longest context
+    of which one request fits, `needed_mib` what one request of the wanted context needs. `lack`
+    says what is short where it is not the cache.
     """
 
-    fits: bool
+    fits: bool | None
     gpu_memory_utilization: float | None
     weights_mib: float
     kv_mib: float
@@ -73,6 +79,8 @@ class MemoryEstimate:
     parts: tuple[tuple[str, float], ...]
     advice: tuple[str, ...] = ()
     lack: str = ""
+    reason: str = ""
+    conflicts: tuple[str, ...] = ()
 
 
 def visible_mib(total_mib: float) -> float:
@@ -97,12 +105,14 @@ def reserve_mib(load: Load) -> float:
 
 
 def utilization(load: Load, gpus: Sequence[Gpu]) -> float:
-    """AutoMem: the share of every card that leaves the reserve, and that is free at all."""
+    """AutoMem: the share of every card that leaves the reserve, and that is free at all.
+
+    What is free is taken coarsely, since what others use comes and goes a little. It bounds the
+    share always, so that less free memory or a longer context never give a larger one.
+    """
     wanted = min(1 - reserve_mib(load) / gpu.total_mib for gpu in gpus)
-    room = free_share(gpus)
-    if wanted > room:
-        wanted = int(room * 100 - 0.5) / 100  # coarse: what others use comes and goes a little
-    return max(int(wanted * 1000) / 1000, 0.0)
+    room = int(free_share(gpus) * 100 - 0.5) / 100
+    return max(int(min(wanted, room) * 1000) / 1000, 0.0)
 
 
 def free_share(gpus: Sequence[Gpu]) -> float:
@@ -160,7 +170,7 @@ def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
     return (
         ("context", fixed),
         ("activations", max(forward, sampler) + _special(model, load)),
-        ("graphs", 0 if load.eager else _graphs(load) * GRAPH_MIB * MIB),
+        ("graphs", 0 if load.eager else _graphs_mib(model, load) * MIB),
     )
 
 
@@ -179,11 +189,13 @@ def _special(model: ModelCard, load: Load) -> float:
     return size
 
 
-def _graphs(load: Load) -> int:
-    """How many graphs vLLM captures: 1, 2, 4, every 8th size to 256, every 16th to 512."""
-    largest = min(load.sequences * (1 + load.mtp) * 2, 512, load.batch_tokens)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-    return len([size for size in sizes if size <= largest]) + 1
+def _graphs_mib(model: ModelCard, load: Load) -> float:
+    mode = str(load.compilation.get("cudagraph_mode", "FULL_AND_PIECEWISE"))
+    captured = graphs.sizes(
+        load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
+    )
+    layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
+    return graphs.graphs_mib(graphs.count(mode, captured, load.sequences, load.mtp), layers)
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:
@@ -227,6 +239,8 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
         ("others", others),
     ]
     used = sum(size for _, size in parts) / MIB
+    if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
+        room = used <= _smallest_mib(gpus)
     return MemoryEstimate(
         fits=room and load.context <= longest,
         gpu_memory_utilization=load.utilization if gpus else None,
@@ -242,6 +256,12 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
             ("free", max(smallest - used, 0.0)),
         ),
     )
+
+
+def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
+    """What is known where nothing is forecast: the share, and what it leaves."""
+    reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
+    return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
 def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
@@ -271,49 +291,3 @@ def lacking_gib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
     missing = layout_for(model, load).needed(load.context) - kv_bytes(model, load, gpus)
     return max(missing / GIB, 0.0)
-
-
-def advise(model: ModelCard, load: Load, gpus: Sequence[Gpu], ram_mib: int) -> tuple[str, ...]:
-    """What would make it fit, cheapest first, each tried before it is said."""
-    found = [text for text in _remedies(model, load, gpus, ram_mib) if text]
-    return tuple(found)
-
-
-def _remedies(model: ModelCard, load: Load, gpus: Sequence[Gpu], ram_mib: int) -> Iterable[str]:
-    def tried(**change: object) -> MemoryEstimate:
-        return estimate(model, replace(load, **change), gpus)  # type: ignore[arg-type]
-
-    now = estimate(model, load, gpus)
-    if load.utilization > free_share(gpus):
-        yield (
-            f"free the cards: {free_share(gpus):.3f} of the memory is free, "
-            f"{load.utilization:.3f} is asked for"
-        )
-    share = ceil(
-        (load.utilization + lacking_gib(model, load, gpus) * 1024 / _smallest_mib(gpus)) * 100
-    )
-    if share > load.utilization * 100 and share / 100 <= utilization(load, gpus):
-        yield f"gpu_memory_utilization = {share / 100:g} holds it, and is free"
-    if load.sequences > 1 and tried(sequences=1).fits:
-        yield f"max_num_seqs = 1 instead of {load.sequences} leaves room for the context"
-    refused = load.turing and load.version >= (0, 22)  # Triton's attention, which is left there
-    if load.kv_dtype == "auto" and not refused and tried(kv_dtype="fp8").fits:
-        fp8 = tried(kv_dtype="fp8")
-        yield f'kv_cache_dtype = "fp8": a context of {fp8.max_model_len} tokens fits'
-    if 0 < now.max_model_len < load.context:
-        yield f"max_model_len = {now.max_model_len} fits as it is"
-    for cards in (2, 4, 8):
-        more = load.tensor_parallel * cards
-        if tried(tensor_parallel=more).fits:
-            yield f"{more} such cards (tensor_parallel_size = {more}) hold it"
-            break
-    if model.quantization is None and now.weights_mib > 0:
-        quarter = tuple(replace(w, size=w.size // 4) for w in model.weights)
-        if estimate(replace(model, weights=quarter), load, gpus).fits:
-            yield f"a 4-bit checkpoint (AWQ, GPTQ) needs {now.weights_mib / 4096:.1f} GiB a card"
-    lacking = lacking_gib(model, load, gpus)
-    if not load.offload_gib and 0 < lacking * load.tensor_parallel * 1024 < ram_mib:
-        yield (
-            f"--cpu-offload-gb {ceil(lacking)} moves weights to host memory; "
-            "every token then waits for the PCIe bus"
-        )

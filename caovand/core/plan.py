@@ -34,7 +34,7 @@ class Plan:
     repeated in `settings` for readers, and no rung may touch them. `device` is what code is
     compiled for, "sm75" or "cpu"; `engine` names the environment and its versions. `key` stands
     for the API key without telling it: another key is another plan. `rungs` are the ladder's steps
-    taken, oldest first.
+    taken, oldest first. `advice` is what would make it fit where it does not.
     """
 
     model: str
@@ -47,6 +47,7 @@ class Plan:
     device: str = ""
     engine: str = ""
     key: str = ""
+    advice: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None where there is none."""

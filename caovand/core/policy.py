@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core import flags, turing, verbatim
+from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
-from caovand.core.devices import choose_gpus, other_parallelism, world_size
+from caovand.core.conflicts import conflicts
+from caovand.core.devices import choose_gpus, freest, left_out, other_parallelism, world_size
 from caovand.core.draft import Draft, Unplannable, user
 from caovand.core.environment import environment
-from caovand.core.forecast import forecast
+from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Inventory
 from caovand.core.memory import free_share
+from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
 from caovand.core.resize import sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
@@ -47,6 +50,44 @@ def make_plan(
     `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
     CAOVAN_AUTO_SPEC; `remembered` a lowered plan whose rungs are kept.
     """
+
+    def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
+        return _plan(config, inventory, mode, mode_origin, auto_spec, remembered)
+
+    def tried(config: Config, inventory: Inventory) -> Plan | None:
+        try:
+            return planned(config, inventory)
+        except Unplannable:
+            return None
+
+    plan = planned(config, inventory, remembered)
+    memory = forecast(plan, inventory)
+    case = Case(config, inventory, plan, memory, tried)
+    offload = plan.value("cpu_offload_gb")
+    gpus = gpus_of(plan, inventory)
+    if gpus and isinstance(offload, (int, float)) and offload > 0:
+        cost = step_cost(offload, gpus)
+        told = (f"weights are offloaded to host memory: {cost}", sparing(case))
+        plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
+    if memory.fits is not False:
+        return plan
+    advice = memory.advice or advise(case)
+    if memory.conflicts:  # told already
+        return replace(plan, advice=advice)
+    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+    short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
+    return replace(plan, advice=advice, warnings=warnings)
+
+
+def _plan(
+    config: Config,
+    inventory: Inventory,
+    mode: Mode | None,
+    mode_origin: Origin,
+    auto_spec: str | None,
+    remembered: Plan | None,
+) -> Plan:
     words = flags.read(config.engine.extra_args, inventory.engine.flags)
     given = flags.values(words)
     verbatim.check(given)
@@ -61,7 +102,7 @@ def make_plan(
         auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
     )
     draft = _decide(FIRST, draft)
-    draft = replace(draft, gpus=draft.gpus[: world_size(draft)])
+    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
     if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
         draft = sized(draft)
     draft = _decide(SECOND, draft)
@@ -129,7 +170,8 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    found = [*draft.model.notes, *turing.traps(draft), *_flag_warnings(draft, words)]
+    found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
+    found += [*turing.traps(draft), *_flag_warnings(draft, words)]
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
@@ -144,12 +186,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
             found.append(
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
-    memory = forecast(plan, draft.inventory)
-    if memory is not None and not memory.fits:
-        have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-        short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-        text = f"it does not fit: {short}"
-        found.append("; ".join((text, *memory.advice[:2])))
+    found += conflicts(plan, draft.inventory, draft.gpus)
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]

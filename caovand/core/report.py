@@ -30,7 +30,15 @@ def describe(
 
 
 def values(memory: MemoryEstimate) -> dict[str, Any]:
-    """The forecast as plain values."""
+    """The forecast as plain values; null where nothing is forecast."""
+    values = _values(memory)
+    if not memory.parts:
+        told = ("gpu_memory_utilization", "reserve_mib", "advice", "reason")
+        return {name: value if name in told else None for name, value in values.items()}
+    return values
+
+
+def _values(memory: MemoryEstimate) -> dict[str, Any]:
     return {
         "fits": memory.fits,
         "gpu_memory_utilization": memory.gpu_memory_utilization,
@@ -43,6 +51,7 @@ def values(memory: MemoryEstimate) -> dict[str, Any]:
         "reserve_mib": round(memory.reserve_mib),
         "parts_mib": {name: round(size) for name, size in memory.parts},
         "advice": list(memory.advice),
+        "reason": "; ".join(memory.conflicts) or memory.reason,
     }
 
 
@@ -52,7 +61,7 @@ def beside(memory: MemoryEstimate, reported: Mapping[str, Any]) -> dict[str, dic
     found: dict[str, dict[str, Any]] = {}
     for name in ("weights_gib", "kv_gib", "kv_tokens"):
         said = reported.get(name)
-        if isinstance(said, (int, float)) and said:
+        if isinstance(said, (int, float)) and said and memory.fits is not None:
             off = round(forecast[name] / said - 1, 3)
             found[name] = {"forecast": forecast[name], "reported": said, "off": off}
     return found

@@ -6,28 +6,112 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from caovand.core.draft import Draft
+from caovand.core.draft import Draft, Unplannable
+from caovand.core.inventory import Gpu
 from caovand.core.kv_cache import element_bytes
-from caovand.core.memory import Load, free_share
-from caovand.core.sizing import Sizing, Wishes, choose, wishes_of
+from caovand.core.memory import Load, free_share, layout_for, utilization
+from caovand.core.sizing import (
+    GENEROUS_BATCH,
+    Sizing,
+    Wishes,
+    choose,
+    longest_lean,
+    sequences_for,
+    wishes_of,
+)
+
+UNKNOWN_CONTEXT = 131_072
+"""What today's models take; the reserve of one that is not known is for that."""
+BUSY_MIB = 1024
+"""What others hold of a card that is worth waiting for; a desktop holds less."""
+LEAST_ALONE = 4096
+"""A shorter context than this beside other programs is no service: it is waited for them."""
 
 
 def sized(draft: Draft) -> Draft:
     """The draft with its sizing; the vision tower may give way to context."""
     wishes = _realistic(wishes_of(draft.config, draft.given), draft)
-    base = _base(draft)
+    base = replace(_base(draft), offload_gib=wishes.offload_gib)
     best = _choose(base, draft, wishes)
+    without = replace(base, vision=False)
     if base.vision and _text_only_may_help(draft) and not _enough(best, draft):
-        without = _choose(replace(base, vision=False), draft, wishes)
-        if without.rank > best.rank:
-            base, best = replace(base, vision=False), without
+        # Bounded, so that less memory never ends in a longer context than vision left.
+        text = _choose(without, draft, wishes, draft.model.max_model_len // 2)
+        best = text if text.rank > best.rank else best
+    if wishes.context is None or not best.fits or best.step == "offloaded":
+        _wait_for_others(without if _text_only_may_help(draft) else base, draft)
     return replace(draft, sizing=best)
 
 
-def _choose(base: Load, draft: Draft, wishes: Wishes) -> Sizing:
-    return choose(base, draft.model, draft.gpus, wishes, draft.host.ram_mib)
+def share_of_unknown(draft: Draft) -> float:
+    """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
+    wishes = _realistic(wishes_of(draft.config, draft.given), draft)
+    if wishes.utilization is not None:
+        return wishes.utilization
+    load = replace(
+        _base(draft),
+        context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
+        sequences=wishes.sequences or sequences_for(draft.model, draft.gpus, draft.turing),
+        batch_tokens=wishes.batch_tokens or GENEROUS_BATCH,
+    )
+    return utilization(load, draft.gpus)
+
+
+def block_tokens(draft: Draft) -> int:
+    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    return layout_for(draft.model, replace(_base(draft), aligned_states=True)).block_tokens
+
+
+def holders(gpus: tuple[Gpu, ...]) -> str:
+    """Who holds memory of these cards, how much, and where; empty where nobody holds much."""
+    told = []
+    for gpu in gpus:
+        held = gpu.total_mib - gpu.free_mib
+        known = [user for user in gpu.users if user[2]]
+        told += [
+            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
+        ]
+        rest = held - sum(mib for _, _, mib in known)
+        if rest >= BUSY_MIB:
+            told.append(f"{rest} MiB of GPU {gpu.index} are held by {_unnamed(gpu)}")
+    return ", ".join(told)
+
+
+def _unnamed(gpu: Gpu) -> str:
+    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
+    return " and ".join(pids) or "processes that the driver does not name"
+
+
+def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards as they are when nobody else uses them."""
+    return tuple(
+        replace(gpu, free_mib=gpu.total_mib) if gpu.total_mib - gpu.free_mib >= BUSY_MIB else gpu
+        for gpu in gpus
+    )
+
+
+def _wait_for_others(base: Load, draft: Draft) -> None:
+    """Raise Unplannable where the model would run here but for other processes' memory."""
+    gpus, model = draft.gpus, draft.model
+    free = emptied(gpus)
+    least = min(LEAST_ALONE, model.max_model_len)
+    if free == gpus or longest_lean(base, model, gpus) >= least:
+        return
+    alone = longest_lean(base, model, free)
+    if alone >= least:
+        raise Unplannable(
+            f"cannot start: {holders(gpus)}, which leaves the model no room (alone it would hold"
+            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
+            "vram-busy",
+        )
+
+
+def _choose(base: Load, draft: Draft, wishes: Wishes, most: int | None = None) -> Sizing:
+    return choose(base, draft.model, draft.gpus, wishes, draft.host.ram_mib, most)
 
 
 def _realistic(wishes: Wishes, draft: Draft) -> Wishes:
@@ -55,7 +139,16 @@ def _base(draft: Draft) -> Load:
         vision=model.vision and not text_only and model.size("vision") > 0,
         turing=draft.turing,
         version=draft.engine.version,
+        compilation=_compilation(draft),
     )
+
+
+def _compilation(draft: Draft) -> Mapping[str, Any]:
+    """What `compilation_config` will say of graphs."""
+    given = draft.given.get("compilation_config")
+    if isinstance(given, Mapping):
+        return given
+    return {"cudagraph_mode": draft.config.policy.cuda_graphs or "PIECEWISE"}
 
 
 def _text_only_may_help(draft: Draft) -> bool:

@@ -12,12 +12,16 @@ from math import ceil
 from caovand.core import cpu, families, turing
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
+from caovand.core.flags import count
 from caovand.core.plan import Setting
+from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.speculation import speculative_config
 
 Rule = Callable[[Draft], Setting | None]
 FIRST_WITHOUT_MAMBA_MODE = (0, 33)
 """The release after 0.32, the last that takes --mamba-cache-mode."""
+FIRST_WITH_STATES_IN_STEPS = (0, 32)
+"""Releases before it refuse a step that is shorter than a block."""
 
 
 def host(draft: Draft) -> Setting | None:
@@ -80,6 +84,14 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
+    step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
+    step = count(step) if draft.cuda and draft.model.hybrid else None
+    if step and draft.engine.version < FIRST_WITH_STATES_IN_STEPS and step < block_tokens(draft):
+        return policy(
+            False,
+            f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
+            " borders a hybrid model's state is kept",
+        )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
     if draft.value("speculative_config"):
@@ -102,7 +114,7 @@ def disable_custom_all_reduce(draft: Draft) -> Setting | None:
 
 
 def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
-    if not draft.turing or not turing.flashinfer_serves(draft):
+    if not draft.turing or turing.attention(draft) != "FLASHINFER":
         return None
     return policy(True, "kernel choices for these cards are measured once, while starting")
 
@@ -145,6 +157,13 @@ def max_model_len(draft: Draft) -> Setting | None:
     context = draft.sizing.load.context
     if context == limit:
         return policy(context, "the model's own limit, which fits")
+    if draft.sizing.step == "offloaded":
+        return policy(context, "what fits without moving many more weights to host memory")
+    longest = draft.sizing.longest
+    if longest > context and draft.sizing.step != "generous":
+        return policy(
+            context, f"the longest that is worth smaller steps; {longest} tokens fit if set"
+        )
     return policy(context, f"the longest that fits; the model's own limit is {limit}")
 
 
@@ -192,9 +211,9 @@ def compilation_config(draft: Draft) -> Setting | None:
 
 
 def gpu_memory_utilization(draft: Draft) -> Setting | None:
-    if not draft.cuda or draft.sizing is None:
+    if not draft.cuda:
         return None
-    share = draft.sizing.load.utilization
+    share = draft.sizing.load.utilization if draft.sizing else share_of_unknown(draft)
     typed = draft.config.policy.gpu_memory_utilization
     if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")

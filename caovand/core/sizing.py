@@ -1,13 +1,15 @@
 """How much is asked of the cards: sequences, step size, context, share, offloading.
 
 They hang together: the share leaves a reserve that grows with the context, and the context is
-what the share leaves room for. First a generous step is tried, then a lean one without graphs,
-then one with weights in host memory; the first that holds a usable context is taken.
+what the share leaves room for. A leaner way of running buys context, but each only up to a bound:
+beyond it speed is worth more. So the context never grows where memory shrinks: what is chosen is
+the largest of the contexts that the ways are good for, and the most generous way that holds it.
+Weights go to host memory only where no way holds the least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -26,10 +28,18 @@ from caovand.core.memory import (
     longest_context,
     spare,
     utilization,
+    visible_mib,
 )
 
-GENEROUS_CONTEXT, LEAN_CONTEXT, SMALLEST_CONTEXT = 8192, 1024, 512
+SMALLEST_CONTEXT = 512
+TIER = 8192
+"""For more than this the leaner ways are good in whole doublings: a little is not worth it."""
+MODEST_BOUND, LEAN_BOUND = 131_072, 32_768
+"""Small steps cost reading speed; doing without graphs costs writing speed too, and more."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 2048
+OFFLOADED_CONTEXT_SHARE = 1 / 64
+"""Of a card, for more than the smallest context: it displaces weights, which costs speed."""
+OFFLOAD_MARGIN_GIB = 0.25
 SAMPLER_SHARE = 0.02
 MOST_SEQUENCES, TURING_SEQUENCES = 256, 2
 
@@ -48,18 +58,21 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The load that was chosen, how ("generous", "lean", "offloaded"), and whether it fits."""
+    """The load that was chosen, how ("generous", "modest", ...), and whether it fits.
+
+    `longest` is the context that the leanest way would hold.
+    """
 
     load: Load
     step: str
     fits: bool
+    longest: int = 0
 
     @property
-    def rank(self) -> tuple[bool, int, int, float]:
+    def rank(self) -> tuple[bool, bool, int, float]:
         """The better of two sizings has the higher one."""
-        steps = ("offloaded", "lean", "generous")
         load = self.load
-        return self.fits, steps.index(self.step), load.context, -load.offload_gib
+        return self.fits, self.step != "offloaded", load.context, -load.offload_gib
 
 
 def wishes_of(config: Config, given: Mapping[str, Any]) -> Wishes:
@@ -96,19 +109,33 @@ def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
 
 
 def choose(
-    base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes, ram_mib: int
+    base: Load,
+    model: ModelCard,
+    gpus: Sequence[Gpu],
+    wishes: Wishes,
+    ram_mib: int,
+    most: int | None = None,
 ) -> Sizing:
-    """The first step that holds a usable context; the leanest where none does."""
-    base = replace(base, offload_gib=wishes.offload_gib)
-    sizings = []
-    for step, load, usable in _steps(base, model, gpus, wishes):
-        sized = _with_context(load, model, gpus, wishes)
-        wanted = wishes.context or min(usable, model.max_model_len)
-        sizings.append(Sizing(sized, step, sized.context >= wanted and holds(sized, model, gpus)))
-        if sizings[-1].fits:
-            return sizings[-1]
-    offloaded = None if wishes.offload_gib else _offloaded(base, model, gpus, wishes, ram_mib)
-    return Sizing(offloaded, "offloaded", True) if offloaded else sizings[-1]
+    """The most generous way of running that holds the context; offloaded where none does.
+
+    `most` bounds a context that nobody asked for.
+    """
+    steps = _steps(base, model, gpus, wishes)
+    longest: dict[str, int] = {}
+    if not wishes.context:
+        longest = {name: _longest(load, model, gpus, wishes) for name, load in steps.items()}
+    least = min(SMALLEST_CONTEXT, model.max_model_len)
+    context = wishes.context or min(_worthwhile(longest, model), most or model.max_model_len)
+    if wishes.context or context >= least:
+        for name, load in steps.items():
+            sized = _at(load, context, gpus, wishes)
+            # What was asked for may fill the cache to the brim; what we choose leaves a little.
+            if holds(sized, model, gpus) if wishes.context else longest[name] >= context:
+                return Sizing(sized, name, True, longest.get("lean", 0))
+    offloaded = None if base.offload_gib else _offloaded(base, model, gpus, wishes, ram_mib)
+    if offloaded:
+        return Sizing(offloaded, "offloaded", True)
+    return Sizing(_at(steps["lean"], max(context, least), gpus, wishes), "lean", False)
 
 
 def holds(load: Load, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
@@ -116,56 +143,92 @@ def holds(load: Load, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     return load.utilization <= free_share(gpus) and lacking_gib(model, load, gpus) == 0
 
 
-def _steps(
-    base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes
-) -> Iterator[tuple[str, Load, int]]:
-    """Name, load and the context that makes it worth taking."""
-    generous = replace(
-        base,
-        sequences=wishes.sequences or sequences_for(model, gpus, base.turing),
-        batch_tokens=wishes.batch_tokens or GENEROUS_BATCH,
-        eager=wishes.eager,
+def longest_lean(base: Load, model: ModelCard, gpus: Sequence[Gpu]) -> int:
+    """The longest context that the cards hold at all, whatever was asked for; 0 for none."""
+    free = Wishes()
+    return _longest(_steps(base, model, gpus, free)["lean"], model, gpus, free)
+
+
+def _worthwhile(longest: Mapping[str, int], model: ModelCard) -> int:
+    """The largest context that a way is good for."""
+
+    def tier(context: int, bound: int) -> int:
+        if context < min(TIER, model.max_model_len):
+            return 0
+        whole = max((TIER << n for n in range(16) if TIER << n <= context), default=0)
+        return min(context if context == model.max_model_len else whole, bound)
+
+    lean = longest["lean"]
+    return max(
+        longest["generous"],
+        tier(longest["modest"], MODEST_BOUND),
+        tier(lean, LEAN_BOUND) or lean,
     )
-    yield "generous", generous, GENEROUS_CONTEXT
-    sequences, batch = wishes.sequences or 1, wishes.batch_tokens or LEAN_BATCH
-    lean = replace(generous, sequences=sequences, batch_tokens=batch, eager=True)
-    yield "lean", lean, LEAN_CONTEXT
 
 
-def _with_context(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
-    """The load with its context and share decided."""
+def _steps(base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> dict[str, Load]:
+    """The ways of running, most generous first."""
+    batch = wishes.batch_tokens or _batch(GENEROUS_BATCH, base, model)
+    sequences = wishes.sequences or min(sequences_for(model, gpus, base.turing), batch)
+    small = wishes.batch_tokens or _batch(LEAN_BATCH, base, model)
+    generous = replace(base, sequences=sequences, batch_tokens=batch, eager=wishes.eager)
+    modest = replace(generous, batch_tokens=small)
+    lean = replace(modest, sequences=wishes.sequences or 1, eager=True)
+    return {"generous": generous, "modest": modest, "lean": lean}
+
+
+def _batch(tokens: int, base: Load, model: ModelCard) -> int:
+    """A step size that holds a whole block: with states at block borders vLLM asks for that."""
+    if not base.aligned_states or not model.hybrid:
+        return tokens
+    return max(tokens, layout_for(model, base).block_tokens)
+
+
+def _longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> int:
+    """The longest context for a load; 0 for none."""
     if wishes.utilization is None:
-        context = wishes.context or longest_context(model, load, gpus) or SMALLEST_CONTEXT
-        load = replace(load, context=context)
-        return replace(load, utilization=utilization(load, gpus))
-    load = replace(load, utilization=wishes.utilization)
-    room = int(spare(kv_bytes(model, load, gpus)))
-    longest = layout_for(model, load).longest(room, model.max_model_len)
-    return replace(load, context=wishes.context or longest or SMALLEST_CONTEXT)
+        return longest_context(model, load, gpus)
+    room = int(spare(kv_bytes(model, replace(load, utilization=wishes.utilization), gpus)))
+    return layout_for(model, load).longest(room, model.max_model_len)
+
+
+def _at(load: Load, context: int, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
+    """The load with this context, and the share decided."""
+    load = replace(load, context=context)
+    share = wishes.utilization
+    return replace(load, utilization=utilization(load, gpus) if share is None else share)
 
 
 def _offloaded(
     base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes, ram_mib: int
 ) -> Load | None:
-    """The smallest useful load with what does not fit in host memory.
+    """A small load with what does not fit in host memory.
 
     None where that is short, and where the cards could hold the weights: then it is the
     operator's context or share that does not fit, and a slow engine is not what was meant.
     """
     least = min(SMALLEST_CONTEXT, model.max_model_len)
-    free = replace(base, context=least, sequences=1, batch_tokens=least, eager=True)
-    if holds(replace(free, utilization=utilization(free, gpus)), model, gpus):
+    if longest_lean(base, model, gpus) >= least:
         return None
     load = replace(
         base,
-        context=wishes.context or least,
         sequences=wishes.sequences or 1,
-        batch_tokens=wishes.batch_tokens or SMALLEST_CONTEXT,
+        batch_tokens=wishes.batch_tokens or _batch(SMALLEST_CONTEXT, base, model),
         eager=True,
     )
-    load = replace(load, utilization=wishes.utilization or utilization(load, gpus))
-    lacking = ceil(lacking_gib(model, load, gpus) + 0.25)
+    blocks = layout_for(model, load)
+    smallest = min(visible_mib(gpu.total_mib) for gpu in gpus) * MIB
+    room = blocks.needed(least) + int(smallest * OFFLOADED_CONTEXT_SHARE)
+    context = wishes.context or _rounded(blocks.longest(room, model.max_model_len), least)
+    emptied = tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in gpus)
+    nearly = not wishes.context and longest_lean(base, model, emptied) >= least
+    load = _at(load, least if nearly else context, gpus, wishes)
+    lacking = ceil((lacking_gib(model, load, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
     if lacking * 1024 * load.tensor_parallel > ram_mib * 0.8:
         return None
-    load = replace(load, offload_gib=float(lacking))
+    load = replace(load, offload_gib=lacking)
     return load if holds(load, model, gpus) else None
+
+
+def _rounded(context: int, least: int) -> int:
+    return max(context // SMALLEST_CONTEXT * SMALLEST_CONTEXT, least)

@@ -7,8 +7,12 @@ plugin lets them in again where FlashInfer itself works.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from caovand.core.draft import Draft, policy
 from caovand.core.inventory import EngineInfo
+from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Setting
 
 FIRST_WITHOUT_FLASHINFER = (0, 22)
@@ -45,9 +49,27 @@ def flashinfer_refusal(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     return ""
 
 
+def backend_in(config: Any) -> str:
+    """The attention that --attention-config names; empty where it names none."""
+    return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
+
+
+def attention(draft: Draft) -> str:
+    """The attention in force, as far as it is decided; empty where vLLM chooses."""
+    nested = backend_in(draft.given.get("attention_config"))
+    return str(draft.value("attention_backend") or nested).upper()
+
+
 def attention_backend(draft: Draft) -> Setting | None:
     if not draft.turing or not draft.cuda:
         return None
+    if backend_in(draft.given.get("attention_config")):
+        return policy(None, "--attention-config names one, and vLLM takes no second")
+    kind = str(draft.given.get("kv_cache_dtype") or draft.config.policy.kv_cache_dtype or "")
+    if kind in TURBOQUANT:
+        return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
+    if kind.endswith("per_token_head"):
+        return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
     if flashinfer_serves(draft):
         return policy(
             "FLASHINFER", "the only attention that is fast on these cards, also under MTP"
@@ -58,8 +80,10 @@ def attention_backend(draft: Draft) -> Setting | None:
 def kv_cache_dtype(draft: Draft) -> Setting | None:
     if not draft.turing or not draft.cuda:
         return None
-    if flashinfer_serves(draft):
+    if attention(draft) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
+    if flashinfer_serves(draft):
+        return policy(None, f"{attention(draft)} was asked for, which keeps no fp8 cache here")
     return policy(None, "Triton's attention refuses an fp8 cache on cards before SM89")
 
 
@@ -67,6 +91,8 @@ def traps(draft: Draft) -> list[str]:
     """Warnings for what these cards meet in this engine."""
     if not draft.turing or not draft.cuda or flashinfer_serves(draft):
         return []
+    if attention(draft) != "TRITON_ATTN":
+        return []  # the operator's own choice
     return [f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"]
 
 

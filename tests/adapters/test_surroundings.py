@@ -129,6 +129,41 @@ def test_cards_are_read_with_their_links_and_a_lost_one_is_left_out(
     assert [gpu.index for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"})] == [1]
 
 
+class PartitionedNvml(FakeNvml):
+    """A card cut into two parts: handle 10 and 11."""
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetMigMode(self, card: int) -> tuple[int, int]:
+        return 1, 1
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: int, number: int) -> int:
+        if number > 1:
+            raise self.NVMLError("Not Found")
+        return 10 + number
+
+    def nvmlDeviceGetMemoryInfo(self, card: int) -> object:
+        return SimpleNamespace(total=(40192 if card else 81920) << 20, free=40000 << 20)
+
+    def nvmlDeviceGetUUID(self, card: int) -> str:
+        return f"MIG-{card}" if card else "GPU-0"
+
+
+def test_a_partitioned_card_is_read_as_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", PartitionedNvml())
+    assert [(g.index, g.uuid, g.total_mib, g.mig) for g in read_gpus({})] == [
+        (0, "MIG-10", 40192, True),
+        (0, "MIG-11", 40192, True),
+    ]
+    (one,) = read_gpus({"CUDA_VISIBLE_DEVICES": "MIG-11"})
+    assert one.uuid == "MIG-11"
+    assert [gpu.uuid for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "0"})] == ["MIG-10"]
+
+
 def test_no_library_or_no_driver_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert read_gpus({}) == ()

@@ -106,13 +106,32 @@ def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
 def test_a_plan_that_does_not_fit_says_so_in_words(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    full = tuple(replace(gpu, free_mib=200) for gpu in turing(2))
+    full = tuple(replace(gpu, total_mib=1100, free_mib=1000) for gpu in turing(2))
     saved = tmp_path / "full.json"
     saved.write_text(json.dumps(render(full, HOST, CUDA)))
     main(["plan", str(model), "--inventory", str(saved)])
     said = capsys.readouterr().out
     assert "no room is left for a cache" in said
     assert "-" not in said.split("does not fit: ")[1].split(";")[0]
+
+
+def test_what_is_not_forecast_and_what_cannot_run_is_said_in_words(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    config.write_text('[engine]\nextra_args = ["-pp", "2"]\n')
+    main(words)
+    assert "nothing is forecast: stages and replicas are not forecast" in capsys.readouterr().out
+    main([*words, "--json"])
+    memory = printed(capsys)["memory"]
+    assert memory["fits"] is memory["weights_gib"] is None
+    assert memory["gpu_memory_utilization"] > 0.8
+    config.write_text('[engine]\nextra_args = ["-tp", "8"]\n')
+    main(words)
+    said = capsys.readouterr().out
+    assert "does not run: " in said
+    assert "would help: leave --tensor-parallel-size out: caovan plans 2" in said
 
 
 def test_a_cpu_build_has_no_legend_of_a_card(
@@ -193,7 +212,9 @@ def test_the_doctor_passes_a_good_machine(
     assert doctor.main(words) == Exit.DONE
     found = printed(capsys)
     assert found["ok"]
-    assert {"engine", "model", "memory", "port"} <= {check["group"] for check in found["checks"]}
+    groups = {check["group"] for check in found["checks"]}
+    assert {"engine", "model", "memory"} <= groups
+    assert "port" not in groups, "a saved inventory is of another machine"
 
 
 def test_the_doctor_fails_a_broken_model(
@@ -254,7 +275,17 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
         (
             replace(GOOD, gpus=(replace(GOOD.gpus[0], compute_capability=(6, 1)),)),
             "FAIL",
-            "older than vLLM supports",
+            "no kernels before SM75",
+        ),
+        (
+            replace(GOOD, gpus=(*GOOD.gpus, replace(GOOD.gpus[0], compute_capability=(6, 1)))),
+            "WARN",
+            "no kernels before SM75",
+        ),
+        (
+            replace(GOOD, gpus=(replace(GOOD.gpus[0], mig=True),)),
+            "FAIL",
+            "partitioned (MIG)",
         ),
         (
             replace(GOOD, gpus=(replace(GOOD.gpus[0], users=((7, "python", 900),)),)),

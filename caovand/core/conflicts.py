@@ -1,0 +1,159 @@
+"""What cannot run whatever the memory: settings that contradict machine, model or each other.
+
+They come from verbatim flags, which are never rewritten; so the plan stands, and says that it
+cannot run, why, and which flag would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from caovand.core.devices import indivisible, largest_split, stages
+from caovand.core.flags import count
+from caovand.core.inventory import Gpu, Inventory
+from caovand.core.kv_cache import TURBOQUANT
+from caovand.core.plan import Plan
+from caovand.core.turing import backend_in, flashinfer_refusal
+
+AMPERE, ADA = (8, 0), (8, 9)
+TRITON_WITHOUT_FP8 = (0, 22)
+"""The release from which Triton's attention refuses every fp8 cache before SM89; 0.21 lets it
+begin and then has no kernel for fp8_e4m3."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A plan on its cards."""
+
+    plan: Plan
+    inventory: Inventory
+    gpus: tuple[Gpu, ...]
+
+    def count(self, name: str) -> int | None:
+        """A setting as a number of one or more, None where it is none."""
+        return count(self.plan.value(name))
+
+    def first(self, below: tuple[int, int]) -> str:
+        """The first card older than this, in words; empty where there is none."""
+        old = [gpu for gpu in self.gpus if gpu.compute_capability < below]
+        return "GPU {} is SM{}{}".format(old[0].index, *old[0].compute_capability) if old else ""
+
+
+def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Each thing that cannot run, with fact and remedy."""
+    scene = Scene(plan, inventory, gpus)
+    return tuple(text for check in CHECKS for text in check(scene))
+
+
+def _cards(scene: Scene) -> Iterator[str]:
+    plan = scene.plan
+    elsewhere = ("nnodes", "data_parallel_address", "data_parallel_size_local")
+    if not scene.gpus or any(plan.value(name) is not None for name in elsewhere):
+        return
+    if plan.value("distributed_executor_backend") == "ray":
+        return
+    split = scene.count("tensor_parallel_size") or 1
+    others = stages({name: setting.value for name, setting in plan.settings.items()})
+    if split * others > len(scene.gpus):
+        fits = largest_split(scene.inventory.model, max(len(scene.gpus) // others, 1))
+        yield (
+            f"cannot use {split * others} GPUs: {len(scene.gpus)} can be used here; "
+            f"use --tensor-parallel-size {fits}" + (" and fewer stages" if others > 1 else "")
+        )
+
+
+def _split(scene: Scene) -> Iterator[str]:
+    split = scene.count("tensor_parallel_size") or 1
+    why = indivisible(scene.inventory.model, split)
+    if why:
+        yield f"cannot split the model over {split} GPUs: {why}"
+
+
+def _dtype(scene: Scene) -> Iterator[str]:
+    old = scene.first(AMPERE)
+    if old and str(scene.plan.value("dtype")).removeprefix("torch.") == "bfloat16":
+        yield f"cannot use --dtype bfloat16: {old}, which has none; use --dtype half"
+
+
+def _length(scene: Scene) -> Iterator[str]:
+    asked, limit = scene.count("max_model_len"), scene.inventory.model.max_model_len
+    scaled = any(scene.plan.value(name) for name in ("hf_overrides", "rope_scaling"))
+    allowed = scene.plan.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    if asked and limit and asked > limit and not scaled and not allowed:
+        yield (
+            f"cannot serve a context of {asked} tokens: the model's own limit is {limit}; "
+            f"use --max-model-len {limit} or less"
+        )
+
+
+def _attention(scene: Scene) -> Iterator[str]:
+    """Which attention keeps which cache on which card."""
+    plan, engine = scene.plan, scene.inventory.engine
+    backend = str(plan.value("attention_backend") or "").upper()
+    nested = backend_in(plan.value("attention_config"))
+    if backend and nested:
+        yield (
+            f"cannot use --attention-backend and --attention-config {nested} both: vLLM takes"
+            " one; leave one out"
+        )
+    backend = backend or nested
+    old = scene.first((7, 6))
+    if old and backend.startswith("FLASH_ATTN"):
+        yield f"cannot use {backend}: {old}, and it needs SM80; leave --attention-backend out"
+    plugin = bool(engine.plugin) and "CAOVAN_KERNELS" not in plan.env
+    refusal = flashinfer_refusal(engine, scene.inventory.model.head_dim, plugin)
+    if old and backend == "FLASHINFER" and refusal:
+        yield f"cannot use FLASHINFER: {refusal}; use --attention-backend TRITON_ATTN"
+    kind = str(plan.value("kv_cache_dtype") or "auto")
+    early = scene.first(ADA)
+    plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
+    plain = plain and (engine.version >= TRITON_WITHOUT_FP8 or kind != "fp8_e5m2")
+    if early and plain and backend == "TRITON_ATTN":
+        yield (
+            f"cannot keep the cache in {kind} with TRITON_ATTN: {early}, and it needs SM89; "
+            "use --kv-cache-dtype auto"
+        )
+    own = "TRITON_ATTN" if kind.endswith("per_token_head") else ""
+    own = "TURBOQUANT" if kind in TURBOQUANT else own
+    if own and backend and backend != own:
+        text = f"cannot keep the cache in {kind} with {backend}: only {own} does"
+        yield f"{text}; leave the backend out"
+
+
+def _choices(scene: Scene) -> Iterator[str]:
+    kind = scene.plan.value("kv_cache_dtype")
+    known = dict(scene.inventory.engine.choices).get("--kv-cache-dtype")
+    if kind is not None and known and str(kind) not in known:
+        yield (
+            f"cannot use --kv-cache-dtype {kind}: vLLM {scene.inventory.engine.vllm} has no such "
+            f"type; use one of {', '.join(known)}"
+        )
+
+
+def _step(scene: Scene) -> Iterator[str]:
+    batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
+    if batch and sequences and sequences > batch:
+        yield (
+            f"cannot decode {sequences} sequences in steps of {batch} tokens: each takes one; "
+            f"use --max-num-seqs {batch} or less"
+        )
+    context = scene.count("max_model_len")
+    if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
+        yield (
+            f"cannot read a prompt of {context} tokens in one step of {batch}: chunked prefill is "
+            f"off; use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out"
+        )
+
+
+def _drafting(scene: Scene) -> Iterator[str]:
+    config, model = scene.plan.value("speculative_config"), scene.inventory.model
+    if not isinstance(config, Mapping) or not model.architecture or model.mtp_layers:
+        return
+    if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
+        yield "cannot draft with MTP: the model has no MTP head; leave --speculative-config out"
+
+
+CHECKS: tuple[Callable[[Scene], Iterator[str]], ...] = (
+    _cards, _split, _dtype, _length, _attention, _choices, _step, _drafting,
+)  # fmt: skip

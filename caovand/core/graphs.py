@@ -1,0 +1,58 @@
+"""CUDA graphs: how many vLLM captures, and what they take (vllm/config/vllm.py).
+
+One graph is captured for each size of a step, up to twice the tokens that all sequences decode at
+once. A piecewise graph is cut at every attention layer, a full one is whole; either way what it
+takes is a driver's record of every kernel, so that it grows with sizes times layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LARGEST, LARGEST_OF_GPT_OSS = 512, 1024
+FIRST_MIB, LAYER_MIB = 30, 0.24
+"""What capturing takes at all, and one graph a layer: fitted to three measured starts.
+
+A fourth, with 128 experts, took 0.3 GiB more: experts are several kernels a layer.
+"""
+
+
+def sizes(
+    sequences: int, mtp: int, batch_tokens: int, config: Mapping[str, Any], model_type: str = ""
+) -> tuple[int, ...]:
+    """Tokens of the steps that are captured; `config` is --compilation-config."""
+    width = 1 + mtp
+    listed, largest = (
+        config.get("cudagraph_capture_sizes"),
+        config.get("max_cudagraph_capture_size"),
+    )
+    if isinstance(listed, (list, tuple)):
+        wanted = [size for size in listed if isinstance(size, int)]
+    else:
+        if not isinstance(largest, int):
+            own = model_type == "gpt_oss"
+            largest = min(sequences * width * 2, LARGEST)
+            largest = LARGEST_OF_GPT_OSS if own else largest
+        wanted = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+        wanted = [size for size in wanted if size <= largest]
+    # Drafting makes every request 1 + MTP tokens long: sizes are rounded up to that.
+    rounded = {-(-size // width) * width for size in wanted if size > 0}
+    return tuple(sorted(size for size in rounded if size <= batch_tokens))
+
+
+def count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
+    """Graphs in all: mixed steps are captured at every size, decoding up to all sequences."""
+    decoding = sum(size <= sequences * (1 + mtp) for size in captured)
+    counts = {
+        "NONE": 0,
+        "PIECEWISE": len(captured),
+        "FULL": len(captured),
+        "FULL_DECODE_ONLY": decoding,
+    }
+    return counts.get(mode.upper(), len(captured) + decoding)
+
+
+def graphs_mib(graphs: int, layers: int) -> float:
+    """What so many graphs of a model of so many layers take."""
+    return FIRST_MIB + graphs * layers * LAYER_MIB if graphs else 0.0

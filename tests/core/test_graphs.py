@@ -1,0 +1,47 @@
+"""CUDA graphs, against what vLLM logged of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.core.graphs import count, graphs_mib, sizes
+
+
+@pytest.mark.parametrize(
+    ("sequences", "mtp", "batch", "kind", "piecewise", "full", "largest"),
+    [
+        (1, 3, 8192, "qwen3_5_text", 2, 1, 8),
+        (4, 3, 8192, "qwen3_5_text", 5, 3, 32),
+        (256, 0, 2048, "gpt_oss", 83, 35, 1024),
+        (256, 0, 2048, "gemma4", 51, 35, 512),
+    ],
+)
+def test_so_many_are_captured_as_the_logs_say(
+    sequences: int, mtp: int, batch: int, kind: str, piecewise: int, full: int, largest: int
+) -> None:
+    captured = sizes(sequences, mtp, batch, {}, kind)
+    assert (len(captured), captured[-1]) == (piecewise, largest)
+    assert count("PIECEWISE", captured, sequences, mtp) == piecewise
+    assert count("FULL_DECODE_ONLY", captured, sequences, mtp) == full
+    assert count("full_and_piecewise", captured, sequences, mtp) == piecewise + full
+    assert count("NONE", captured, sequences, mtp) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"max_cudagraph_capture_size": 16}, (1, 2, 4, 8, 16)),
+        ({"cudagraph_capture_sizes": [1, 64]}, (1, 64)),
+        ({"cudagraph_capture_sizes": [4, 9000]}, (4,)),
+    ],
+)
+def test_sizes_that_were_asked_for_are_the_ones(
+    config: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    assert sizes(64, 0, 8192, config) == expected
+
+
+def test_graphs_grow_with_layers() -> None:
+    assert graphs_mib(10, 64) > graphs_mib(10, 24) > graphs_mib(0, 64) == 0
