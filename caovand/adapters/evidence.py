@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -60,9 +61,10 @@ def stacks(
 
 
 def find_py_spy(engine_python: str) -> str | None:
-    """py-spy on PATH or beside the engine's Python."""
-    beside = Path(engine_python).parent / "py-spy"
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    """py-spy beside the engine's Python, beside ours, or on PATH."""
+    beside = (Path(python).parent / "py-spy" for python in (engine_python, sys.executable))
+    found = (str(path) for path in beside if os.access(path, os.X_OK))
+    return next(found, None) or shutil.which("py-spy")
 
 
 def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:

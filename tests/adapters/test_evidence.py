@@ -38,6 +38,7 @@ def test_without_py_spy_the_kernel_tells_where_each_thread_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     text = evidence.stacks([me()], "/nonexistent/python", 5.0)
     assert f"(pid {os.getpid()})" in text
     assert "waits in" in text

@@ -105,6 +105,10 @@ def test_a_stopped_engine_core_with_a_request_waiting_is_a_hang(
     serves_again(seen, "hang")
     report = seen.daemon.ctl("incidents", "--json").stdout
     assert '"hang"' in report
+    (folder,) = (seen.daemon.folder / "state/incidents").glob("*-hang")
+    stacks = (folder / "stacks.txt").read_text()
+    core = stacks.partition("=== VLLM::EngineCor")[2].partition("===")[0]
+    assert "/core.py:" in core or "Permission" in core, stacks
 
 
 def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers(
