@@ -44,7 +44,6 @@ HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""
 EVERYWHERE = "0.0.0.0"
 """Where `vllm serve` listens unless told otherwise."""
-KEY_VARIABLES = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
     "Serve a model with vLLM: flags you give win, what you leave out is planned for this machine."
@@ -114,21 +113,14 @@ def read(
     model, rest = _model(found)
     given = flags.values(rest)
     port = given.get("port", ServerSection().port)
-    secrets = _secrets(rest)
-    moved = {name for name, variable in KEY_VARIABLES.items() if variable in secrets}
-    kept = tuple(word for flag in rest if flag.name not in moved for word in flag.words)
+    secrets, open_flags = flags.carried(rest)
+    kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
         server=ServerSection(host=str(given.get("host", EVERYWHERE)), port=port),
         engine=replace(engine or EngineSection(), extra_args=kept),
     )
     return Order(config, secrets)
-
-
-def _secrets(found: tuple[flags.Flag, ...]) -> dict[str, str]:
-    """Keys that the environment can carry, out of everybody's sight; it has room for one each."""
-    typed = {flag.name: flag.texts for flag in found if flag.name in KEY_VARIABLES}
-    return {KEY_VARIABLES[name]: texts[0] for name, texts in typed.items() if len(texts) == 1}
 
 
 def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:

@@ -40,6 +40,8 @@ MANY = frozenset(
 """Flags that take all the words up to the next flag."""
 SECRETS = {"api_key": "api_k", "hf_token": "hf_t"}
 """Flags whose values are shown to nobody, with the shortest beginning that vLLM takes for each."""
+CARRIERS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+"""The variable that carries a secret flag's value, out of the sight of the machine's users."""
 SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
 """Names of variables whose values are shown to nobody."""
 HIDDEN = "***"
@@ -105,9 +107,21 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
     return merged
 
 
-def without(flags: Iterable[Flag], name: str) -> tuple[str, ...]:
-    """The words of all flags but those of this name."""
+def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
+    """The words of all flags but those of this name, if one is given."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
+
+
+def carried(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
+    """Secrets by the variable that can carry them, and the flags without those.
+
+    A variable has room for one value: of several keys all stay flags.
+    """
+    flags = tuple(found)
+    typed = {name: [f.texts for f in flags if f.name == name][-1:] for name in CARRIERS}
+    moved = {name: texts[0][0] for name, texts in typed.items() if texts and len(texts[0]) == 1}
+    rest = tuple(flag for flag in flags if flag.name not in moved)
+    return {CARRIERS[name]: value for name, value in moved.items()}, rest
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -207,6 +207,7 @@ def _idle_keys(draft: Draft) -> list[str]:
 
 def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     found: list[str] = []
+    seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in flags.SECRETS]
     for flag in flags.public(words):
         option = "--" + flag.name.replace("_", "-")
         known = draft.engine.flags
@@ -216,8 +217,8 @@ def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
             found.append(f"vLLM {draft.engine.vllm} has no {option}: it will refuse to start")
         elif option in draft.engine.deprecated:
             found.append(f"{option} is deprecated in vLLM {draft.engine.vllm}")
-        elif flag.name in flags.SECRETS:
-            found.append(f"{option} shows its value to every user of this machine; use a file")
+        elif flag in seen:
+            found.append(f"several {option} are seen by every user of this machine: give one")
     return found
 
 

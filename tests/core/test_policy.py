@@ -409,9 +409,11 @@ def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
 
 
 def test_a_secret_is_never_in_the_settings() -> None:
-    found = plan(engine={"extra_args": ["--api-key", "hunter2"]})
-    assert "hunter2" not in json.dumps({k: s.value for k, s in found.settings.items()})
-    assert any("use a file" in text for text in found.warnings)
+    found = plan(engine={"extra_args": ["--api-key", "hunter2", "hunter3"]})
+    assert "hunter" not in json.dumps({k: s.value for k, s in found.settings.items()})
+    seen = "several --api-key are seen by every user of this machine: give one"
+    assert seen in found.warnings
+    assert seen not in plan(engine={"extra_args": ["--api-key", "hunter2"]}).warnings
 
 
 def test_steps_of_the_ladder_are_kept_from_a_remembered_plan() -> None:

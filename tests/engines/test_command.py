@@ -52,11 +52,20 @@ def test_no_flag_is_passed_that_the_engine_does_not_take() -> None:
     assert {word for word in argv if word.startswith("--")} <= flags
 
 
-@pytest.mark.parametrize("key", ["--api-key", "--hf-token"])
-def test_a_secret_is_not_shown(key: str) -> None:
-    command = build(plan(engine={"extra_args": [key, "hunter2"]}), CUDA)
-    assert "hunter2" in command.argv
-    assert "hunter2" not in shown(command)
+@pytest.mark.parametrize(
+    ("key", "variable"), [("--api-key", "VLLM_API_KEY"), ("--hf-token", "HF_TOKEN")]
+)
+def test_a_secret_goes_by_environment(key: str, variable: str) -> None:
+    command = build(plan(engine={"extra_args": [key, "hunter2", "--seed", "3"]}), CUDA)
+    assert not {key, "hunter2"} & set(command.argv)
+    assert command.argv[-2:] == ("--seed", "3")
+    assert command.env[variable] == "hunter2"
+
+
+def test_several_keys_stay_as_they_are_and_are_not_shown() -> None:
+    command = build(plan(engine={"extra_args": ["--api-key", "hunter2", "hunter3"]}), CUDA)
+    assert command.argv[-3:] == ("--api-key", "hunter2", "hunter3")
+    assert "hunter" not in " ".join(shown(command))
 
 
 def test_caches_are_kept_apart_by_what_they_are_compiled_for() -> None:

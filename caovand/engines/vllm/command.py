@@ -27,7 +27,7 @@ class Command:
 
 
 def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Command:
-    """The command line: ours first, then the operator's verbatim flags.
+    """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
 
     A flag this engine's parser does not take is left out. Caches go to a folder of their own
     under `cache_dir` for each of `cache_key`.
@@ -37,9 +37,9 @@ def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Comm
         if name in plan.verbatim and name != MERGED:
             continue
         argv += _words(name, setting.value, engine)
-    verbatim = flags.read(plan.extra_args, engine.flags)
-    argv += flags.without(verbatim, MERGED) if plan.value(MERGED) else plan.extra_args
-    env = {name: str(setting.value) for name, setting in plan.env.items()}
+    secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags))
+    argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
+    env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     if cache_dir is not None:
         env = {**caches(cache_dir / cache_key(plan, engine)), **env}
     return Command(tuple(argv), env, unlimited_stack="CAOVAN_RECURSION_LIMIT" in plan.env)
