@@ -29,9 +29,9 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 	@$(ENGINE) $< $@ --kind $*
 
 .venv/ready: pyproject.toml packaging/find-python.sh
-	@echo "making .venv"
+	@echo "making .venv: its libraries come from the package index, a minute or so"
 	@python=$$(packaging/find-python.sh 10 13) && $$python -m venv .venv
-	@$(PY) $(PIP) -e '.[dev]' || { echo "cannot install what caovand needs: see above; is the package index reachable?" >&2; exit 1; }
+	@$(PY) $(PIP) -e '.[dev]' 2> .venv/pip.log || { echo "cannot install what caovand needs: is the package index reachable? pip's words are in .venv/pip.log" >&2; exit 1; }
 	@touch $@
 
 # Python 3.10 from the system or pyenv, else brought by uv.
@@ -41,7 +41,7 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 		|| { .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
 		|| { echo "cannot test the oldest libraries: no Python 3.10 is here, and none could be brought; install one (pyenv install 3.10)" >&2; exit 1; }; \
 	$$python -m venv .venv-oldest
-	@$(OLDEST) $(PIP) -r tests/oldest.txt
+	@$(OLDEST) $(PIP) -r tests/oldest.txt 2> .venv-oldest/pip.log || { echo "cannot install the oldest libraries: is the package index reachable? pip's words are in .venv-oldest/pip.log" >&2; exit 1; }
 	@touch $@
 
 .PHONY: lint

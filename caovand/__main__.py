@@ -44,8 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return EX_CONFIG
     places = directories.directories(os.environ, os.getuid())
-    kind = log.choose_format(config.log.format, os.environ, sys.stderr.isatty())
-    echo = log.Echo(kind, sys.stderr)
+    # None where whoever started us has closed it.
+    stream = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    kind = log.choose_format(config.log.format, os.environ, stream.isatty())
+    echo = log.Echo(kind, stream)
     logger = log.configure(config.log.level, kind, echo)
     try:
         return _alone(config_path, config, places, logger, echo)
@@ -61,7 +63,8 @@ def _alone(
         places.make()
         # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
         # a second daemon would take the first one's engine for the leftover of a killed one.
-        locks = [store.take_lock(folder / "lock") for folder in (places.runtime, places.state)]
+        folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
+        locks = [store.take_lock(folder / "lock") for folder in sorted(folders)]
         processes.become_subreaper()
     except store.LockTaken as problem:
         logger.error(str(problem))

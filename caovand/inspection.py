@@ -10,6 +10,7 @@ from typing import Any
 from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
+from caovand.adapters.processes import Process
 from caovand.core import flags, good_plan
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
@@ -59,9 +60,9 @@ class Wishes:
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
-async def end_leftovers(ledger: Path) -> None:
-    """End what a killed daemon left; raises Obstacle where something outlives KILL."""
-    left = await child.end_leftovers(ledger)
+async def end_leftovers(ledger: Path) -> tuple[Process, ...]:
+    """End what a killed daemon left, and tell it; raises Obstacle where it outlives KILL."""
+    found, left = await child.end_leftovers(ledger)
     if left:
         raise Obstacle(
             "vram-busy",
@@ -69,6 +70,7 @@ async def end_leftovers(ledger: Path) -> None:
             " look for a hung driver in the kernel log, reboot if it stays",
             hold=True,
         )
+    return found
 
 
 def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:

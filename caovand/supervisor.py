@@ -33,7 +33,7 @@ from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import events, incident, ladder, machine, status
+from caovand.core import events, flags, good_plan, incident, ladder, machine, status
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.events import (
     Action,
@@ -109,6 +109,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._child: Child | None = None
+        self._unrecorded = ""
         self._watching: Watching | None = None
         self._kernel = KernelLog()
         self._kernel_lines: deque[str] = deque(maxlen=KERNEL_LINES)
@@ -222,7 +223,7 @@ class Supervisor:
             names = ", ".join(fixed)
             self.notice("noticed", f"changes of {names} count from the daemon's next start on")
         self._lowered.no_way_back()
-        self.command(events.Reconfigured(self._now()))
+        self.command(events.Reconfigured(self._now(), changed=config != before))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
         """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
@@ -259,6 +260,7 @@ class Supervisor:
             pid=os.getpid(),
             mode=self.mode[0],
             mode_origin=self.mode[1],
+            engine_mode=self._plan_mode if self._child else "",
             config_path=str(self.config_path),
             engine_pid=self._child.pid if self._child else None,
             figures=watching.figures if watching else {},
@@ -287,6 +289,12 @@ class Supervisor:
         mark = prepared.fingerprint if prepared else ""
         living = self.snapshot.plan if prepared else None
         good = self._lowered.document(living, mark, self._plan_mode)
+        plan = action.plan
+        before_it = self._prepared
+        if plan is not None and before_it is not None and before_it.mode != self.mode[0]:
+            # `mode --defer` waited for this start; the ladder's other steps stay.
+            good = good_plan.to_document(plan, before_it.fingerprint, before_it.mode)
+            plan = None
         before = prepared.inventory if prepared else None
         wishes = inspection.Wishes(self.config, self.modes.mode, self._environ, good, before)
         config = wishes.config
@@ -296,10 +304,11 @@ class Supervisor:
                 text = "cannot start: the engine before is still being ended"
                 raise inspection.Obstacle("vram-busy", text, hold=True)
             if self._child is None:
-                await inspection.end_leftovers(self._ledger)
+                ended = await inspection.end_leftovers(self._ledger)
+                if ended:
+                    self.notice("noticed", f"ended what an earlier engine left: {named(ended)}")
                 await asyncio.to_thread(self._litter.begin)
             # A plan that is to be tried again needs no second look: engine and model are its own.
-            plan = action.plan
             if plan is None or self._prepared is None:
                 self._prepared = await asyncio.to_thread(
                     inspection.prepare, wishes, self.directories
@@ -319,8 +328,9 @@ class Supervisor:
                 self._now(), random.random(), action.number, obstacle.finding, obstacle.hold
             )
         except ConfigError as problem:
+            # The key's file, read anew for each engine: it may be on its way.
             finding = Finding("bad-arguments", str(problem), "plan")
-            event = Refused(self._now(), random.random(), action.number, finding, False)
+            event = Refused(self._now(), random.random(), action.number, finding, True)
         except Exception as problem:
             # A fault of ours on this model or machine: it must not cost an engine that serves.
             traceback.print_exc()
@@ -371,7 +381,7 @@ class Supervisor:
                 file=self._file,
                 cgroup=self._cgroup,
                 on_lines=on_lines,
-                secrets=[self._endpoint.key, *incident.secrets_of(env)],
+                secrets=self._secrets(env, action.plan),
                 unlimited_stack=command.unlimited_stack,
             )
         except CannotSpawn as problem:
@@ -442,6 +452,11 @@ class Supervisor:
         child = self._child
         if child is None or self._watching is None or self._ending is not None:
             return
+        if child.unrecorded != self._unrecorded:
+            self._unrecorded = child.unrecorded
+            if child.unrecorded:
+                text = "; if this daemon is killed, the next one may not find the engine"
+                self.notice("noticed", child.unrecorded + text)
         self._spawn_task(self._look_at_files())
         self._cards.engine(self._used_cards(), child.seen)
         self._spawn_task(self._watching.poll(child, kernel))
@@ -496,7 +511,6 @@ class Supervisor:
         child, watching = self._child, self._watching
         assert snapshot.finding is not None
         self._kernel_lines.extend(self._kernel.read())
-        key = self._endpoint.key if self._endpoint else ""
         env = {**self._environ, **dict(self.config.engine.env)}
         case = Case(
             snapshot.finding,
@@ -509,12 +523,21 @@ class Supervisor:
             samples=tuple(self._cards.history),
             kernel=tuple(self._kernel_lines),
             metrics=watching.metrics if child and watching else "",
-            secrets=(key, *incident.secrets_of(env)),
+            secrets=self._secrets(env, snapshot.plan),
         )
         python = self._prepared.inventory.engine.python if self._prepared else ""
         # Those that are gone already, and those that came since.
         members = {p.pid: p for p in (*child.members, *child.look())} if child else {}
         self._recorder.take(case, tuple(members.values()), python)
+
+    def _secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
+        """What must be in no log and no incident."""
+        key = self._endpoint.key if self._endpoint else ""
+        return (
+            key,
+            *incident.secrets_of(env),
+            *flags.secret_values(plan.extra_args if plan else ()),
+        )
 
     def _recorded(self, name: str, problem: str) -> None:
         if problem:

@@ -85,6 +85,8 @@ class Child:
         self._kill_now = asyncio.Event()
         self.members: tuple[Process, ...] = ()
         self.seen: set[int] = {self.pid}
+        self.unrecorded = ""
+        """Why the ledger is not up to date: a next daemon would not find this engine."""
         try:
             self._watch = os.pidfd_open(self.pid)
         except OSError as problem:
@@ -111,7 +113,7 @@ class Child:
         """See which processes belong to the engine now, and write changes to the ledger."""
         found = tuple(processes.members(self.pid, self.cgroup, self._start))
         if {(p.pid, p.start) for p in found} != {(p.pid, p.start) for p in self.members}:
-            record(self._ledger, self.pid, self._start, found)
+            self.unrecorded = record(self._ledger, self.pid, self._start, found)
         self.members = found
         self.seen.update(process.pid for process in found)
         return found
@@ -141,7 +143,7 @@ class Child:
         if not left:
             await self.ended()
             await asyncio.to_thread(self.drain, DRAIN_S)
-            self._ledger.unlink(missing_ok=True)
+            forget(self._ledger)
         return left
 
     @staticmethod
@@ -172,8 +174,8 @@ async def sweep(look: Callable[[], tuple[Process, ...]], limit_s: float) -> tupl
     return ()
 
 
-def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> None:
-    """Write down whose processes these are; a disk that is full must not hurt serving."""
+def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> str:
+    """Write down whose processes these are; why that failed, for it must not hurt serving."""
     document = {
         "boot_id": processes.boot_id(),
         "session": session,
@@ -181,8 +183,17 @@ def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> 
         "uid": os.getuid(),
         "members": [asdict(process) for process in found],
     }
-    with contextlib.suppress(OSError):
+    try:
         store.write_json(ledger, document)
+    except OSError as problem:
+        return f"cannot write {ledger}: {problem.strerror}"
+    return ""
+
+
+def forget(ledger: Path) -> None:
+    """Remove what says whose processes these were; one that stays names only dead ones."""
+    with contextlib.suppress(OSError):
+        ledger.unlink(missing_ok=True)
 
 
 def leftovers(ledger: Path) -> tuple[Process, ...]:
@@ -214,12 +225,13 @@ def leftovers(ledger: Path) -> tuple[Process, ...]:
     return tuple(p for p in table if p.pid in ours and p.pid != os.getpid() and not p.zombie)
 
 
-async def end_leftovers(ledger: Path) -> tuple[Process, ...]:
-    """End what a killed daemon left; what outlived KILL."""
+async def end_leftovers(ledger: Path) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+    """End what a killed daemon left; what was found, and what of it outlived KILL."""
+    found = leftovers(ledger)
     left = await sweep(lambda: leftovers(ledger), KILL_S)
     if not left:
-        ledger.unlink(missing_ok=True)
-    return left
+        forget(ledger)
+    return found, left
 
 
 def named(left: Sequence[Any]) -> str:

@@ -58,7 +58,9 @@ def directories(environ: Mapping[str, str], uid: int) -> Directories:
 
     def chosen(variable: str, default: Path) -> Path:
         # With several directories in a unit systemd joins them with colons; the first is ours.
-        return Path(environ[variable].split(":")[0]) if environ.get(variable) else default
+        # The engine works in another folder than we do: nothing relative must reach it.
+        given = environ.get(variable)
+        return Path(given.split(":")[0]).absolute() if given else default
 
     return Directories(
         chosen("RUNTIME_DIRECTORY", own.runtime),

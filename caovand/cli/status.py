@@ -82,7 +82,9 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     elif answer["retry_in_s"] is not None:
         yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
     depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
-    yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}")
+    now = answer["engine_mode"]
+    later = f"; from the next start on, now {now}" if now and now != answer["mode"] else ""
+    yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
     if answer["model"]:
         yield row("model", answer["model"])
     if answer["engine_pid"]:

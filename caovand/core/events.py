@@ -47,7 +47,12 @@ class Restart(Event):
 
 @dataclass(frozen=True)
 class Reconfigured(Event):
-    """Configuration or mode changed; only a changed plan restarts the engine."""
+    """Configuration or mode were read; only a changed plan restarts the engine.
+
+    `changed` is False where they say what they said before.
+    """
+
+    changed: bool = True
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,11 @@ def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
+def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The values that are shown to nobody."""
+    return tuple(t for flag in read(arguments) if is_secret(flag.name) for t in flag.texts if t)
+
+
 def carried(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
     """Secrets by the variable that can carry them, and the flags without those.
 

@@ -170,6 +170,16 @@ def _start_afresh(s: Snapshot, event: Event, rules: Rules) -> Result:
     return _start(s, event, rules, failures=0, failed_plan="", pending=None, reason="")
 
 
+def _start_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+    """Tried at once, but failures count on: the plan may be the one that failed."""
+    return _start(s, event, rules, pending=None if event.changed else s.pending, reason="")
+
+
+def _back_off_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+    """What is the same cuts no back-off short."""
+    return _start_reconfigured(s, event, rules) if event.changed else (s, ())
+
+
 def _quiet(s: Snapshot, event: Stop, rules: Rules) -> Result:
     """Stop where no child is."""
     s = _enter(s, State.STOPPED, event.at, None, quitting=event.quit, reason="stopped")
@@ -215,7 +225,7 @@ def _refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
     deadline = event.at + rules.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
     s = _met(_enter(s, state, since, deadline, reason=event.finding.text), event.finding, event.at)
-    return replace(s, spawned=False), ()
+    return replace(s, spawned=False, remedy=None), ()
 
 
 def _progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
@@ -279,7 +289,10 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
         return _recycle(s, event, rules, "backoff", finding.text, pending=remedy.plan)
     if remedy.verdict == "hold":
         return _recycle(s, event, rules, "hold", finding.text, pending=s.plan)
-    if remedy.verdict == "fail" or failures >= rules.failures:
+    if remedy.verdict != "fail" and failures >= rules.failures:
+        text = f"given up: this plan failed {failures} times in a row"
+        s = replace(s, remedy=replace(remedy, verdict="fail", text=text))
+    if s.remedy is not None and s.remedy.verdict == "fail":
         return _recycle(s, event, rules, "fail", finding.text, pending=None)
     return _recycle(s, event, rules, "backoff", finding.text, pending=s.plan)
 
@@ -313,6 +326,10 @@ def _replan(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
 def _start_after(s: Snapshot, event: Event, rules: Rules) -> Result:
     """Asked for while a child is being ended: start as soon as it is gone."""
     return replace(s, then="start", pending=None, failures=0, failed_plan=""), ()
+
+
+def _start_after_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+    return (replace(s, then="start", pending=None), ()) if event.changed else (s, ())
 
 
 def _start_after_stop(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
@@ -430,23 +447,23 @@ EDGES: Mapping[tuple[State, type[Event]], Row] = {
     (_S.RECYCLING, Tick): _row(_never_gone, _S.RECYCLING, _S.HOLD),
     (_S.RECYCLING, Start): _row(_start_after, _S.RECYCLING),
     (_S.RECYCLING, Restart): _row(_start_after, _S.RECYCLING),
-    (_S.RECYCLING, Reconfigured): _row(_start_after, _S.RECYCLING),
+    (_S.RECYCLING, Reconfigured): _row(_start_after_reconfigured, _S.RECYCLING),
     (_S.RECYCLING, Stop): _row(_stop, _S.STOPPING),
     (_S.BACKOFF, Tick): _row(_due, _S.BACKOFF, _S.STARTING),
     (_S.BACKOFF, Start): _row(_start_afresh, _S.STARTING),
     (_S.BACKOFF, Restart): _row(_start_afresh, _S.STARTING),
-    (_S.BACKOFF, Reconfigured): _row(_start_afresh, _S.STARTING),
+    (_S.BACKOFF, Reconfigured): _row(_back_off_reconfigured, _S.BACKOFF, _S.STARTING),
     (_S.BACKOFF, Stop): _row(_quiet, _S.STOPPED),
     (_S.HOLD, Tick): _row(_recheck, _S.HOLD),
     (_S.HOLD, Planned): _row(_planned_in_hold, _S.STARTING),
     (_S.HOLD, Refused): _row(_refused, _S.HOLD, _S.FAILED),
     (_S.HOLD, Start): _row(_start_afresh, _S.STARTING),
     (_S.HOLD, Restart): _row(_start_afresh, _S.STARTING),
-    (_S.HOLD, Reconfigured): _row(_start_afresh, _S.STARTING),
+    (_S.HOLD, Reconfigured): _row(_start_reconfigured, _S.STARTING),
     (_S.HOLD, Stop): _row(_quiet, _S.STOPPED),
     (_S.FAILED, Start): _row(_start_afresh, _S.STARTING),
     (_S.FAILED, Restart): _row(_start_afresh, _S.STARTING),
-    (_S.FAILED, Reconfigured): _row(_start_afresh, _S.STARTING),
+    (_S.FAILED, Reconfigured): _row(_start_reconfigured, _S.STARTING),
     (_S.FAILED, Stop): _row(_quiet, _S.STOPPED),
     (_S.STOPPING, Gone): _row(_stopped, _S.STOPPED),
     (_S.STOPPING, Unkillable): _row(_stopped, _S.STOPPED),

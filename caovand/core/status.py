@@ -36,6 +36,8 @@ class Facts:
     forecast: MemoryEstimate | None = None
     lowered_at: float | None = None
     """Since when the plan is a lowered one, Unix time."""
+    engine_mode: str = ""
+    """The mode that the engine was planned for; `mode --defer` leaves it behind."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """How often each failure was seen since the daemon started."""
 
@@ -62,6 +64,7 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "model": plan.model if plan else None,
         "mode": facts.mode,
         "mode_origin": facts.mode_origin,
+        "engine_mode": facts.engine_mode,
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
         "degraded": _degraded(plan, facts.lowered_at),

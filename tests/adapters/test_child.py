@@ -328,7 +328,9 @@ def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
     assert {process.pid for process in leftovers(ledger)} == set(pids)
 
     async def test() -> None:
-        assert await end_leftovers(ledger) == ()
+        found, left = await end_leftovers(ledger)
+        assert {process.pid for process in found} == set(pids)
+        assert left == ()
 
     run(test)
     assert not any(map(alive, pids))
@@ -392,7 +394,7 @@ def test_a_ledger_with_odd_members_names_nobody(
 
 def test_no_ledger_means_nothing_left(tmp_path: Path) -> None:
     async def test() -> None:
-        assert await end_leftovers(tmp_path / "none") == ()
+        assert await end_leftovers(tmp_path / "none") == ((), ())
 
     run(test)
 

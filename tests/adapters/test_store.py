@@ -147,6 +147,10 @@ def test_systemd_says_where_things_are() -> None:
     assert directories(environ, 0) == directories(environ, 1000) == expected
 
 
+def test_the_engine_works_elsewhere_so_nothing_is_relative() -> None:
+    assert directories({"CACHE_DIRECTORY": "cache"}, 7).cache == Path("cache").absolute()
+
+
 def test_root_without_systemd_uses_the_system_s_folders() -> None:
     assert directories({}, 0).runtime == Path("/run/caovan")
     assert directories({"RUNTIME_DIRECTORY": ""}, 0).runtime == Path("/run/caovan")

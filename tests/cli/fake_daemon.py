@@ -28,6 +28,7 @@ STATUS: Mapping[str, Any] = {
     "model": "/srv/m",
     "mode": "auto",
     "mode_origin": "/etc/caovan.toml",
+    "engine_mode": "auto",
     "mtp": 3,
     "rungs": [],
     "degraded": None,

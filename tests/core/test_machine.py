@@ -79,7 +79,7 @@ def any_event(draw: random.Random, s: Snapshot, at: float) -> Event:
     makers: list[Callable[[], Event]] = [
         lambda: Start(at, chance),
         lambda: Restart(at, chance),
-        lambda: Reconfigured(at, chance),
+        lambda: Reconfigured(at, chance, draw.random() < 0.5),
         lambda: Stop(at, chance, quit=draw.random() < 0.1),
         lambda: Tick(at, chance),
         lambda: Tick(max(at, s.deadline or 0), chance),
@@ -396,6 +396,45 @@ def test_the_operator_forgets_failures() -> None:
         ended = after(s, event)
         restarted = after(ended, Gone(2.0, 0.5, ended.generation), Start(3.0))
         assert restarted.failures == 0
+
+
+def test_reading_the_configuration_again_clears_no_count() -> None:
+    """Only stable serving does: else a reload every minute would keep a broken plan starting."""
+    s = serving(PLANS[0])
+    s = after(s, Exited(1.0, 0.5, s.generation, FINDINGS[-1]), Gone(1.0, 0.5, s.generation))
+    assert (s.state, s.failures) == (State.BACKOFF, 1)
+    assert after(s, Reconfigured(1.1, changed=False)) is s
+    tried = after(s, Reconfigured(1.1))
+    assert (tried.state, tried.failures) == (State.STARTING, 1)
+    assert after(tried, Planned(2.0, 0.5, tried.inspection, PLANS[0])).failures == 1
+    assert after(tried, Planned(2.0, 0.5, tried.inspection, PLANS[1])).failures == 0
+
+
+def test_a_failed_plan_that_is_tried_again_by_a_reload_has_one_attempt() -> None:
+    s = serving(PLANS[0])
+    for at in (1.0, 2.0, 3.0):
+        s = failed_once(s, at)
+        s = s if s.state is State.FAILED else serving(PLANS[0], s, at)
+    assert s.state is State.FAILED
+    assert s.remedy is not None
+    assert s.remedy.text == "given up: this plan failed 3 times in a row"
+    s = serving(PLANS[0], after(s, Reconfigured(4.0, changed=False)), 5.0)
+    assert failed_once(s, 6.0).state is State.FAILED
+
+
+def test_a_reload_does_not_bring_back_what_was_being_given_up() -> None:
+    s = serving(PLANS[0])
+    s = after(s, Exited(1.0, 0.5, s.generation, FINDINGS[-1]))
+    assert s.state is State.RECYCLING
+    assert after(s, Reconfigured(1.1, changed=False)) is s
+    assert (after(s, Reconfigured(1.1)).then, after(s, Reconfigured(1.1)).failures) == ("start", 1)
+
+
+def test_a_refusal_has_no_remedy_of_the_failure_before() -> None:
+    s = serving(PLANS[0])
+    s = failed_once(s, 1.0)
+    assert s.remedy is not None
+    assert after(s, Refused(2.0, 0.5, s.inspection, OOM)).remedy is None
 
 
 # -- inspections ---

@@ -281,8 +281,16 @@ def test_a_chosen_mode_is_remembered_over_restarts_of_the_daemon(model: Path) ->
         one.until_state("SERVING")
         assert one.ctl("mode", "fast").returncode == 0
         assert one.status()["mtp"] == 4
-        assert one.ctl("mode", "stable", "--defer").returncode == 0
+        assert one.ctl("mode", "auto", "--defer").returncode == 0
         assert one.status()["mtp"] == 4
+        assert "auto (from caovanctl mode), MTP 4; from the next start on, now fast" in (
+            " ".join(one.ctl("status").stdout.split())
+        )
+        # A start after a crash is one, too.
+        os.kill(one.status()["engine_pid"], signal.SIGKILL)
+        until(lambda: one.status()["mtp"] == 3, "the deferred mode")
+        one.until_state("SERVING")
+        assert one.ctl("mode", "stable", "--defer").returncode == 0
         assert one.stop() == 0
         one.start()
         status = one.until_state("SERVING")
@@ -301,6 +309,8 @@ def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None
         assert {p.pid for p in one.tree()} == left
         one.start()
         one.until_state("SERVING")
+        told = next(text for text in one.events() if text.startswith("ended what an earlier"))
+        assert all(f"(pid {pid})" in told for pid in left)
         assert not left & {p.pid for p in processes.every() if not p.zombie}
 
 
@@ -559,3 +569,36 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
     assert terminal.until_ended() == 0
     assert one.tree() == []
     shutil.rmtree(one.folder)
+
+
+def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sesame-4711\n")
+    with daemon(configuration(model, server=f'api_key_file = "{key}"')) as one:
+        pid = one.until_state("SERVING")["engine_pid"]
+        key.rename(tmp_path / "aside")
+        os.kill(pid, signal.SIGKILL)
+        assert "api_key_file" in one.until_state("HOLD")["reason"]
+        (tmp_path / "aside").rename(key)
+        one.until_state("SERVING")
+
+
+def test_a_ledger_that_cannot_be_written_is_told_and_costs_nothing(model: Path) -> None:
+    with daemon(configuration(model)) as one:
+        one.until_state("SERVING")
+        ledger = one.folder / "state/engine-processes.json"
+        ledger.unlink()
+        ledger.mkdir()
+        assert one.ctl("restart").returncode == 0
+        until(lambda: any("the next one may not find" in text for text in one.events()), "a word")
+        assert one.stop() == 0
+        assert one.tree() == []
+
+
+def test_one_folder_may_serve_for_everything(model: Path) -> None:
+    with daemon(configuration(model)) as one:
+        one.stop()
+        for name in ("STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY"):
+            one.environ[name] = str(one.folder / "run")
+        one.start()
+        one.until_state("SERVING")
