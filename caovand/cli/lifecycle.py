@@ -56,8 +56,7 @@ def add_parsers(subparsers: Any) -> None:
     mode.add_argument(
         "--defer",
         action="store_true",
-        help="leave the engine alone: the mode counts from the next start, restart or reload on,"
-        " not when a failed engine is started again",
+        help="leave the engine alone: the mode counts from its next start on, whatever causes it",
     )
     _waiting(mode)
     mode.set_defaults(run=run_mode)
