@@ -30,8 +30,7 @@ def run(args: argparse.Namespace) -> int:
     findings: tuple[str, ...] = ()
     try:
         config = config_file.load(args.file)
-        if config.server.api_key_file:
-            config_file.read_secret(config.server.api_key_file)
+        findings = _key_findings(config.server.api_key_file, args.file)
     except ConfigError as problem:
         findings = problem.findings
     if args.json:
@@ -39,3 +38,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(findings) or f"{args.file}: valid")
     return Exit.FAILED if findings else Exit.DONE
+
+
+def _key_findings(path: str, source: Path) -> tuple[str, ...]:
+    """What is wrong with the file of the API key that a configuration names."""
+    try:
+        if path:
+            config_file.read_secret(path)
+    except ConfigError as problem:
+        return tuple(f"{source}: {text}" for text in problem.findings)
+    return ()
