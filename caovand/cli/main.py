@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     inventory.add_parser(verbs)
     doctor.add_parser(verbs)
     serve.add_parser(verbs)
-    completion.add_parser(verbs)
+    completion.add_parser(verbs, top)
     return top
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -573,7 +574,7 @@ COMP_WORDS=({quoted}); COMP_CWORD={len(words)}
 _caovanctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()) - {""}
 
 
 def test_bash_completes_verbs_flags_and_choices(ctl: Ctl) -> None:
@@ -584,6 +585,44 @@ def test_bash_completes_verbs_flags_and_choices(ctl: Ctl) -> None:
     assert completed(script, "mode", "--de") == {"--default", "--defer"}
     assert {"status"} <= completed(script, "--runtime", "/run/x", "stat")
     assert completed(script, "status", "--j") == {"--json"}
+
+
+COMPLETIONS = [
+    (("plan", "--mode", ""), {"auto", "stable", "fast"}),
+    (("plan", "--mode", "=", "fa"), {"fast"}),
+    (("plan", "--mode", "="), {"auto", "stable", "fast"}),
+    (("plan", "--mode", "fast", "--js"), {"--json"}),
+    (("engine", "install", "--bu"), {"--build"}),
+    (("engine", "install", "--build", "cu"), {"cuda"}),
+    (("engine", "install", "--wheels", "w", "--ag"), {"--again"}),
+    (("engine", "list", "--bu"), set()),
+    (("engine", "--root", "x", "inst"), {"install"}),
+    (("--ru",), {"--runtime"}),
+    (("--runtime", "mode", "re"), {"restart", "reset", "retry", "reload"}),
+    (("incidents", "sh"), {"show"}),
+    (("incidents", "show", "--"), {"--help", "--json"}),
+    (("explain", "status", "--js"), {"--json"}),
+    (("status", ""), {"-h", "--help", "--json"}),
+    (("completion", "z"), {"zsh"}),
+]
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETIONS, ids=" ".join)
+def test_bash_completes_verbs_of_verbs_and_values_of_flags(
+    ctl: Ctl, words: tuple[str, ...], offered: set[str]
+) -> None:
+    assert completed(ctl("completion", "bash").out, *words) == offered
+
+
+def test_bash_completes_files_where_a_file_is_wanted(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    script = ctl("completion", "bash").out
+    for words in (("check-config", ""), ("plan", "--config", "a"), ("--runtime", "")):
+        assert completed(script, *words) == {"a file.toml"}
+    assert completed(script, "wait", "--timeout", "") == set()
 
 
 def test_the_script_loads_as_the_help_says(ctl: Ctl, tmp_path: Path) -> None:
@@ -598,3 +637,37 @@ def test_the_script_loads_in_zsh(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "c").write_text(ctl("completion", "zsh").out)
     ask = f"autoload -U compinit && compinit -D && source {tmp_path}/c"
     subprocess.run(["zsh", "-fc", ask], capture_output=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_completes_verbs_of_verbs_and_values_of_flags(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(ctl("completion", "zsh").out)
+    asked = [
+        ("plan --mode fa", "plan --mode fast"),
+        ("engine inst", "engine install"),
+        ("engine install --bui", "engine install --build"),
+        ("engine install --build cu", "engine install --build cuda"),
+        ("--runt", "--runtime"),
+    ]
+    tries = "\n".join(
+        f"""
+zpty -w -n shell $'\\x15'{shlex.quote(f"caovanctl {typed}")}$'\\t'
+seen=
+for i in {{1..200}}; do
+    zpty -r -t shell more && seen+=$more
+    [[ $seen == *'caovanctl {wanted}'* ]] && {{ print -- {shlex.quote(wanted)}; break }}
+    sleep 0.05
+done"""
+        for typed, wanted in asked
+    )
+    script = f"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'autoload -U compinit; compinit -u -D; source {tmp_path}/c; echo loa""ded'
+zpty -r -m shell seen '*loaded*'
+{tries}
+"""
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines() == [wanted for _, wanted in asked], done.stderr
