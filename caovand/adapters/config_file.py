@@ -47,6 +47,15 @@ def read_secret(path: str) -> str:
     return text
 
 
+def check_secret(config: Config, source: Path) -> None:
+    """Raise ConfigError, naming the configuration's file, where its key cannot be read."""
+    try:
+        if config.server.api_key_file:
+            read_secret(config.server.api_key_file)
+    except ConfigError as problem:
+        raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
+
+
 class ModeMemory:
     """The operator's mode in a file of its own; None where the configuration decides."""
 

@@ -29,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """check-config."""
     findings: tuple[str, ...] = ()
     try:
-        config = config_file.load(args.file)
-        findings = _key_findings(config.server.api_key_file, args.file)
+        config_file.check_secret(config_file.load(args.file), args.file)
     except ConfigError as problem:
         findings = problem.findings
     if args.json:
@@ -38,13 +37,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(findings) or f"{args.file}: valid")
     return Exit.FAILED if findings else Exit.DONE
-
-
-def _key_findings(path: str, source: Path) -> tuple[str, ...]:
-    """What is wrong with the file of the API key that a configuration names."""
-    try:
-        if path:
-            config_file.read_secret(path)
-    except ConfigError as problem:
-        return tuple(f"{source}: {text}" for text in problem.findings)
-    return ()

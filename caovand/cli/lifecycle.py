@@ -21,7 +21,7 @@ def add_parsers(subparsers: Any) -> None:
         ("start", "start the engine (also out of FAILED or HOLD)", "start --timeout 900"),
         ("stop", "stop the engine; the daemon stays", "stop --no-wait"),
         ("restart", "stop the engine and start it again", "restart && curl ..."),
-        ("reset", "forget the lowered plan that served, and plan anew", "reset --json"),
+        ("reset", "forget the lowered plan that served, and plan anew", "reset && caovanctl plan"),
     ):
         parser = subparsers.add_parser(
             name,
