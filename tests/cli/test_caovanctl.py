@@ -607,7 +607,9 @@ COMPLETIONS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "offered"), COMPLETIONS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("words", "offered"), COMPLETIONS, ids=[" ".join(words) for words, _ in COMPLETIONS]
+)
 def test_bash_completes_verbs_of_verbs_and_values_of_flags(
     ctl: Ctl, words: tuple[str, ...], offered: set[str]
 ) -> None:
