@@ -33,7 +33,9 @@ METRICS_S = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until it is told to stop; its exit status."""
     parser = argparse.ArgumentParser(
-        prog="caovand", description="Keeps one vLLM server running and correctly configured."
+        prog="caovand",
+        description="Keeps one vLLM server running and correctly configured.",
+        epilog="example: caovand --config ./caovan.toml",
     )
     parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")
     parser.add_argument("--version", action="version", version=f"caovand {__version__}")

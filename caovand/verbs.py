@@ -113,6 +113,7 @@ async def _reload(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
     supervisor.notifier.reloading()
     try:
         config = config_file.load(supervisor.config_path)
+        config_file.check_secret(config, supervisor.config_path)
         supervisor.reconfigure(config)
     except ConfigError as problem:
         supervisor.notice("failure", f"the configuration was not reloaded: {problem}")

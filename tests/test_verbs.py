@@ -216,6 +216,12 @@ def test_a_broken_file_changes_nothing_and_says_why(fake: FakeSupervisor) -> Non
     assert "ready" in fake.told, "systemd would wait for the end of the reload"
 
 
+def test_a_reload_names_the_file_that_names_a_bad_key_file(fake: FakeSupervisor) -> None:
+    fake.config_path.write_text('[server]\napi_key_file = "/nowhere/key"\n')
+    said = ask(fake, "reload").message
+    assert said.startswith(f"{fake.config_path}: cannot read [server] api_key_file /nowhere/key: ")
+
+
 def test_a_plan_is_shown_once_there_is_one(fake: FakeSupervisor) -> None:
     assert ask(fake, "plan").code == "no-plan"
     plan = Plan("m", {"dtype": Setting("half", "policy", "SM75")}, {}, ("--seed", "1"))

@@ -18,7 +18,7 @@ else:
 def load(path: Path) -> Config:
     """The configuration in `path`; raises ConfigError where it cannot be read or used."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # Windows' editors begin a file with a BOM
     except OSError as problem:
         raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
     except UnicodeDecodeError as problem:
@@ -32,15 +32,28 @@ def load(path: Path) -> Config:
 
 def read_secret(path: str) -> str:
     """The key in a file, its only line; raises ConfigError where there is none."""
+    # Somebody may have written the key itself there: only what begins like a path is repeated.
+    is_path = path.startswith(("/", "./", "../", "~"))
+    name = f"[server] api_key_file {path}" if is_path else "[server] api_key_file"
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError([f"cannot read [server] api_key_file {path}: {problem}"]) from problem
+    except OSError as problem:
+        remedy = "write the key into a file that caovand may read, and name its whole path here"
+        raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"cannot read {name}: it is no UTF-8 text"]) from None
     if not (text.isascii() and text.isprintable() and text):
-        raise ConfigError(
-            [f"cannot use [server] api_key_file {path}: it must hold one line of plain ASCII"]
-        )
+        raise ConfigError([f"cannot use {name}: it must hold one line of plain ASCII"])
     return text
+
+
+def check_secret(config: Config, source: Path) -> None:
+    """Raise ConfigError, naming the configuration's file, where its key cannot be read."""
+    try:
+        if config.server.api_key_file:
+            read_secret(config.server.api_key_file)
+    except ConfigError as problem:
+        raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 
 
 class ModeMemory:

@@ -29,9 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """check-config."""
     findings: tuple[str, ...] = ()
     try:
-        config = config_file.load(args.file)
-        if config.server.api_key_file:
-            config_file.read_secret(config.server.api_key_file)
+        config_file.check_secret(config_file.load(args.file), args.file)
     except ConfigError as problem:
         findings = problem.findings
     if args.json:

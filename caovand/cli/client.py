@@ -140,10 +140,11 @@ def _check(path: Path) -> None:
     except OSError as problem:
         refused = problem.errno == errno.ECONNREFUSED
         reason = "nobody listens there" if refused else problem.strerror or str(problem)
+        remedy = "start it with `systemctl start caovan`"
+        if path.parent != SYSTEM_RUNTIME:
+            remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"
         raise Problem(
-            Exit.NOT_REACHABLE,
-            f"cannot reach caovand at {path}: {reason}",
-            "start it with `systemctl start caovan`",
+            Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy
         ) from None
 
 

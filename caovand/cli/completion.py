@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from caovand.cli.client import Exit
 
+# Runs in zsh too, where `path`, `words` and `options` are the shell's own.
 BASH = """_caovanctl() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} verb= i
+    local word=${{COMP_WORDS[COMP_CWORD]}} verb= option= flags= choices= files= part i
+    [[ $word == = ]] && word=
     for ((i = 1; i < COMP_CWORD; i++)); do
-        [[ ${{COMP_WORDS[i]}} == --runtime ]] && {{ ((i++)); continue; }}
-        [[ ${{COMP_WORDS[i]}} == -* ]] || {{ verb=${{COMP_WORDS[i]}}; break; }}
+        part=${{COMP_WORDS[i]}}
+        if [[ $part == = ]]; then
+            continue # bash makes three words of --mode=fast
+        elif [[ -n $option ]]; then
+            option=
+        else
+            case "$verb $part" in
+            {valued}) option=$part ;;
+            {verbs}) verb="$verb $part" ;;
+            esac
+        fi
     done
-    case $verb in
+    if [[ -n $option ]]; then
+        case "$verb $option" in
+{values}
+        esac
+    else
+        case $verb in
 {cases}
-    *) COMPREPLY=($(compgen -W "{verbs}" -- "$word")) ;;
-    esac
-    if [[ ${{#COMPREPLY[@]}} -eq 0 && $word != -* && -n $verb ]]; then
-        COMPREPLY=($(compgen -f -- "$word"))
+        esac
+        if [[ $word == -* || -z $choices$files ]]; then
+            choices=$flags files=
+        fi
+    fi
+    COMPREPLY=($(compgen -W "$choices" -- "$word"))
+    if [[ -n $files ]]; then
+        local IFS=$'\\n'
+        COMPREPLY+=($(compgen -f -- "$word"))
     fi
 }}
 complete -o filenames -F _caovanctl caovanctl
 """
+FILES = ("FILE", "DIR", "PATH", "MODEL")
+"""What the name of an argument has in it that is a file or folder."""
 ZSH = """#compdef caovanctl
 autoload -U +X bashcompinit && bashcompinit
 """
@@ -32,8 +57,8 @@ ZSH_END = """[[ ${funcstack[1]} != _caovanctl ]] || _bash_complete -o filenames 
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
+def add_parser(subparsers: Any, top: argparse.ArgumentParser) -> None:
+    """Add the verb; what it completes is the whole parser `top`."""
     parser = subparsers.add_parser(
         "completion",
         help="print shell completion",
@@ -41,25 +66,73 @@ def add_parser(subparsers: Any) -> None:
         epilog="example: source <(caovanctl completion bash)",
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
-    parser.set_defaults(run=run, subparsers=subparsers)
+    parser.set_defaults(run=run, top=top)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A verb with the verbs before it, each after a space, and what may follow."""
+
+    verb: str
+    actions: tuple[argparse.Action, ...]
+
+    @property
+    def flags(self) -> list[str]:
+        return [word for action in self.actions for word in action.option_strings]
+
+    @property
+    def arguments(self) -> list[argparse.Action]:
+        return [action for action in self.actions if not action.option_strings]
+
+    @property
+    def valued(self) -> Iterator[tuple[str, argparse.Action]]:
+        """The flags that a value follows."""
+        for action in self.actions:
+            if action.option_strings and action.nargs != 0:
+                for flag in action.option_strings:
+                    yield f"{self.verb} {flag}", action
 
 
 def run(args: argparse.Namespace) -> int:
     """completion."""
-    verbs: dict[str, argparse.ArgumentParser] = args.subparsers.choices
-    cases = "\n".join(
-        f'    {name}) COMPREPLY=($(compgen -W "{" ".join(_words(parser))}" -- "$word")) ;;'
-        for name, parser in verbs.items()
-    )
-    script = BASH.format(cases=cases, verbs=" ".join(verbs))
+    script = bash(args.top)
     print(ZSH + script + ZSH_END if args.shell == "zsh" else script, end="")
     return Exit.DONE
 
 
-def _words(parser: argparse.ArgumentParser) -> Iterator[str]:
+def bash(top: argparse.ArgumentParser) -> str:
+    """The script for bash."""
+    commands = list(_commands(top, ""))
+    values = [entry for command in commands for entry in command.valued]
+    offers = [(flag, _offer([action])) for flag, action in values]
+    return BASH.format(
+        valued=_either(flag for flag, _ in values),
+        verbs=_either(command.verb for command in commands if command.verb),
+        values="\n".join(f'        "{flag}") {offer} ;;' for flag, offer in offers if offer),
+        cases="\n".join(
+            f'        "{command.verb}") flags="{" ".join(command.flags)}"'
+            f" {_offer(command.arguments)} ;;"
+            for command in commands
+        ),
+    )
+
+
+def _commands(parser: argparse.ArgumentParser, verb: str) -> Iterator[Command]:
+    yield Command(verb, tuple(parser._actions))
     for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action.choices, dict):  # verbs of a verb
-            yield from action.choices
-        elif action.choices and not action.option_strings:
-            yield from map(str, action.choices)
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from _commands(inner, f"{verb} {name}")
+
+
+def _offer(actions: Iterable[argparse.Action]) -> str:
+    """The assignments that offer the values of arguments."""
+    choices = [str(choice) for action in actions for choice in action.choices or ()]
+    names = " ".join(str(action.metavar or action.dest).upper() for action in actions)
+    files = any(action.type is Path for action in actions) or any(kind in names for kind in FILES)
+    found = [f'choices="{" ".join(choices)}"'] if choices else []
+    return " ".join([*found, "files=1"] if files else found)
+
+
+def _either(texts: Iterable[str]) -> str:
+    return " | ".join(f'"{text}"' for text in texts)

@@ -22,10 +22,17 @@ from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.ending import ended
-from caovand.cli.plan import make, remembered_mode
-from caovand.cli.survey import Machine, configuration, look, running
+from caovand.cli.plan import make
+from caovand.cli.survey import (
+    Machine,
+    chosen_mode,
+    configuration,
+    daemon_config,
+    look,
+    running,
+)
 from caovand.core.checkup import Facts, Finding, checkup
-from caovand.core.config import Config
+from caovand.core.config import Config, Mode
 from caovand.core.inventory import Inventory, ModelCard
 from caovand.inspection import wants_no_weights
 
@@ -64,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="caovan-sm75-doctor",
         usage="%(prog)s [--config FILE] [--inventory FILE] [--json] [MODEL] [vLLM flags]",
         description="Checks a machine for vLLM on Turing cards (and others).",
+        epilog="example: caovan-sm75-doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
         allow_abbrev=False,
     )
     _add_options(parser)
@@ -79,14 +87,15 @@ def run(args: argparse.Namespace) -> int:
     own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
     options, words = own.parse_known_args(args.words)
     model, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
-    config = configuration(options.config, model)
+    status = {} if options.inventory else running(args.runtime)
+    config = configuration(options.config or daemon_config(status), model)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
-    status = {} if options.inventory else running(args.runtime)
+    pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = look(config, options.inventory, status.get("engine_pid"), PATIENCE_S)
-    facts = gather(config, machine, reading.result(), options.inventory, daemon=bool(status))
+        machine = look(config, options.inventory, pid, PATIENCE_S)
+    facts = gather(config, machine, reading.result(), options.inventory, mode, served=bool(pid))
     found = checkup(facts)
     if options.json:
         print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
@@ -117,10 +126,11 @@ def gather(
     machine: Machine,
     seen: tuple[ModelCard | None, str],
     saved: Path | None,
+    mode: Mode | None,
     *,
-    daemon: bool,
+    served: bool,
 ) -> Facts:
-    """Look at everything the checks need; a daemon that runs owns its port and its processes."""
+    """Look at everything the checks need; a daemon's engine owns its port and its processes."""
     model, model_problem = seen
     cache = directories(os.environ, os.getuid()).cache
     facts = Facts(
@@ -134,8 +144,8 @@ def gather(
         plan_problem="",
         plan_warnings=(),
         port=config.server.port,
-        listeners=_listeners(config.server.port, saved, daemon),
-        leftovers=() if daemon or saved else _leftovers(),
+        listeners=_listeners(config.server.port, saved, served),
+        leftovers=() if served or saved else _leftovers(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
@@ -150,20 +160,20 @@ def gather(
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
-        found = make(config, inventory, remembered_mode(saved))
+        found = make(config, inventory, mode)
     except Problem as problem:
         return replace(facts, plan_problem=problem.message)
     port = found.plan.value("port")
     if port != facts.port and isinstance(port, int):
-        facts = replace(facts, port=port, listeners=_listeners(port, saved, daemon))
+        facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
 
 
-def _listeners(port: int, saved: Path | None, daemon: bool) -> tuple[str, ...] | None:
+def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] | None:
     """Who has the port; nothing is known of the machine of a saved inventory."""
     if saved is not None:
         return None
-    return () if daemon else tuple(map(str, ports.listeners(port)))
+    return () if served else tuple(map(str, ports.listeners(port)))
 
 
 def _model(config: Config) -> tuple[ModelCard | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -10,14 +11,19 @@ from collections.abc import Callable
 from caovand.cli.client import Exit, Problem
 from caovand.core.wire import WireError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to a full or broken place ends with."""
+
 
 def ended(program: str, run: Callable[[], int]) -> int:
     """Run a command and tell what it could not do; its exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     try:
-        status = int(run())
-        sys.stdout.flush()  # here, where a reader that went away is no traceback
+        try:
+            status = int(run())
+        finally:
+            sys.stdout.flush()  # here, where a reader that went away is no traceback
     except Problem as problem:
         print(f"{program}: {problem}", file=sys.stderr)
         return int(problem.status)
@@ -27,7 +33,18 @@ def ended(program: str, run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader went away; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard()
         return Exit.DONE
+    except OSError as problem:
+        if problem.errno not in FULL or problem.filename is not None:
+            raise
+        _discard()
+        text = f"cannot write the output: {problem.strerror}; free space, or write it elsewhere"
+        print(f"{program}: {text}", file=sys.stderr)
+        return Exit.FAILED
     return status
+
+
+def _discard() -> None:
+    """Keep Python from complaining at exit about output that nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -54,11 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
     verbs = parser.add_subparsers(dest="engine_verb", metavar="VERB", required=True)
 
-    def verb(name: str, text: str) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=text, description=text, parents=[shared])
+    def verb(name: str, text: str, example: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(
+            name,
+            help=text,
+            description=text,
+            parents=[shared],
+            epilog=f"example: {example}",
+        )
 
-    add = verb("install", "make an engine from its lock file, prove it and switch to it")
-    fetch = verb("fetch", "download an engine's wheels into a folder, for a machine offline")
+    add = verb(
+        "install",
+        "make an engine from its lock file, prove it and switch to it",
+        "sudo caovanctl engine install --build cuda",
+    )
+    fetch = verb(
+        "fetch",
+        "download an engine's wheels into a folder, for a machine offline",
+        "caovanctl engine fetch --build cuda --wheels ./wheels",
+    )
     for one in (add, fetch):
         one.add_argument(
             "version", nargs="?", metavar="VERSION", help="of vLLM (default: the recommended one)"
@@ -84,15 +98,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="make it anew beside the one that is there, as NAME.2"
     )
     fetch.add_argument("--wheels", metavar="DIR", required=True, help="the folder to fill")
-    verb("list", "list engines; * is the one in use")
-    use = verb("use", "switch to an engine")
+    verb("list", "list engines; * is the one in use", "caovanctl engine list --json")
+    use = verb("use", "switch to an engine", "sudo caovanctl engine use NAME")
     use.add_argument("name", metavar="NAME")
-    verb("rollback", "switch back to the engine used before")
-    remove = verb("remove", "delete an engine that is not in use")
+    verb(
+        "rollback",
+        "switch back to the engine used before",
+        "sudo caovanctl engine rollback && sudo caovanctl reload",
+    )
+    remove = verb(
+        "remove", "delete an engine that is not in use", "sudo caovanctl engine remove NAME"
+    )
     remove.add_argument("name", metavar="NAME")
-    check = verb("verify", "check every file of an engine and import vLLM in it")
+    check = verb(
+        "verify", "check every file of an engine and import vLLM in it", "caovanctl engine verify"
+    )
     check.add_argument("name", nargs="?", metavar="NAME", help="default: the one in use")
-    make = verb("lock", "resolve a lock's source (.in) again; for maintainers, needs uv")
+    make = verb(
+        "lock",
+        "resolve a lock's source (.in) again; for maintainers, needs uv",
+        "caovanctl engine lock packaging/engines/cpu-0.32.0.in",
+    )
     make.add_argument("source", metavar="FILE.in")
     make.add_argument("--find-links", metavar="DIR", help="a folder of wheels to resolve from too")
     make.add_argument(

@@ -30,7 +30,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.set_defaults(run=run_list)
     actions = parser.add_subparsers(metavar="ACTION")
-    show = actions.add_parser("show", help="one incident", description="Show one incident.")
+    show = actions.add_parser(
+        "show",
+        help="one incident",
+        description="Show one incident.",
+        epilog="example: caovanctl incidents show 3",
+    )
     show.add_argument("number", type=int)
     # Its default must not overwrite a --json that stands before the action.
     show.add_argument(
@@ -38,7 +43,10 @@ def add_parser(subparsers: Any) -> None:
     )
     show.set_defaults(run=run_show)
     bundle = actions.add_parser(
-        "bundle", help="pack one incident", description="Pack one incident as a .tar.gz file."
+        "bundle",
+        help="pack one incident",
+        description="Pack one incident as a .tar.gz file.",
+        epilog="example: caovanctl incidents bundle 3 incident.tar.gz",
     )
     bundle.add_argument("number", type=int)
     bundle.add_argument("file", type=Path)

@@ -11,17 +11,24 @@ from caovand.core.config import MODES
 
 # A first start compiles kernels and reads weights from a disk.
 PATIENCE_S = 3600.0
+# A new file or mode starts no engine here: there is no outcome to wait for.
+STILL = ("STOPPED", "STOPPING")
 
 
 def add_parsers(subparsers: Any) -> None:
     """Add the verbs."""
-    for name, text in (
-        ("start", "start the engine (also out of FAILED or HOLD)"),
-        ("stop", "stop the engine; the daemon stays"),
-        ("restart", "stop the engine and start it again"),
-        ("reset", "forget the lowered plan that served, and plan anew"),
+    for name, text, example in (
+        ("start", "start the engine (also out of FAILED or HOLD)", "start --timeout 900"),
+        ("stop", "stop the engine; the daemon stays", "stop --no-wait"),
+        ("restart", "stop the engine and start it again", "restart && curl ..."),
+        ("reset", "forget the lowered plan that served, and plan anew", "reset && caovanctl plan"),
     ):
-        parser = subparsers.add_parser(name, help=text, description=f"caovanctl {name}: {text}.")
+        parser = subparsers.add_parser(
+            name,
+            help=text,
+            description=f"caovanctl {name}: {text}.",
+            epilog=f"example: caovanctl {example}",
+        )
         _waiting(parser)
         parser.set_defaults(run=run_lifecycle, verb=name)
     retry = subparsers.add_parser(
@@ -38,8 +45,9 @@ def add_parsers(subparsers: Any) -> None:
         "reload",
         help="read the configuration again; only a changed plan restarts the engine",
         description="Read the configuration again. A broken file changes nothing. The engine is"
-        " restarted only if its plan changes. Exit status: 0 it serves, 1 the file or the plan"
-        " was refused, 3 it does not serve.",
+        " restarted only if its plan changes; one that is stopped, or being stopped, stays so and"
+        " takes the file at its next start. Exit status: 0 it serves or is stopped, 1 the file or"
+        " the plan was refused, 3 it does not serve.",
         epilog="example: sudoedit /etc/caovan.toml && caovanctl reload",
     )
     _waiting(reload)
@@ -48,7 +56,8 @@ def add_parsers(subparsers: Any) -> None:
         "mode",
         help="show or choose the mode",
         description="Show or choose how the speculative depth is decided. The choice is"
-        " remembered over restarts; --default goes back to the configuration file's.",
+        " remembered over restarts; --default goes back to the configuration file's. An engine"
+        " that is stopped, or being stopped, stays so.",
         epilog="examples: caovanctl mode; caovanctl mode stable; caovanctl mode fast --defer",
     )
     mode.add_argument("mode", nargs="?", choices=MODES)
@@ -82,7 +91,11 @@ def run_lifecycle(args: argparse.Namespace) -> int:
         answer = follow(client, "stopped", args.timeout, quiet=args.json)
         if answer["state"] != "STOPPED":
             raise Problem(Exit.FAILED, f"the engine did not stop: it is {answer['state']}")
-        return _tell(args, answer)
+        if answer["reason"] in ("", "stopped"):
+            return _tell(args, answer)
+        if args.json:
+            print(json.dumps(answer))
+        raise Problem(Exit.FAILED, f"STOPPED, but not clean: {answer['reason']}")
 
 
 def run_reload(args: argparse.Namespace) -> int:
@@ -90,7 +103,7 @@ def run_reload(args: argparse.Namespace) -> int:
     with connect(args) as client:
         before = client.ask("status")
         answer = client.ask("reload")
-        if args.no_wait or before["state"] == "STOPPED":
+        if args.no_wait or answer["state"] in STILL:
             return _tell(args, answer)
         status = _finish(args, client)
         if not args.json and client.ask("status")["generation"] == before["generation"]:
@@ -112,9 +125,19 @@ def run_mode(args: argparse.Namespace) -> int:
                 print(f"{answer['mode']} (from {answer['origin']})")
             return Exit.DONE
         answer = client.ask("mode", mode=wanted, defer=args.defer)
-        if args.no_wait or args.defer or answer["state"] in ("STOPPED", "STOPPING"):
+        if args.no_wait or args.defer or answer["state"] in STILL:
             return _tell(args, answer)
-        return _finish(args, client)
+        status = _finish(args, client)
+        if not args.json:
+            _tell_overruled(client, answer["mode"])
+        return status
+
+
+def _tell_overruled(client: Client, mode: str) -> None:
+    """Say what sets the depth where the mode does not: `[policy] mtp`, a flag, the ladder."""
+    setting = client.ask("plan")["settings"].get("speculative_config")
+    if setting and not setting["reason"].startswith(f"mode {mode} "):
+        print(f"mode {mode} does not decide the MTP depth: {setting['reason']}")
 
 
 def _finish(args: argparse.Namespace, client: Client) -> int:

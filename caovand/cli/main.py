@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,12 @@ from caovand.cli import (
     serve,
     status,
 )
+from caovand.cli.client import Problem
 from caovand.cli.ending import ended
 
-EPILOG = """exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon not reachable,
-5 not permitted. `caovanctl VERB --help` shows examples."""
+EPILOG = """examples: caovanctl status; sudo caovanctl reload; caovanctl plan; each verb has its own
+under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon
+not reachable, 5 not permitted."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,14 +53,25 @@ def parser() -> argparse.ArgumentParser:
     inventory.add_parser(verbs)
     doctor.add_parser(verbs)
     serve.add_parser(verbs)
-    completion.add_parser(verbs)
+    completion.add_parser(verbs, top)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
+    return ended("caovanctl", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = parser().parse_args(argv)
-    return ended("caovanctl", lambda: args.run(args))
+    try:
+        return int(args.run(args))
+    except Problem as problem:
+        if problem.code and getattr(args, "json", False):
+            # The daemon refused, so nothing was printed yet.
+            error = {"code": problem.code, "message": problem.message, "hint": problem.hint}
+            print(json.dumps({"ok": False, "error": error}))
+        raise
 
 
 if __name__ == "__main__":

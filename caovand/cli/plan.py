@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
-from caovand.cli.survey import configuration, look, running
+from caovand.cli.survey import chosen_mode, configuration, daemon_config, look, running
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.flags import shown_value
 from caovand.core.forecast import forecast, gpus_of
@@ -72,11 +71,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """plan."""
     daemon = {} if args.inventory else running(args.runtime)
-    path, mode = args.config, args.mode or remembered_mode(args.inventory)
-    if daemon and path is None:
-        # What runs is what is asked about: its file, and the mode chosen there.
-        path, mode = Path(daemon["daemon"]["config"]), args.mode or daemon["mode"]
-    config = configuration(path, args.model)
+    mode = args.mode or chosen_mode(daemon, args.inventory)
+    config = configuration(args.config or daemon_config(daemon), args.model)
     machine = look(config, args.inventory, daemon.get("engine_pid")).with_model(config)
     found = make(config, machine, mode)
     if args.json:
@@ -84,13 +80,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(found, Console(highlight=False, soft_wrap=True))
     return Exit.DONE
-
-
-def remembered_mode(saved: Path | None) -> Mode | None:
-    """What `caovanctl mode` chose on this machine; it says nothing of another one."""
-    if saved is not None:
-        return None
-    return ModeMemory(directories(os.environ, os.getuid()).state / "mode.json").mode
 
 
 def make(config: Config, machine: Inventory, mode: Mode | None) -> Planned:

@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     order = read(words, engine, machine.engine.flags if machine.engine else ())
     alone = args.exec or "--exec" in args.words
     mode = None if alone else remembered_mode(order)
-    found = make(order.config, machine.with_model(order.config), mode)
+    config = keyed(order, own_places(order).state)
+    found = make(config, machine.with_model(config), mode)
     console = Console(highlight=False, soft_wrap=True, stderr=True)
     show(found, console)
     if alone:
@@ -217,12 +218,19 @@ def become_daemon(order: Order, console: Console) -> None:
 def write_config(state: Path, order: Order) -> Path:
     """The configuration as a file for the daemon, the key beside it; both for us alone."""
     state.mkdir(parents=True, exist_ok=True)
-    config, key = order.config, order.secrets.get("VLLM_API_KEY")
+    key = order.secrets.get("VLLM_API_KEY")
     if key is not None:
         _write_private(state / "api-key", key)
-        config = replace(config, server=replace(config.server, api_key_file=str(state / "api-key")))
-    _write_private(state / "caovan.toml", render(config))
+    _write_private(state / "caovan.toml", render(keyed(order, state)))
     return state / "caovan.toml"
+
+
+def keyed(order: Order, state: Path) -> Config:
+    """The configuration, with the file that a typed key is kept in."""
+    if "VLLM_API_KEY" not in order.secrets:
+        return order.config
+    server = replace(order.config.server, api_key_file=str(state / "api-key"))
+    return replace(order.config, server=server)
 
 
 def _write_private(path: Path, text: str) -> None:

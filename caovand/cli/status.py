@@ -43,7 +43,12 @@ def add_parsers(subparsers: Any) -> None:
     wait.add_argument("--timeout", type=float, default=600.0, metavar="S", help="default 600")
     wait.add_argument("--json", action="store_true", help="print the last status as JSON")
     wait.set_defaults(run=run_wait)
-    version = subparsers.add_parser("version", help="versions of caovanctl and caovand")
+    version = subparsers.add_parser(
+        "version",
+        help="versions of caovanctl and caovand",
+        description="Show the versions of caovanctl and of the caovand that runs, if any.",
+        epilog="example: caovanctl version --json | jq -r .caovand",
+    )
     version.add_argument("--json", action="store_true", help="print them as JSON")
     version.set_defaults(run=run_version)
 
@@ -167,9 +172,11 @@ def run_wait(args: argparse.Namespace) -> int:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
         return Exit.DONE
+    # Out of FAILED nothing comes by itself: that was not waited for.
+    waited = "" if answer["state"] == "FAILED" else f" after {args.timeout:.0f} s"
     raise Problem(
         Exit.NOT_SERVING,
-        f"not serving after {args.timeout:.0f} s: {answer['state']} {answer['reason']}".rstrip(),
+        f"not serving{waited}: {answer['state']} {answer['reason']}".rstrip(),
         "caovanctl status; caovanctl logs",
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from caovand.adapters import config_file, host, model_folder, nvml, probe, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Client, Exit, Problem, runtime_directory
 from caovand.core import inventory_file
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
 from caovand.inspection import Wishes, wants_no_weights
 
@@ -94,13 +95,30 @@ def engine_processes(first: int) -> frozenset[int]:
 
 
 def running(runtime: Path | None) -> dict[str, Any]:
-    """The status of a running daemon that has an engine, else nothing."""
+    """The status of a running daemon, whether its engine lives or not; else nothing."""
     try:
         with Client(runtime_directory(runtime)) as client:
-            answer = dict(client.ask("status", answer_s=1.0))
+            return dict(client.ask("status", answer_s=1.0))
     except Problem:
         return {}
-    return answer if answer.get("engine_pid") else {}
+
+
+def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
+    """The configuration file of a running daemon: what runs is what is asked about."""
+    return Path(daemon["daemon"]["config"]) if daemon else None
+
+
+def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
+    """What `caovanctl mode` chose, None where the file decides.
+
+    Without a daemon it is what the one before remembered; of another machine nothing is known.
+    """
+    if daemon:
+        ours = daemon["mode_origin"] == "caovanctl mode"
+        return cast(Mode, daemon["mode"]) if ours else None
+    if saved is not None:
+        return None
+    return config_file.ModeMemory(directories(os.environ, os.getuid()).state / "mode.json").mode
 
 
 def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:

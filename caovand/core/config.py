@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -40,12 +41,14 @@ def key(
     high: float | None = None,
     choices: Iterable[str] = (),
     example: str = "",
+    private: bool = False,
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
-    `example` is shown commented out where the default alone says too little.
+    `example` is shown commented out where the default alone says too little. What was written to
+    a `private` key may be a password: findings never repeat it.
     """
-    bounds = {"low": low, "high": high, "choices": tuple(choices)}
+    bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
     return field(default=default, metadata={"help": help, "example": example, **bounds})
 
 
@@ -75,7 +78,9 @@ class ServerSection:
 
     host: str = key("127.0.0.1", "Address the engine listens on.")
     port: int = key(8000, "TCP port the engine listens on.", low=1, high=65535)
-    api_key_file: str = key("", "File with the API key clients must send; empty asks for none.")
+    api_key_file: str = key(
+        "", "File with the API key clients must send; empty asks for none.", private=True
+    )
     tool_call_parser: str | None = key(None, 'vLLM tool-call parser; "none" for no tool calls.')
     reasoning_parser: str | None = key(None, 'vLLM reasoning parser; "none" for none.')
 
@@ -126,10 +131,13 @@ class EngineSection:
     )
     plugin: bool = key(True, "Load the caovan kernels (they act on SM75 cards only).")
     extra_args: tuple[str, ...] = key(
-        (), "Flags for `vllm serve`, verbatim; they win over every setting."
+        (), "Flags for `vllm serve`, verbatim; they win over every setting.", private=True
     )
     env: Pairs = key(
-        (), "Environment of the engine, verbatim.", example='{ NCCL_P2P_DISABLE = "1" }'
+        (),
+        "Environment of the engine, verbatim.",
+        example='{ NCCL_P2P_DISABLE = "1" }',
+        private=True,
     )
 
 
@@ -189,7 +197,9 @@ class LogSection:
     """The daemon's own log."""
 
     level: str = key(
-        "info", "Least severe message logged.", choices=("debug", "info", "warning", "error")
+        "info",
+        "Least severe message of caovand's own that is logged; the engine's lines always are.",
+        choices=("debug", "info", "warning", "error"),
     )
     format: str | None = key(
         None,
@@ -226,20 +236,30 @@ def parse(document: Mapping[str, Any], source: str = "configuration") -> Config:
     known = {f.name: f for f in fields(Config)}
     for name, content in document.items():
         if name not in known:
-            findings.append(f"{source}: unknown section [{name}]{_suggest(name, known)}")
+            findings.append(f"{source}: {_misplaced(name, content)}")
+        elif isinstance(content, list) and all(isinstance(entry, Mapping) for entry in content):
+            findings.append(f"{source}: [[{name}]] must be written [{name}], and only once")
         elif not isinstance(content, Mapping):
             findings.append(
                 f"{source}: {name} must be a section: write [{name}] on a line of its own"
             )
         else:
             sections[name] = _section(_hints(Config)[name], name, content, source, findings)
-    if findings:
-        raise ConfigError(findings)
+    # A key that was refused has its default here, which contradicts nothing.
     config = Config(**sections)
     findings.extend(f"{source}: {text}" for text in _contradictions(config))
     if findings:
         raise ConfigError(findings)
     return config
+
+
+def _misplaced(name: str, content: Any) -> str:
+    """What is wrong with a name at the top level that is no section."""
+    if isinstance(content, Mapping):
+        sections = [f.name for f in fields(Config)]
+        return f"unknown section [{name}]{_elsewhere(name) or _suggest(name, sections)}"
+    every = [k.name for f in fields(Config) for k in fields(_hints(Config)[f.name])]
+    return f'"{name}" stands in no section{_elsewhere(name) or _suggest(name, every)}'
 
 
 def _section(
@@ -280,7 +300,9 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
     if optional and value == "auto":
         return None
     kind = next(option for option in options if option is not type(None))
-    checked = _typed(value, kind, "auto" if optional else "")
+    checked = _typed(value, kind, ' or "auto"' if optional else "", private=bounds["private"])
+    if optional and isinstance(checked, str) and not checked.strip():
+        raise ValueError('must not be empty; leave the key out for "auto"')
     low, high, choices = bounds["low"], bounds["high"], bounds["choices"]
     if low is not None and not low <= checked <= high:
         raise ValueError(f"must be from {_toml(float(low))} to {_toml(float(high))}, is {value!r}")
@@ -290,10 +312,10 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
     return checked
 
 
-def _typed(value: Any, kind: Any, auto: str) -> Any:
+def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
     def refuse(wanted: str) -> ValueError:
-        either = ' or "auto"' if auto else ""
-        return ValueError(f"must be {wanted}{either}, is {_toml(value)}")
+        shown = _kind(value) if private else _shown(value)
+        return ValueError(f"must be {wanted}{auto}, is {shown}{_unquoted(value, kind)}")
 
     if kind is bool:
         if not isinstance(value, bool):
@@ -319,17 +341,62 @@ def _typed(value: Any, kind: Any, auto: str) -> Any:
             raise refuse("a string")
         return value
     if kind == Pairs:
-        if not isinstance(value, Mapping) or not all(
-            isinstance(v, str) and "\0" not in v for v in value.values()
-        ):
-            raise refuse('a table of strings, such as { NAME = "value" }')
+        wanted = 'a table of strings, such as { NAME = "value" }'
+        if not isinstance(value, Mapping):
+            raise refuse(wanted)
+        for name, entry in value.items():
+            if not isinstance(entry, str) or "\0" in entry:
+                raise ValueError(f"must be {wanted}; {_word(name)} is {_kind(entry)}")
         return tuple(sorted(value.items()))
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         if not isinstance(value, list):
             raise refuse("a list")
-        return tuple(_typed(entry, item, "") for entry in value)
+        entries = []
+        for number, entry in enumerate(value, 1):
+            try:
+                entries.append(_typed(entry, item, "", private=private))
+            except ValueError as problem:
+                raise ValueError(f"entry {number} {problem}") from None
+        return tuple(entries)
     raise AssertionError(f"no rule for a key of type {kind}")
+
+
+def _kind(value: Any) -> str:
+    """What sort of value this is, without the value."""
+    if isinstance(value, str):
+        return "a string with a NUL in it" if "\0" in value else "a string"
+    names = {bool: "true or false", int: "a whole number", float: "a number"}
+    if isinstance(value, (Mapping, list)):
+        return "a table" if isinstance(value, Mapping) else "a list"
+    return names.get(type(value), "a date or time")
+
+
+def _shown(value: Any) -> str:
+    """A value of the file in a finding; of tables and lists, which may hold anything, the kind."""
+    if isinstance(value, (Mapping, list)):
+        return _kind(value)
+    # The fraction is what is wrong with 8000.0.
+    return repr(value) if isinstance(value, float) else _toml(value)
+
+
+def _unquoted(value: Any, kind: Any) -> str:
+    """The whole number that was probably meant, as a hint."""
+    if kind is not int:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    meant = re.fullmatch(r"([0-9]{1,9})([kKmM]?)", value) if isinstance(value, str) else None
+    if meant is None:
+        return ""
+    number = int(meant[1]) * {"": 1, "k": 1024, "m": 1024**2}[meant[2].lower()]
+    return f"; write {number}, without quotes"
+
+
+def _word(name: str) -> str:
+    """A table's key in a finding: what stands behind a "=" in it may be a password."""
+    head, sign, _ = name.partition("=")
+    return f'"{head}{sign}..."' if sign else f'"{name}"'
 
 
 def _contradictions(config: Config) -> Iterable[str]:
@@ -343,6 +410,8 @@ def _contradictions(config: Config) -> Iterable[str]:
         if name not in rungs.BY_NAME:
             hint = _suggest(name, rungs.BY_NAME) or f"; rungs are {', '.join(rungs.BY_NAME)}"
             yield f'[policy] ladder names "{name}", which is no rung{hint}'
+    if config.engine.gpus == ():
+        yield '[engine] gpus must not be empty; leave the key out for "auto"'
     if config.engine.gpus is not None and len(set(config.engine.gpus)) != len(config.engine.gpus):
         yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
     if any(index < 0 for index in config.engine.gpus or ()):
@@ -351,8 +420,18 @@ def _contradictions(config: Config) -> Iterable[str]:
     if listen and not _is_endpoint(listen):
         yield f'[metrics] listen must be ADDRESS:PORT, such as "127.0.0.1:9400", is "{listen}"'
     for name, _ in config.engine.env:
-        if not name or "=" in name or "\0" in name:
-            yield f'[engine] env: "{name}" is no name of an environment variable'
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield (
+                f"[engine] env: {_word(name)} is no name of an environment variable; use letters,"
+                " digits and _"
+            )
+    host = config.server.host
+    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
+        everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
+        yield (
+            '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
+            f" {_toml(host)}{everywhere}"
+        )
 
 
 def _is_endpoint(text: str) -> bool:

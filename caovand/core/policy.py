@@ -5,6 +5,7 @@ A flag the operator gave verbatim is never decided again: its rule does not run.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -171,7 +172,7 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
     found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
-    found += [*turing.traps(draft), *_flag_warnings(draft, words)]
+    found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
@@ -192,6 +193,26 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
         cost = TURBOQUANT_COST[kind]
         found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
     return found
+
+
+def _open_doors(draft: Draft, plan: Plan) -> list[str]:
+    """An address that others reach where no key is set that we know of."""
+    config, host = draft.config, str(plan.value("host"))
+    keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
+    if keyed or {"api_key", "uds"} & set(draft.given) or _is_loopback(host):
+        return []
+    return [
+        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
+        " environment has VLLM_API_KEY, whoever reaches that address may use the engine; set"
+        ' [server] api_key_file, or host = "127.0.0.1"'
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _idle_keys(draft: Draft) -> list[str]:

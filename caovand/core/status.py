@@ -15,6 +15,7 @@ from caovand.core.report import beside
 
 # Where nothing more happens without somebody acting, or all is well.
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
+WITHOUT_ENGINE = frozenset({State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED})
 
 BACK = "caovanctl retry --full tries the full plan once, caovanctl reset forgets the lowered one"
 
@@ -48,6 +49,8 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
     deadline = snapshot.deadline
     # While HOLD looks again, the deadline is that of the look.
     waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.looking
+    # An engine that could not be ended is still known; what it did last is of no interest.
+    lives = snapshot.state not in WITHOUT_ENGINE
     return {
         "state": snapshot.state.value,
         "since_s": round(now - snapshot.since, 3),
@@ -80,8 +83,8 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "revision": facts.revision,
         "engine_pid": facts.engine_pid,
         "reported": dict(facts.figures),
-        "forecast": beside(facts.forecast, facts.figures) if facts.forecast else {},
-        "activity": dict(facts.progress),
+        "forecast": beside(facts.forecast, facts.figures) if facts.forecast and lives else {},
+        "activity": dict(facts.progress) if lives else {},
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],
         "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},

@@ -52,6 +52,11 @@ def test_windows_line_ends_are_fine(tmp_path: Path) -> None:
     assert load(tmp_path / "a.toml").server.port == 1
 
 
+def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf[server]\nport = 1\n")
+    assert load(tmp_path / "a.toml").server.port == 1
+
+
 def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1 2\n")
     assert read_secret(str(tmp_path / "key")) == "sk-1 2"
@@ -67,5 +72,14 @@ def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, content: byte
 
 
 def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="No such file") as caught:
         read_secret(str(tmp_path / "key"))
+    assert str(tmp_path / "key") in str(caught.value)
+    assert "Errno" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["sk-SECRET", "SECRET/with+a/slash=", "SECRET" * 60])
+def test_a_key_in_the_place_of_its_file_is_not_repeated(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read \[server\] api_key_file: ") as caught:
+        read_secret(path)
+    assert "SECRET" not in str(caught.value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,8 +21,11 @@ from typing import Any
 import pytest
 
 from caovand import __version__
+from caovand.cli import client
 from caovand.cli.client import Client, Problem, runtime_directory
 from caovand.cli.main import main, parser
+from caovand.core.events import Gone, Start, Stop
+from caovand.core.machine import Rules, Snapshot, State, step
 from caovand.core.wire import Notice, Reply, notice_fields
 from tests.cli.fake_daemon import FakeDaemon, status
 
@@ -96,7 +101,14 @@ def test_without_a_daemon_the_exit_status_is_4(ctl: Ctl, words: tuple[str, ...])
     assert said.code == 4
     assert said.out == ""
     assert "cannot reach caovand at" in said.err
-    assert "systemctl start caovan" in said.err
+    assert "start the caovand of this folder, or check --runtime and RUNTIME_DIR" in said.err
+
+
+def test_who_finds_no_daemon_of_the_system_is_told_to_start_it(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "SYSTEM_RUNTIME", folder)
+    assert "systemctl start caovan" in ctl("status").err
 
 
 def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None:
@@ -238,7 +250,16 @@ def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> N
     said = ctl("wait", "--timeout", "0", "--json")
     assert said.code == 3
     assert said.json["state"] == "FAILED"
-    assert "not serving after 0 s: FAILED no room" in said.err
+    assert "caovanctl: not serving: FAILED no room" in said.err
+
+
+def test_only_a_wait_that_ran_out_of_time_says_how_long_it_was(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    daemon.answers["wait"] = status(state="FAILED", reason="no room", reached=False)
+    assert "not serving: FAILED no room" in ctl("wait", "--timeout", "600").err
+    daemon.answers["wait"] = status(state="HOLD", reason="busy", reached=False)
+    assert "not serving after 0 s: HOLD busy" in ctl("wait", "--timeout", "0").err
 
 
 @pytest.mark.parametrize(("state", "reached", "code"), [("FAILED", True, 0), ("HOLD", False, 3)])
@@ -277,6 +298,27 @@ def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert (ctl("stop").code, ctl("stop").out) == (0, "STOPPED\n")
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_stop_that_left_processes_is_exit_status_1_and_says_so(
+    daemon: FakeDaemon, ctl: Ctl, words: tuple[str, ...]
+) -> None:
+    left = status(state="STOPPED", reason="cannot end the engine: x (pid 7) outlived KILL")
+    daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": left})
+    said = ctl("stop", *words)
+    assert (said.code, "x (pid 7) outlived KILL" in said.err) == (1, True)
+    assert said.json == left if words else said.out == ""
+
+
+def test_a_clean_stop_has_the_reason_that_caovanctl_knows(daemon: FakeDaemon, ctl: Ctl) -> None:
+    snapshot, _ = step(Snapshot(), Start(0.0), Rules())
+    snapshot, _ = step(snapshot, Stop(1.0), Rules())
+    snapshot, _ = step(snapshot, Gone(2.0, generation=snapshot.generation), Rules())
+    assert snapshot.state is State.STOPPED
+    ended = status(state="STOPPED", reason=snapshot.reason)
+    daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": ended})
+    assert ctl("stop").code == 0
+
+
 def test_a_stop_that_does_not_end_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update(
         {"stop": {"state": "STOPPING"}, "wait": status(state="STOPPING", reached=False)}
@@ -290,6 +332,20 @@ def test_a_file_that_is_refused_is_exit_status_1_with_every_finding(
     daemon.answers["status"] = status()
     daemon.answers["reload"] = Reply("", code="bad-config", message="one\ntwo", hint="mend it")
     assert (ctl("reload").code, ctl("reload").err) == (1, "caovanctl: one\ntwo\n  mend it\n")
+    said = ctl("reload", "--json")
+    error = {"code": "bad-config", "message": "one\ntwo", "hint": "mend it"}
+    assert (said.code, said.json) == (1, {"ok": False, "error": error})
+
+
+@pytest.mark.parametrize("state", ["STOPPED", "STOPPING"])
+@pytest.mark.parametrize("words", [("reload",), ("mode", "fast")], ids=" ".join)
+def test_what_starts_no_engine_has_no_outcome_to_wait_for(
+    daemon: FakeDaemon, ctl: Ctl, words: tuple[str, ...], state: str
+) -> None:
+    answer = {"state": state, "mode": "fast", "origin": "caovanctl mode"}
+    daemon.answers.update({"status": status(state=state), "reload": answer, "mode": answer})
+    said = ctl(*words)
+    assert (said.code, said.out) == (0, f"{state}\n")
 
 
 def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -> None:
@@ -312,6 +368,32 @@ def test_modes_are_shown_chosen_and_forgotten(daemon: FakeDaemon, ctl: Ctl) -> N
     assert [dict(request.args) for request in daemon.asked] == [
         {}, {"mode": "fast", "defer": True}, {"mode": "default", "defer": False},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("[policy] mtp is 2", True),
+        ("CAOVAN_AUTO_SPEC is fast: mode fast drafts 4 tokens", True),
+        ("mode fast drafts 4 tokens on any number of GPUs", False),
+    ],
+)
+def test_a_mode_that_is_overruled_says_by_what(
+    daemon: FakeDaemon, ctl: Ctl, reason: str, told: bool
+) -> None:
+    setting = {"value": {}, "origin": "user", "reason": reason}
+    daemon.answers.update(
+        {
+            "mode": {"mode": "fast", "origin": "caovanctl mode", "state": "SERVING"},
+            "wait": status(mtp=2),
+            "plan": {"settings": {"speculative_config": setting}},
+        }
+    )
+    said = ctl("mode", "fast")
+    assert said.code == 0
+    assert said.out.startswith("serving m on http://h:1/v1, MTP 2\n")
+    assert (f"mode fast does not decide the MTP depth: {reason}\n" in said.out) is told
+    assert ctl("mode", "fast", "--json").json == status(mtp=2)
 
 
 # -- logs and events ---
@@ -388,10 +470,48 @@ def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
         assert process.wait(60) == 0
 
 
-def test_every_verb_explains_itself(ctl: Ctl) -> None:
-    (verbs,) = (a.choices for a in parser()._actions if isinstance(a.choices, dict))
-    for verb in verbs:
-        assert ctl(verb, "--help").code == 0
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [("logs",), ("status",), ("completion", "bash"), ("--help",)])
+def test_a_full_disk_is_one_line_and_exit_status_1(
+    daemon: FakeDaemon, words: tuple[str, ...]
+) -> None:
+    daemon.answers["logs"] = {"lines": ["x"], "last": 1, "more": False}
+    daemon.answers["status"] = status()
+    command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), *words]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for people: written at the end
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env, check=False
+        )
+    assert done.stderr == (
+        "caovanctl: cannot write the output: No space left on device; free space, or write it"
+        " elsewhere\n"
+    )
+    assert done.returncode == 1
+
+
+def parsers(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and all the parsers under it."""
+    yield top
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+@pytest.mark.parametrize("one", list(parsers(parser())), ids=lambda one: one.prog)
+def test_every_help_has_an_example_and_is_printed(one: argparse.ArgumentParser, ctl: Ctl) -> None:
+    words = one.prog.split()[1:]
+    assert re.search(r"^examples?:\s+.*\bcaovan", one.epilog or "", re.S), one.prog
+    assert " ".join(words) in (one.epilog or "")
+    assert ctl(*words, "--help").code == 0
+
+
+@pytest.mark.parametrize("program", ["caovand", "caovand.cli.doctor", "caovand.cli.serve"])
+def test_every_other_program_has_an_example_too(program: str) -> None:
+    command = [sys.executable, "-m", program, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "example: caovan" in done.stdout
 
 
 # -- where the sockets are ---
@@ -439,7 +559,8 @@ def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path
 def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[server]\napi_key_file = "/nowhere/key"\n')
     said = ctl("check-config", str(tmp_path / "a.toml"))
-    assert (said.code, "/nowhere/key" in said.out) == (1, True)
+    where = f"{tmp_path}/a.toml: cannot read [server] api_key_file /nowhere/key: No such file"
+    assert (said.code, said.out.startswith(where)) == (1, True)
 
 
 # -- completion ---
@@ -453,7 +574,7 @@ COMP_WORDS=({quoted}); COMP_CWORD={len(words)}
 _caovanctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()) - {""}
 
 
 def test_bash_completes_verbs_flags_and_choices(ctl: Ctl) -> None:
@@ -464,6 +585,46 @@ def test_bash_completes_verbs_flags_and_choices(ctl: Ctl) -> None:
     assert completed(script, "mode", "--de") == {"--default", "--defer"}
     assert {"status"} <= completed(script, "--runtime", "/run/x", "stat")
     assert completed(script, "status", "--j") == {"--json"}
+
+
+COMPLETIONS = [
+    (("plan", "--mode", ""), {"auto", "stable", "fast"}),
+    (("plan", "--mode", "=", "fa"), {"fast"}),
+    (("plan", "--mode", "="), {"auto", "stable", "fast"}),
+    (("plan", "--mode", "fast", "--js"), {"--json"}),
+    (("engine", "install", "--bu"), {"--build"}),
+    (("engine", "install", "--build", "cu"), {"cuda"}),
+    (("engine", "install", "--wheels", "w", "--ag"), {"--again"}),
+    (("engine", "list", "--bu"), set()),
+    (("engine", "--root", "x", "inst"), {"install"}),
+    (("--ru",), {"--runtime"}),
+    (("--runtime", "mode", "re"), {"restart", "reset", "retry", "reload"}),
+    (("incidents", "sh"), {"show"}),
+    (("incidents", "show", "--"), {"--help", "--json"}),
+    (("explain", "status", "--js"), {"--json"}),
+    (("status", ""), {"-h", "--help", "--json"}),
+    (("completion", "z"), {"zsh"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), COMPLETIONS, ids=[" ".join(words) for words, _ in COMPLETIONS]
+)
+def test_bash_completes_verbs_of_verbs_and_values_of_flags(
+    ctl: Ctl, words: tuple[str, ...], offered: set[str]
+) -> None:
+    assert completed(ctl("completion", "bash").out, *words) == offered
+
+
+def test_bash_completes_files_where_a_file_is_wanted(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    script = ctl("completion", "bash").out
+    for words in (("check-config", ""), ("plan", "--config", "a"), ("--runtime", "")):
+        assert completed(script, *words) == {"a file.toml"}
+    assert completed(script, "wait", "--timeout", "") == set()
 
 
 def test_the_script_loads_as_the_help_says(ctl: Ctl, tmp_path: Path) -> None:
@@ -478,3 +639,37 @@ def test_the_script_loads_in_zsh(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "c").write_text(ctl("completion", "zsh").out)
     ask = f"autoload -U compinit && compinit -D && source {tmp_path}/c"
     subprocess.run(["zsh", "-fc", ask], capture_output=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_completes_verbs_of_verbs_and_values_of_flags(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(ctl("completion", "zsh").out)
+    asked = [
+        ("plan --mode fa", "plan --mode fast"),
+        ("engine inst", "engine install"),
+        ("engine install --bui", "engine install --build"),
+        ("engine install --build cu", "engine install --build cuda"),
+        ("--runt", "--runtime"),
+    ]
+    tries = "\n".join(
+        f"""
+zpty -w -n shell $'\\x15'{shlex.quote(f"caovanctl {typed}")}$'\\t'
+seen=
+for i in {{1..200}}; do
+    zpty -r -t shell more && seen+=$more
+    [[ $seen == *'caovanctl {wanted}'* ]] && {{ print -- {shlex.quote(wanted)}; break }}
+    sleep 0.05
+done"""
+        for typed, wanted in asked
+    )
+    script = f"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'autoload -U compinit; compinit -u -D; source {tmp_path}/c; echo loa""ded'
+zpty -r -m shell seen '*loaded*'
+{tries}
+"""
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.splitlines() == [wanted for _, wanted in asked], done.stderr

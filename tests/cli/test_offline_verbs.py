@@ -7,14 +7,16 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caovand.adapters import model_folder
 from caovand.adapters.processes import Process
-from caovand.cli import doctor, inventory, serve
+from caovand.cli import doctor, inventory, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.client import Exit, Problem
 from caovand.cli.main import main
@@ -23,6 +25,7 @@ from caovand.core.config import Config
 from caovand.core.inventory import EngineInfo, Gpu, Host
 from caovand.core.inventory_file import BadInventory, parse, render
 from caovand.core.memory import Load, estimate
+from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing, weights
 
 CONFIG: dict[str, Any] = {
@@ -150,6 +153,62 @@ def test_the_mode_can_be_tried(
 ) -> None:
     main(["plan", str(model), "--inventory", str(saved), "--mode", "fast", "--json"])
     assert printed(capsys)["settings"]["additional_config"]["value"]["caovan_mode"] == "fast"
+
+
+@pytest.mark.parametrize("state", ["SERVING", "STOPPED"])
+@pytest.mark.parametrize(
+    ("origin", "reason"),
+    [
+        ("caovanctl mode", "mode fast drafts 4 tokens on any number of GPUs"),
+        ("/etc/caovan.toml", "mode stable drafts 3 tokens on any number of GPUs"),
+    ],
+)
+def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
+    state: str,
+    origin: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text(f'[model]\npath = "{tmp_path}"\n[policy]\nmode = "stable"\n')
+    machine = survey.Machine(turing(2), HOST, CUDA)
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    monkeypatch.setattr(doctor, "look", lambda *asked: machine)
+    with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
+        daemon = FakeDaemon(Path(folder))
+        try:
+            daemon.answers["status"] = status(
+                state=state,
+                engine_pid=42 if state == "SERVING" else None,
+                mode="fast" if origin == "caovanctl mode" else "stable",
+                mode_origin=origin,
+                daemon={"version": "1", "pid": 7, "config": str(config)},
+            )
+            assert main(["--runtime", folder, "plan", "--json"]) == Exit.DONE
+            depth = printed(capsys)["settings"]["speculative_config"]
+            assert (depth["origin"], depth["reason"]) == ("user", reason)
+            config.write_text('[policy]\ndtype = "bfloat16"\n[model]\npath = "/m"\n')
+            assert main(["--runtime", folder, "doctor", "--json"]) == Exit.FAILED
+            assert 'set dtype = \\"half\\"' in capsys.readouterr().out
+        finally:
+            daemon.stop()
+
+
+def test_a_depth_that_nobody_chose_is_the_policy_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "daemon.toml"
+    config.write_text(f'[model]\npath = "{tmp_path}"\n')
+    machine = survey.Machine(turing(2), HOST, CUDA)
+    beside = status(daemon={"version": "1", "pid": 7, "config": str(config)})
+    monkeypatch.setattr(plan_verb, "running", lambda runtime: beside)
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    assert main(["plan", "--json"]) == Exit.DONE
+    assert printed(capsys)["settings"]["speculative_config"]["origin"] == "policy"
 
 
 @pytest.mark.parametrize(
@@ -428,6 +487,13 @@ def test_serve_without_a_model_or_with_a_bad_port_is_wrong_usage(words: list[str
     with pytest.raises(Problem) as caught:
         serve.read(words)
     assert caught.value.status == Exit.USAGE
+
+
+def test_serve_plans_with_the_key_it_will_ask_for() -> None:
+    order = serve.read(["/srv/m", "--api-key", "hunter2"])
+    assert serve.keyed(order, Path("/s")).server.api_key_file == "/s/api-key"
+    bare = serve.read(["/srv/m"])
+    assert serve.keyed(bare, Path("/s")) == bare.config
 
 
 def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> None:

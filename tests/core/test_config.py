@@ -142,9 +142,20 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"model": {"mtp": 3}}, 'f.toml: unknown key "mtp" in [model]; it belongs in [policy]'),
         ({"model": {"xyzzy": 3}}, 'f.toml: unknown key "xyzzy" in [model]'),
         ({"model": "m"}, "f.toml: model must be a section: write [model] on a line of its own"),
-        ({"server": {"port": "80"}}, '[server] port must be a whole number, is "80"'),
+        ({"server": [{}]}, "f.toml: [[server]] must be written [server], and only once"),
+        ({"port": 5}, 'f.toml: "port" stands in no section; it belongs in [server]'),
+        ({"prot": 5}, 'f.toml: "prot" stands in no section; did you mean "port"?'),
+        ({"env": {}}, "f.toml: unknown section [env]; it belongs in [engine]"),
+        (
+            {"server": {"port": "80"}},
+            '[server] port must be a whole number, is "80"; write 80, without quotes',
+        ),
+        (
+            {"model": {"max_model_len": "32k"}},
+            '[model] max_model_len must be a whole number or "auto", is "32k"; write 32768,',
+        ),
         ({"server": {"port": True}}, "[server] port must be a whole number, is true"),
-        ({"server": {"port": 80.0}}, "[server] port must be a whole number, is 80"),
+        ({"server": {"port": 80.0}}, "[server] port must be a whole number, is 80.0; write 80"),
         ({"server": {"port": 65536}}, "[server] port must be from 1 to 65535, is 65536"),
         ({"watch": {"hang_s": "1"}}, '[watch] hang_s must be a number, is "1"'),
         ({"watch": {"hang_s": float("nan")}}, "[watch] hang_s must be a number, is nan"),
@@ -156,14 +167,18 @@ def test_tables_and_lists_are_frozen() -> None:
             {"policy": {"mode": "fats"}},
             '[policy] mode must be one of auto, stable, fast; is "fats"; did you mean "fast"?',
         ),
-        ({"policy": {"mode": ["fast"]}}, '[policy] mode must be a string, is ["fast"]'),
+        ({"policy": {"mode": ["fast"]}}, '[policy] mode must be a string, is a list'),
         (
             {"policy": {"dtype": "bf16"}},
             "[policy] dtype must be one of auto, half, float16, bfloat16, float32, float; is"
             ' "bf16"',
         ),
         ({"policy": {"pinned": "mtp"}}, '[policy] pinned must be a list, is "mtp"'),
-        ({"policy": {"pinned": [1]}}, "[policy] pinned must be a string, is 1"),
+        (
+            {"policy": {"pinned": ["mtp", 3]}},
+            "[policy] pinned entry 2 must be a string, is 3",
+        ),
+        ({"policy": {"pinned": {"mtp": 1}}}, "[policy] pinned must be a list, is a table"),
         (
             {"policy": {"pinned": ["mpt"]}},
             '[policy] pinned names "mpt", which is no key of [model] or [policy]; did you mean'
@@ -175,11 +190,23 @@ def test_tables_and_lists_are_frozen() -> None:
         ),
         ({"policy": {"ladder": ["?"]}}, 'ladder names "?", which is no rung; rungs are context, '),
         ({"engine": {"gpus": [0, 0]}}, "[engine] gpus names a card twice: [0, 0]"),
+        ({"engine": {"gpus": []}}, "[engine] gpus must not be empty; leave the key out"),
+        ({"engine": {"python": ""}}, "[engine] python must not be empty; leave the key out"),
+        ({"model": {"served_name": " "}}, "[model] served_name must not be empty; leave the key"),
+        ({"server": {"host": ""}}, 'is ""; "0.0.0.0" is every address'),
+        ({"server": {"host": "0.0.0.0 "}}, '[server] host must be an address or a name, such as'),
+        ({"server": {"host": "[::1]"}}, 'such as "127.0.0.1" or "::1", is "[::1]"'),
+        ({"server": {"host": "http://h"}}, "[server] host must be an address or a name"),
         ({"engine": {"gpus": [-1]}}, "[engine] gpus must be card indices from 0, is [-1]"),
         ({"engine": {"env": {"A": 1}}}, '[engine] env must be a table of strings, such as { NAME'),
         ({"engine": {"env": {"A": "x\0"}}}, "[engine] env must be a table of strings, such as"),
-        ({"engine": {"env": {"A=B": "1"}}}, '[engine] env: "A=B" is no name of an environment'),
-        ({"engine": {"extra_args": ["a\0"]}}, "[engine] extra_args must be a string"),
+        ({"engine": {"env": {"": "1"}}}, '[engine] env: "" is no name of an environment'),
+        ({"engine": {"env": {"A B": "1"}}}, '[engine] env: "A B" is no name of an environment'),
+        ({"engine": {"env": {"A=B": "1"}}}, '[engine] env: "A=..." is no name of an environment'),
+        (
+            {"engine": {"extra_args": ["a\0"]}},
+            "[engine] extra_args entry 1 must be a string, is a string with a NUL in it",
+        ),
         ({"metrics": {"listen": "9400"}}, '[metrics] listen must be ADDRESS:PORT, such as "127'),
         ({"metrics": {"listen": "h:0"}}, "[metrics] listen must be ADDRESS:PORT"),
         ({"metrics": {"listen": "h:" + "9" * 5000}}, "[metrics] listen must be ADDRESS:PORT"),
@@ -196,9 +223,35 @@ def test_every_finding_is_told_at_once() -> None:
     assert len(said) == 4
 
 
-def test_contradictions_are_told_once_every_key_is_right_by_itself() -> None:
-    said = findings_of({"policy": {"pinned": ["a"]}, "engine": {"gpus": [1, 1]}})
-    assert len(said) == 2
+def test_what_no_single_key_shows_is_told_with_the_rest() -> None:
+    said = findings_of(
+        {"policy": {"pinned": ["a"], "ladder": ["b"]}, "engine": {"gpus": [1, 1]}, "port": 1}
+    )
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("engine", "env", {"VLLM_API_KEY": "sk-SECRET", "X": 1}, '"X" is a whole number'),
+        ("engine", "env", {"VLLM_API_KEY": "sk-SECRET\0"}, '"VLLM_API_KEY" is a string with a NUL'),
+        ("engine", "env", {"VLLM_API_KEY=sk-SECRET": ""}, '"VLLM_API_KEY=..." is no name'),
+        ("engine", "env", {"VLLM_API_KEY=sk-SECRET": 1}, '"VLLM_API_KEY=..." is a whole number'),
+        ("engine", "env", ["VLLM_API_KEY=sk-SECRET"], "is a list"),
+        ("engine", "extra_args", "--api-key sk-SECRET", "must be a list, is a string"),
+        ("engine", "extra_args", ["--api-key", ["sk-SECRET"]], "entry 2 must be a string, is a l"),
+        ("server", "api_key_file", ["sk-SECRET"], "must be a string, is a list"),
+        ("server", "api_key_file", "sk-SECRET\0", "must be a string, is a string with a NUL"),
+        ("server", "tool_call_parser", {"key": "sk-SECRET"}, 'must be a string or "auto", is a t'),
+    ],
+)
+def test_what_may_be_a_password_is_not_repeated(
+    section: str, key: str, value: Any, said: str
+) -> None:
+    (finding,) = findings_of({section: {key: value}})
+    assert f"[{section}] {key}" in finding
+    assert said in finding
+    assert "SECRET" not in finding
 
 
 # -- any document, any configuration ---
@@ -240,12 +293,11 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])).filter(
         lambda text: text != "auto"
     )
-    names = st.text("ABC_1\u00e9 .-", min_size=1)
+    names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True)
     by_kind: dict[Any, st.SearchStrategy[Any]] = {
         bool: st.booleans(),
         str: texts,
         Pairs: st.dictionaries(names, texts).map(lambda d: tuple(sorted(d.items()))),
-        tuple[int, ...]: st.lists(st.integers(0, 99), unique=True).map(tuple),
         tuple[str, ...]: st.lists(texts).map(tuple),
     }
     if meta["choices"]:
@@ -256,6 +308,10 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
         found = st.floats(meta["low"], meta["high"])
     elif key.name == "listen":
         found = st.sampled_from(["", "127.0.0.1:9400", "[::1]:1"])
+    elif key.name == "host":
+        found = st.sampled_from(["0.0.0.0", "::1", "fe80::1%eth0", "my-host_1.lan", "::"])
+    elif key.name == "gpus":
+        found = st.lists(st.integers(0, 99), unique=True, min_size=1).map(tuple)
     elif key.name == "ladder":
         found = st.lists(st.sampled_from(list(rungs.BY_NAME))).map(tuple)
     elif key.name == "pinned":
@@ -263,6 +319,8 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
         found = st.lists(st.sampled_from(goals)).map(tuple)
     else:
         found = by_kind[plain]
+        if plain is str and is_auto(section, key.name):
+            found = found.filter(str.strip)
     return st.none() | found if is_auto(section, key.name) else found
 
 

@@ -672,6 +672,28 @@ def test_a_model_the_engine_does_not_know_is_said() -> None:
     assert plan(inventory(LLAMA_70B_AWQ, A100, engine)).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("sections", "open_to_all"),
+    [
+        ({}, False),
+        ({"server": {"host": "localhost"}}, False),
+        ({"server": {"host": "::1"}}, False),
+        ({"server": {"host": "0.0.0.0"}}, True),
+        ({"server": {"host": "::"}}, True),
+        ({"server": {"host": "my-box.lan"}}, True),
+        ({"server": {"host": "0.0.0.0", "api_key_file": "/etc/k"}}, False),
+        ({"server": {"host": "0.0.0.0"}, "engine": {"env": {"VLLM_API_KEY": "k"}}}, False),
+        ({"server": {"host": "0.0.0.0"}, "engine": {"env": {"VLLM_API_KEY": ""}}}, True),
+        ({"engine": {"extra_args": ["--host", "10.0.0.1"]}}, True),
+        ({"engine": {"extra_args": ["--host", "10.0.0.1", "--api-key", "k"]}}, False),
+        ({"server": {"host": "0.0.0.0"}, "engine": {"extra_args": ["--uds", "/run/s"]}}, False),
+    ],
+)
+def test_an_engine_open_to_all_is_warned_of(sections: dict[str, Any], open_to_all: bool) -> None:
+    warnings = plan(**sections).warnings
+    assert any("whoever reaches that address" in text for text in warnings) is open_to_all
+
+
 def test_a_kernel_that_cannot_be_built_is_not_chosen() -> None:
     asked = replace(CUDA, python_version="3.12.1")
     assert plan(inventory(SMALL_HYBRID, H200, asked)).value("gdn_prefill_backend") == "triton"

@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.failure import Finding
 from caovand.core.machine import Snapshot, State
+from caovand.core.memory import MemoryEstimate
 from caovand.core.plan import Plan, Setting
 from caovand.core.status import Facts, describe, is_settled, one_line, public
 
@@ -56,6 +57,19 @@ def test_every_state_has_a_document_that_is_json_and_one_line(
     assert (document["retry_in_s"] is not None) == (state in (State.BACKOFF, State.HOLD))
     assert one_line(s).startswith(state.value)
     assert "\n" not in one_line(s)
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_an_engine_did_is_shown_only_while_there_is_one(state: State) -> None:
+    facts = replace(
+        FACTS,
+        progress={"running": 1.0},
+        figures={"kv_gib": 2.0},
+        forecast=MemoryEstimate(True, 0.9, 1.0, 2048.0, 1.0, 1, 1, 1.0, 1.0, (("kv", 2048.0),)),
+    )
+    document = describe(Snapshot(state=state, plan=PLAN), facts, 1.0)
+    gone = state in (State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED)
+    assert bool(document["activity"]) is bool(document["forecast"]) is not gone
 
 
 def test_the_wait_for_the_next_attempt_is_never_negative() -> None:

@@ -263,6 +263,8 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
         status = one.status()
         assert status["mtp"] == 1
         assert status["engine_pid"] != pid
+        said = one.ctl("mode", "fast").stdout
+        assert "mode fast does not decide the MTP depth: [policy] mtp is 1" in said
 
 
 def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -> None:
