@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__, inspection
-from caovand.adapters import config_file
 from caovand.adapters.child import CannotSpawn, Child, named
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories
@@ -209,9 +208,7 @@ class Supervisor:
         self.apply(event)
 
     def reconfigure(self, config: Config) -> None:
-        """Use another configuration from now on; raises ConfigError where its key file is bad."""
-        if config.server.api_key_file:
-            config_file.read_secret(config.server.api_key_file)
+        """Use another configuration from now on."""
         before, self.config = self.config, config
         if self._watching is not None:
             self._watching.heed(config.watch)

@@ -61,6 +61,10 @@ print("caovan-probe:" + json.dumps({
 """
 FLAGS = """
 import json
+from vllm.platforms import current_platform
+if not current_platform.device_type:
+    # No GPU is visible, which is told elsewhere: the parser's defaults want a kind of device.
+    current_platform.device_type = "cuda"
 import vllm.entrypoints.cli.serve as serve
 parser = serve.make_arg_parser(serve.FlexibleArgumentParser())
 options = [(o, a) for a in parser._actions for o in a.option_strings]

@@ -238,6 +238,35 @@ def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
     eventually(lambda: (found := processes.read(pid)) is None or found.zombie)
 
 
+BLIND = """
+from vllm.platforms import current_platform
+from argparse import ArgumentParser as FlexibleArgumentParser
+if not current_platform.device_type:
+    raise RuntimeError("Failed to infer device type")
+def make_arg_parser(parser):
+    parser.add_argument("--port")
+    return parser
+"""
+
+
+def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
+    """vLLM 0.21 refuses to name its flags there; that the GPU is gone is to be told instead."""
+    files = {
+        "vllm/platforms.py": "class Unknown:\n    device_type = ''\ncurrent_platform = Unknown()\n",
+        "vllm/entrypoints/cli/serve.py": BLIND,
+        "vllm-0.21.0.dist-info/METADATA": "Name: vllm\nVersion: 0.21.0\n",
+        "torch-2.11.0.dist-info/METADATA": "Name: torch\nVersion: 2.11.0\n",
+    }
+    for folder in ("vllm", "vllm/entrypoints", "vllm/entrypoints/cli"):
+        files[f"{folder}/__init__.py"] = ""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n'
+    engine = probe_engine(script(tmp_path, run), None)
+    assert (engine.vllm, "--port" in engine.flags) == ("0.21.0", True)
+
+
 ANSWERS = """#!/bin/sh
 case "$2" in
 *make_arg_parser*) echo x >> "$0.slow"
