@@ -52,13 +52,18 @@ lint: .venv/ready ## ruff and mypy
 
 .PHONY: test
 test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
-	@$(MAKE) -s -j2 --output-sync=target test-newest test-oldest
+	@$(MAKE) -s -j3 --output-sync=target test-newest test-oldest test-matrix
 	$(PY) -m pytest -m 'engine and not long'
 	@$(MAKE) -s test-torch
 
 .PHONY: test-newest
 test-newest: .venv/ready
-	$(PY) -m pytest -m 'not long and not engine'
+	$(PY) -m pytest -m 'not long and not engine and not matrix'
+
+# Its rows mostly wait for what a daemon waits for.
+.PHONY: test-matrix
+test-matrix: .venv/ready ## the fault matrix over the stand-in engine
+	$(PY) -m pytest -q -n 4 -m matrix tests/faults
 
 # The daemon's tests only: packaging, kernels and the fault matrix do not depend on its libraries.
 .PHONY: test-oldest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 import pytest
 
@@ -19,20 +20,27 @@ def row(request: pytest.FixtureRequest) -> Callable[[str, str], Row]:
     """Begins the row of a test."""
 
     def begin(fault: str, kind: str) -> Row:
-        ROWS.append(Row(fault, kind))
-        request.node.fault_row = ROWS[-1]
-        return ROWS[-1]
+        request.node.fault_row = Row(fault, kind)
+        return cast(Row, request.node.fault_row)
 
     return begin
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Note in the row whether its test passed."""
+    """Send the row with the test's report: that comes back from another process, too."""
     outcome = yield
-    begun = getattr(item, "fault_row", None)
+    begun, report = getattr(item, "fault_row", None), outcome.get_result()
     if begun is not None and call.when == "call":
-        begun.passed = outcome.get_result().passed
+        begun.passed = report.passed
+        report.user_properties.append(("fault", asdict(begun)))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take the row of a test that is over."""
+    told = dict(report.user_properties)
+    if report.when == "call" and "fault" in told:
+        ROWS.append(Row(**cast("dict[str, Any]", told["fault"])))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

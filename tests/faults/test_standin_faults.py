@@ -22,6 +22,8 @@ from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration
 
+pytestmark = pytest.mark.matrix
+
 DRIVERS = ROOT / "tests/standin/drivers"
 GPU = {"STANDIN_BUILD": "cuda", "PYTHONPATH": f"{DRIVERS}:{ROOT}"}
 Begin = Callable[[str, str], Row]
@@ -37,13 +39,12 @@ class Fault:
     do: str = "exit"
     ends: str = "SERVING"
     watch: str = ""
-    quick: bool = False
 
 
 FAULTS = (
     Fault("device-oom-load", "load", "oom.cuda"),
     Fault("kv-cache-none", "kv", "oom.kv.none"),
-    Fault("kv-cache-short", "kv", "oom.kv.len", quick=True),
+    Fault("kv-cache-short", "kv", "oom.kv.len"),
     Fault("vram-busy", "engine", "vram.busy"),
     Fault("device-oom-capture", "capture", "oom.cuda"),
     Fault("device-oom-run", "serving", "oom.cuda"),
@@ -62,11 +63,11 @@ FAULTS = (
     Fault("network", "resolve", "hub.network"),
     Fault("access-denied", "resolve", "hub.denied", ends="FAILED"),
     Fault("port-busy", "http", "port.busy"),
-    Fault("plugin-error", "resolve", "plugin.load", quick=True),
+    Fault("plugin-error", "resolve", "plugin.load"),
     Fault("compile-failed", "compile", "compile.failed"),
     Fault("engine-died", "serving", "worker.died"),
     Fault("start-stall", "load", do="stall", watch="stall_s = 10"),
-    Fault("hang", "serving", do="hang", watch="hang_s = 5\nconfirm_s = 2", quick=True),
+    Fault("hang", "serving", do="hang", watch="hang_s = 5\nconfirm_s = 2"),
     Fault("draft-collapse", "serving", do="barren"),
     Fault("unknown", "load", "disk.full"),
 )
@@ -103,10 +104,7 @@ def port_of(seen: Seen) -> int:
     return int(seen.daemon.status()["served"]["port"])
 
 
-@pytest.mark.parametrize(
-    "one",
-    [pytest.param(o, id=o.failure, marks=() if o.quick else pytest.mark.long) for o in FAULTS],
-)
+@pytest.mark.parametrize("one", FAULTS, ids=lambda one: one.failure)
 def test_it_is_understood_answered_and_leaves_nothing(
     one: Fault, model: Path, tmp_path: Path, row: Begin
 ) -> None:
@@ -128,7 +126,6 @@ def test_it_is_understood_answered_and_leaves_nothing(
         assert seen.left() == NOTHING
 
 
-@pytest.mark.long
 def test_a_card_that_falls_off_the_bus_is_waited_for(
     model: Path, tmp_path: Path, row: Begin
 ) -> None:
@@ -149,7 +146,6 @@ def test_a_card_that_falls_off_the_bus_is_waited_for(
         assert seen.left() == NOTHING
 
 
-@pytest.mark.long
 def test_an_engine_that_says_it_is_dead_is_replaced(
     model: Path, tmp_path: Path, row: Begin
 ) -> None:
@@ -164,7 +160,6 @@ def test_an_engine_that_says_it_is_dead_is_replaced(
         assert seen.left() == NOTHING
 
 
-@pytest.mark.long
 def test_orphans_that_left_the_session_and_swallow_term_are_ended(model: Path, row: Begin) -> None:
     begun = row("API server killed, orphans elsewhere, TERM ignored", "stand-in")
     told = {"escape": "escapee-m", "ignore_term": True}
