@@ -14,7 +14,7 @@ from typing import Any
 from caovand.core.failure import Finding
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
-from caovand.engines.vllm.cause import RING, find_cause
+from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.line import take_apart
 from caovand.engines.vllm.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.signatures import benign
@@ -29,6 +29,12 @@ _WRAPPING = re.compile(
     r"\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? (?:\| |std(?:out|err) [FP] )?"
 )
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+# Wrappers that only an engine that serves has.
+_SERVING = re.compile(
+    r"EngineCore encountered a fatal error|AsyncLLM output_handler failed"
+    r"|WorkerProc hit an exception"
+)
+_HEAD = 400  # characters of a line in which one stands
 _SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
 
 
@@ -128,9 +134,27 @@ def _reached(lines: Sequence[_Line]) -> str:
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
-    before_ring = _reached(lines[:-RING]) if len(lines) > RING else "resolve"
-    finding = find_cause(texts, before_ring) or _silence(texts, reached) or _collapse(texts)
+    finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
     return replace(finding, line=lines[finding.line - 1].number) if finding else None
+
+
+def _begun(texts: Sequence[str]) -> str:
+    """Where the engine stood when the log began: one cut out of a journal may begin late."""
+    for text in texts:
+        mark = phase_of(text)
+        if mark and mark.phase:
+            return "resolve"
+        if _is_live(text) is not None or _SERVING.search(text[:_HEAD]):
+            return "serving"
+    return "resolve"
+
+
+def _is_live(text: str) -> bool | None:
+    """Whether vLLM's line of statistics says that it works; None for another line."""
+    if "Avg generation throughput:" not in text or "loggers.py" not in text:
+        return None
+    told = figures(text)
+    return bool(told.get("generation_tps")) or told.get("running") == 0
 
 
 def _silence(texts: Sequence[str], reached: str) -> Finding | None:
@@ -143,7 +167,7 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
             beats += 1
             seconds = re.search(r"in (\d{1,9}) seconds", text)
             waited_s += int(seconds.group(1)) if seconds else 0
-        elif mark and not mark.heartbeat:
+        elif (mark and not mark.heartbeat) or _is_live(text):
             beats = waited_s = 0
     if beats < HEARTBEATS:
         return None

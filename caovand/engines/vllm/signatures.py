@@ -229,7 +229,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("engine.dead", "wrapper", "engine-died",
          r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"
          r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
-         r"|WorkerProc (?:hit an exception|initialization failed due to an exception)"
+         r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
+         r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Worker failed with error|Invocation of \w+ method failed"),
     # Alarming and harmless
     _sig("benign.flash-attention", "benign", "unknown",
@@ -272,6 +273,11 @@ _KERNEL = re.compile(
 def is_exception(message: str) -> bool:
     """Whether a message is the last line of a Python traceback."""
     return _EXCEPTION.match(message) is not None
+
+
+def is_crash(message: str) -> bool:
+    """Whether a raw line is a library's or the kernel's, not Python's."""
+    return bool(_RAW.match(message) or _KERNEL.match(message))
 
 
 def is_evidence(parts: Parts) -> bool:
