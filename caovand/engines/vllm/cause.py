@@ -237,7 +237,9 @@ def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
     clients choose, but for how it begins.
     """
     ends = row is not None and row.kind in ("wrapper", "consequence")
-    if ends and row is not None and row.pattern.match(parts.message):
+    # Newer versions begin with a tag such as `[shutdown] `.
+    message = re.sub(r"^\[\w+\] ", "", parts.message)
+    if ends and row is not None and row.pattern.match(message):
         return False
     if parts.process.lower().startswith("apiserver") and not ends:
         return True
