@@ -238,6 +238,13 @@ def test_what_a_client_chose_is_no_cause(text: str) -> None:
     assert cause(f"{READY}\n{text}\n{raw}").failure == "illegal-access"
 
 
+def test_an_index_error_while_compiling_is_the_compilers() -> None:
+    compiling = "(EngineCore pid=5) INFO 11-20 08:59:00 [backends.py:1] Using cache directory: /c"
+    failed = f"{CORE}EngineCore failed to start.\n{CORE}IndexError: tuple index out of range"
+    assert cause(f"{LOADING}\n{compiling}\n{failed}").failure == "compile-failed"
+    assert cause(f"{LOADING}\n{failed}").failure == "unknown"
+
+
 def test_an_orderly_stop_is_no_failure_but_a_crash_before_one_is() -> None:
     died = f"{SERVER}Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."
     told = "(EngineCore pid=5) INFO 11-20 09:00:01 [core.py:1200] Shutdown initiated (timeout=0)"
