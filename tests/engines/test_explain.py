@@ -175,6 +175,24 @@ def test_secrets_in_arguments_are_hidden() -> None:
     }  # fmt: skip
 
 
+def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> None:
+    told = explain(
+        "(APIServer pid=1) INFO 11-20 09:13:00 [utils.py:240] non-default args: {'model': '/m', "
+        "'kv_transfer_config': {'kv_connector_extra_config': {'redis_password': 'hunter2'}}, "
+        "'extra': [{'aws_secret_access_key': 'hunter2'}], 'text': '{\"api_key\": \"hunter2\"}', "
+        "'url': 'https://user:hunter2@hub/x', 'token_limit': 'long'}\n"
+        "(APIServer pid=1) ERROR 11-20 09:13:02 [x.py:1] GatedRepoError: 401 Client Error for url "
+        "https://user:hunter2@hub/x Authorization: Bearer hunter2hunter2 --hf-token hunter2 "
+        "{'api_key': 'hunter2'} max_num_batched_tokens: 8192\n"
+    )
+    shown = json.dumps(verb.as_json(told)) + "\n".join(verb.page(told))
+    assert "hunter2" not in shown
+    assert "max_num_batched_tokens: 8192" in shown
+    assert told.configured["model"] == "/m"
+    assert told.finding is not None
+    assert told.finding.failure == "access-denied"
+
+
 @pytest.mark.parametrize("failure", FAILURES)
 def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure) -> None:
     assert advise(Finding(failure, ""), {})

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.failure import Finding
+from caovand.core.flags import SECRET_NAME
+from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
 from caovand.engines.vllm.cause import find_cause
@@ -35,7 +37,12 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line in which one stands
-_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
+HIDDEN = "(hidden)"
+# As in JSON or Python, `"redis_password": "..."`, and as on a command line, `--hf-token ...`.
+_NAMED_SECRET = re.compile(
+    r"""(?i)(\b(?:\w{0,60}_)?(?:key|token|secret|passw(?:or)?d)["']?: ?\[?(?=["'])"""
+    r"""|--(?:[\w-]{0,60}-)?(?:key|token|secret|passw(?:or)?d)[= ])("[^"]*"|'[^']*'|[^\s'"]+)"""
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,14 @@ def _reached(lines: Sequence[_Line]) -> str:
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
     finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
-    return replace(finding, line=lines[finding.line - 1].number) if finding else None
+    if finding is None:
+        return None
+    return replace(
+        finding,
+        line=lines[finding.line - 1].number,
+        text=_public(finding.text),
+        captures={name: _public(value) for name, value in finding.captures.items()},
+    )
 
 
 def _begun(texts: Sequence[str]) -> str:
@@ -234,6 +248,20 @@ def _arguments(message: str) -> Mapping[str, Any]:
         told = ast.literal_eval(message.split(": ", 1)[1])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    if not isinstance(told, dict):
-        return {}
-    return {str(k): "(hidden)" if _SECRET.search(str(k)) else v for k, v in told.items()}
+    return {str(k): _shown(str(k), v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value without secrets, however deep they are; a number is none."""
+    if SECRET_NAME.search(name) and value and not isinstance(value, (bool, int, float)):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {str(k): _shown(str(k), v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown("", entry) for entry in value]
+    return _public(value) if isinstance(value, str) else value
+
+
+def _public(text: str) -> str:
+    """Text without what looks like a secret, or is named as one."""
+    return clean_text(_NAMED_SECRET.sub(rf"\1{HIDDEN}", text), ())
