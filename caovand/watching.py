@@ -73,7 +73,7 @@ class Watching:
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
         self._probes: set[asyncio.Task[None]] = set()
-        self._polling = False
+        self._polling = self._gave_up = False
         # The limit is the unit's, ours as well as the engine's.
         self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
         self._oom_kills: int | None = None
@@ -131,6 +131,7 @@ class Watching:
         """Look at the HTTP server once, where no look is under way, and at the kernel's words."""
         self.heard_kernel(child, kernel)
         self.observe(Tick(_now()))
+        self._give_up(child)
         if self._polling or not self._watch.serving:
             return
         self._polling = True
@@ -145,6 +146,23 @@ class Watching:
                 self.observe(self.progress)
         finally:
             self._polling = False
+
+    def _give_up(self, child: Child) -> None:
+        """Fail a start of which a process said that it failed, and that stands still since.
+
+        The machine, too, waits for `stall_s`, and knows nothing of the log.
+        """
+        watch, waited_s = self._watch, _now() - self._watch.moved_at
+        if not self._said or watch.serving or self._gave_up or child.status is not None:
+            return
+        if waited_s < self._rules.stall_s / 2:
+            return
+        self._gave_up = True
+        text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
+        stalled = Finding("start-stall", text, self._phase)
+        finding = self._blamed(stalled)
+        if finding is not stalled:
+            self._fail(finding)
 
     async def _answer(self, path: str) -> http.Answer | None:
         try:

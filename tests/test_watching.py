@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=31) ERROR 11-20 09:20:00 [core.py:1142] "
 OOM = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"
 ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+LOADING = "(Worker_TP1 pid=4) INFO 11-20 09:13:07 [gpu_model_runner.py:1] Starting to load model m"
 READY = "(APIServer pid=1) INFO:     Application startup complete."
 
 
@@ -69,6 +72,30 @@ def test_an_engine_that_stopped_is_blamed_on_the_process_that_failed(
     assert first.finding == stopped.finding
     assert (second.finding.failure, second.finding.phase) == (named, phase)
     assert "nothing moves" in second.finding.text
+
+
+def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("caovand.watching._now", lambda: now)
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        nonlocal now
+        child: Any = SimpleNamespace(status=None)
+        say([LOADING])
+        now = 310.0
+        watching._give_up(child)  # nobody failed, as far as is known
+        say([f"{WORKER}WorkerProc failed to start.", OOM])
+        now = 600.0
+        watching._give_up(child)
+        assert not watching._gave_up
+        now = 611.0
+        watching._give_up(child)
+        watching._give_up(child)
+
+    failed = [e.finding.failure for e in watched(act) if isinstance(e, Failed)]
+    assert failed == ["device-oom-load"]
 
 
 @pytest.mark.parametrize("after", [0, 10, 390, 1900, 2100, 9000])
