@@ -145,6 +145,14 @@ def test_the_end_of_a_log_is_of_an_engine_that_served(head: str) -> None:
     assert told.finding.failure == "device-oom-run"
 
 
+def test_a_prompt_that_looks_like_a_start_is_none() -> None:
+    said = "(APIServer pid=1) INFO 11-20 10:06:00 [logger.py:40] "
+    told = explain(
+        f"{STATS}{said}Received request: prompt: x\n{said}non-default args: {{'a': 1}}\n"
+    )
+    assert (told.reached, told.configured) == ("serving", {})
+
+
 def test_heartbeats_that_work_follows_are_no_hang() -> None:
     told = explain(STATS + BEAT * 3)
     assert told.finding is not None

@@ -37,6 +37,7 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line in which one stands
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
 HIDDEN = "(hidden)"
 # As in JSON or Python, `"redis_password": "..."`, and as on a command line, `--hf-token ...`.
 _NAMED_SECRET = re.compile(
@@ -92,7 +93,7 @@ def explain(text: str) -> Explanation:
         row = benign(parts.message)
         if row:
             harmless[row.id] = harmless.get(row.id, 0) + 1
-        if parts.message.startswith("non-default args: "):
+        if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
             configured = _arguments(parts.message)
     reached = _reached(lines)
     finding = _finding(lines, reached)
@@ -120,7 +121,10 @@ def _last_start(lines: list[_Line]) -> list[_Line]:
     """The lines from the banner, or the arguments, of the last start on."""
     banner = 0
     for index, line in enumerate(lines):
-        message = take_apart(line.text).message
+        parts = take_apart(line.text)
+        message = parts.message
+        if parts.source in _PROMPTS:
+            continue
         if message.startswith("non-default args: ") or "█     █     █▄   ▄█" in message:
             recent = index - banner < 10 and banner > 0
             banner = banner if recent else index
