@@ -11,6 +11,7 @@ import contextlib
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from caovand.core.failure import Finding
 from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick
 from caovand.core.plan import Plan
 from caovand.core.status import served_name
-from caovand.engines.vllm.cause import find_cause, find_in_kernel
+from caovand.engines.vllm.cause import NEAR, announces, find_cause, find_in_kernel
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.phases import read
 
@@ -37,6 +38,7 @@ ANSWER_S = 5.0
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
 LOG_BYTES = 4 << 20
+SAID = 400  # lines kept from around the first that says that a process failed
 PROBE_PROMPT = tuple(range(32, 48))
 
 
@@ -64,11 +66,14 @@ class Watching:
         self._section, self._ring = section, ring
         self._rules = detector.rules_of(section)
         self._apply, self._notice = apply, notice
+        self._recent: deque[str] = deque(maxlen=NEAR)
+        self._said: tuple[str, ...] = ()
+        self._seen = self._said_to = self.first_line
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
         self._probes: set[asyncio.Task[None]] = set()
-        self._polling = False
+        self._polling = self._gave_up = False
         # The limit is the unit's, ours as well as the engine's.
         self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
         self._oom_kills: int | None = None
@@ -83,13 +88,29 @@ class Watching:
         """Lines the child printed; in the log pump's thread."""
         serving, now = self._watch.serving, _now()
         for line in lines:
+            self._keep(line)
             mark, told = read(line)
+            if mark is not None and mark.phase == "http" and mark.progress == 1.0 and not serving:
+                self._said = ()  # it got over that
             if serving and mark is None:
                 continue
             for name, value in () if serving else told.items():
                 # The draft model tells its own figures after those of the model.
                 self.figures.setdefault(name, value)
             self.observe(LogLine(line, now, mark))
+
+    def _keep(self, line: str) -> None:
+        """Remember what is said around the first failure.
+
+        Every pending request adds a traceback to it, and so many fill the ring.
+        """
+        self._seen += 1
+        if not self._said:
+            self._recent.append(line)
+            if announces(line):
+                self._said, self._said_to = tuple(self._recent), self._seen
+        elif len(self._said) < SAID:
+            self._said, self._said_to = (*self._said, line), self._seen
 
     def observe(self, observation: Observation) -> None:
         """Let the detector see something; from any thread."""
@@ -110,6 +131,7 @@ class Watching:
         """Look at the HTTP server once, where no look is under way, and at the kernel's words."""
         self.heard_kernel(child, kernel)
         self.observe(Tick(_now()))
+        self._give_up(child)
         if self._polling or not self._watch.serving:
             return
         self._polling = True
@@ -124,6 +146,23 @@ class Watching:
                 self.observe(self.progress)
         finally:
             self._polling = False
+
+    def _give_up(self, child: Child) -> None:
+        """Fail a start of which a process said that it failed, and that stands still since.
+
+        The machine, too, waits for `stall_s`, and knows nothing of the log.
+        """
+        watch, waited_s = self._watch, _now() - self._watch.moved_at
+        if not self._said or watch.serving or self._gave_up or child.status is not None:
+            return
+        if waited_s < self._rules.stall_s / 2:
+            return
+        self._gave_up = True
+        text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
+        stalled = Finding("start-stall", text, self._phase)
+        finding = self._blamed(stalled)
+        if finding is not stalled:
+            self._fail(finding)
 
     async def _answer(self, path: str) -> http.Answer | None:
         try:
@@ -185,7 +224,18 @@ class Watching:
 
     def lines(self) -> list[str]:
         """What this child has printed, as far as it is still kept."""
-        return self._ring.since(self.first_line, LOG_BYTES)[0]
+        kept, last = self._ring.since(self.first_line, LOG_BYTES)
+        said = self._said
+        if not said or len(kept) == last - self.first_line >= self._said_to - self.first_line:
+            return kept
+        return [*said, *self._ring.since(self._said_to, LOG_BYTES)[0]]
+
+    def _blamed(self, finding: Finding) -> Finding:
+        """What a process of an engine that stopped says it failed of, else that it stopped."""
+        cause = find_cause(self.lines(), finding.phase, alive=True)
+        if cause is None:
+            return finding
+        return replace(cause, text=f"{cause.text} ({finding.text})")
 
     @property
     def _phase(self) -> str:
@@ -215,6 +265,8 @@ class Watching:
             self._notice("suspicion", f"the engine works: {sign.reason}")
         elif isinstance(sign, Noticed):
             self._notice("noticed", sign.text)
+        elif isinstance(sign, Broken) and sign.finding.failure in ("hang", "start-stall"):
+            self._fail(self._blamed(sign.finding))
         elif isinstance(sign, Broken) and sign.finding.failure != "engine-died":
             self._fail(sign.finding)
         elif isinstance(sign, Broken):

@@ -166,14 +166,112 @@ INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 500 Internal Server Erro
     assert find_cause(log.split("\n"), "serving") is None
 
 
-def test_only_the_last_lines_are_looked_at_and_numbered_as_in_the_log() -> None:
-    old = [f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."]
-    quiet = ["(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: idle"] * RING
-    assert find_cause(old + quiet) is None
-    last = [f"{CORE}RuntimeError: CUDA error: an illegal memory access was encountered"]
-    finding = find_cause(old + quiet + last)
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+FATAL = f"{CORE}EngineCore encountered a fatal error.\n{CORE}{ILLEGAL}"
+HUB = "(APIServer pid=3) ERROR 11-20 08:50:00 [repo_utils.py:126] Error retrieving safetensors: "
+
+
+def test_a_cause_is_found_however_much_follows_it() -> None:
+    quiet = "(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: idle\n" * RING
+    request = (
+        f"{SERVER}Error with a request\n{SERVER}vllm.v1.engine.exceptions.EngineDeadError: x\n"
+    )
+    finding = cause(f"{READY}\n{quiet}{FATAL}\n{request * RING}")
+    assert (finding.failure, finding.line) == ("illegal-access", RING + 3)
+
+
+@pytest.mark.parametrize(
+    "dealt_with",
+    [
+        f"{HUB}Repo id must be in the form 'repo_name': '/srv/m'., retrying 1 of 2",
+        f"{HUB}503 Server Error: Service Temporarily Unavailable for url: x, retrying 1 of 2",
+        f"{HUB}Cannot reach https://huggingface.co/api: offline mode is enabled.",
+        f"{WORKER}[Autotuner]: Failed when profiling: torch.OutOfMemoryError: CUDA out of memory.",
+        f"{SERVER}Failed to load plugin lora_resolver\n{SERVER}Traceback (most recent call last):\n"
+        f'{SERVER}  File "/v/vllm/plugins/__init__.py", line 48, in load\n'
+        f"{SERVER}RepositoryNotFoundError: x",
+    ],
+)
+def test_what_the_engine_dealt_with_is_no_cause(dealt_with: str) -> None:
+    assert find_cause(dealt_with.split("\n"), "resolve") is None
+    assert cause(f"{dealt_with}\n{LOADING}\n{FATAL}", "resolve").failure == "illegal-access"
+    assert find_cause(f"{dealt_with}\n{LOADING}\n{READY}".split("\n"), "resolve") is None
+
+
+def test_what_came_before_it_served_is_no_cause() -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"
+    assert find_cause(f"{LOADING}\n{oom}\n{READY}".split("\n")) is None
+    assert cause(f"{LOADING}\n{oom}\n{READY}\n{FATAL}").failure == "illegal-access"
+
+
+def test_the_cause_near_the_wrapper_counts_before_an_older_one() -> None:
+    old = (
+        "requests.exceptions.ConnectTimeout: HTTPSConnectionPool: Max retries exceeded with url: /x"
+    )
+    quiet = "(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] idle\n" * 100
+    assert cause(f"{LOADING}\n{old}\n{quiet}{FATAL}").failure == "illegal-access"
+    assert cause(f"{LOADING}\n{old}\n{quiet}{CORE}EngineCore failed to start.").failure == "network"
+    unnamed = f"{CORE}EngineCore failed to start.\n{CORE}KeyError: 'layers.0.w'"
+    assert cause(f"{LOADING}\n{old}\n{quiet}{unnamed}").failure == "unknown"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CORE}Unexpected error pre-processing request chatcmpl-GatedRepoError-9f1c\n"
+        f"{CORE}Traceback (most recent call last):\n{CORE}GatedRepoError: x",
+        f"{CORE}Failed to advance FSM for request cmpl-No CUDA GPUs are available for tokens 33.",
+        f"{CORE}Something else of request cmpl-No CUDA GPUs are available",
+        f"{CORE}Something else of request cmpl-EngineDeadError",
+        "Task exception was never retrieved\nfuture: <Task finished>\n"
+        "Traceback (most recent call last):\n"
+        "requests.exceptions.ConnectTimeout: Max retries exceeded with url: /a.png\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\nConnectionError: Max retries exceeded with url: /a",
+    ],
+)
+def test_what_a_client_chose_is_no_cause(text: str) -> None:
+    assert find_cause(f"{READY}\n{text}".split("\n")) is None
+    finding = cause(f"{READY}\n{text}\n{FATAL}")
+    assert (finding.failure, finding.text) == ("illegal-access", ILLEGAL)
+    raw = f"Process VllmWorker-0:\nTraceback (most recent call last):\n{ILLEGAL}"
+    assert cause(f"{READY}\n{text}\n{raw}").failure == "illegal-access"
+
+
+def test_an_index_error_while_compiling_is_the_compilers() -> None:
+    compiling = "(EngineCore pid=5) INFO 11-20 08:59:00 [backends.py:1] Using cache directory: /c"
+    failed = f"{CORE}EngineCore failed to start.\n{CORE}IndexError: tuple index out of range"
+    assert cause(f"{LOADING}\n{compiling}\n{failed}").failure == "compile-failed"
+    assert cause(f"{LOADING}\n{failed}").failure == "unknown"
+
+
+def test_an_orderly_stop_is_no_failure_but_a_crash_before_one_is() -> None:
+    died = f"{SERVER}Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."
+    told = "(EngineCore pid=5) INFO 11-20 09:00:01 [core.py:1200] Shutdown initiated (timeout=0)"
+    pressed = "^CTraceback (most recent call last):\nKeyboardInterrupt"
+    for stop in (f"{died}\n{told}", f"{pressed}\n{died}", pressed):
+        assert find_cause(f"{READY}\n{stop}".split("\n")) is None
+        assert cause(f"{READY}\n{FATAL}\n{stop}").failure == "illegal-access"
+    assert cause(f"{READY}\n{died}").failure == "engine-died"
+
+
+def test_an_exception_ignored_is_no_failure() -> None:
+    ignored = (
+        "Exception ignored in: <function X.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        "  File \"/v/a.py\", line 8, in __del__\nAttributeError: 'NoneType' object has no x"
+    )
+    assert find_cause(f"{READY}\n{ignored}".split("\n")) is None
+    assert cause(f"{READY}\n{ignored}\nterminate called: CUDA error: {ILLEGAL}").line == 6
+
+
+def test_of_an_engine_that_is_alive_only_the_cause_of_a_failed_process_counts() -> None:
+    oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    failed = f"{WORKER}WorkerProc failed to start."
+    assert find_cause([LOADING, oom], "load", alive=True) is None
+    assert find_cause([LOADING, failed, f"{WORKER}KeyError: 'x'"], "load", alive=True) is None
+    finding = find_cause([LOADING, failed, oom], "load", alive=True)
     assert finding is not None
-    assert finding.line == RING + 2
+    assert finding.failure == "device-oom-load"
 
 
 def test_an_empty_log_tells_nothing() -> None:

@@ -123,6 +123,43 @@ def test_drafts_of_which_nothing_is_accepted_are_a_collapse_if_it_lasts() -> Non
     assert told.finding.failure == "draft-collapse"
 
 
+STATS = (
+    "(APIServer pid=1) INFO 11-20 10:05:00 [loggers.py:200] Engine 000: Avg prompt throughput: 1.0 "
+    "tokens/s, Avg generation throughput: 20.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV "
+    "cache usage: 1.0%, Prefix cache hit rate: 0.0%\n"
+)
+BEAT = (
+    "(EngineCore pid=31) INFO 11-20 10:00:00 [shm_broadcast.py:84] No available shared memory "
+    "broadcast block found in 60 seconds. This typically happens when\n"
+)
+
+
+@pytest.mark.parametrize("head", [STATS, ""])
+def test_the_end_of_a_log_is_of_an_engine_that_served(head: str) -> None:
+    core = "(EngineCore pid=31) ERROR 11-20 10:06:00 [core.py:1142] "
+    told = explain(
+        f"{head}{core}EngineCore encountered a fatal error.\n"
+        f"{core}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has\n"
+    )
+    assert told.finding is not None
+    assert told.finding.failure == "device-oom-run"
+
+
+def test_a_prompt_that_looks_like_a_start_is_none() -> None:
+    said = "(APIServer pid=1) INFO 11-20 10:06:00 [logger.py:40] "
+    told = explain(
+        f"{STATS}{said}Received request: prompt: x\n{said}non-default args: {{'a': 1}}\n"
+    )
+    assert (told.reached, told.configured) == ("serving", {})
+
+
+def test_heartbeats_that_work_follows_are_no_hang() -> None:
+    told = explain(STATS + BEAT * 3)
+    assert told.finding is not None
+    assert told.finding.failure == "hang"
+    assert explain(STATS + BEAT * 3 + STATS).finding is None
+
+
 def test_harmless_lines_are_named_as_such() -> None:
     told = explain(text_of("vllm-0.21.0-sm75x2-hang-host-ram"))
     assert told.harmless == {"benign.flash-attention": 2, "benign.shared-memory": 4}
@@ -144,6 +181,24 @@ def test_secrets_in_arguments_are_hidden() -> None:
     assert told.configured == {
         "api_key": "(hidden)", "hf_token": "(hidden)", "max_num_batched_tokens": 8192,
     }  # fmt: skip
+
+
+def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> None:
+    told = explain(
+        "(APIServer pid=1) INFO 11-20 09:13:00 [utils.py:240] non-default args: {'model': '/m', "
+        "'kv_transfer_config': {'kv_connector_extra_config': {'redis_password': 'hunter2'}}, "
+        "'extra': [{'aws_secret_access_key': 'hunter2'}], 'text': '{\"api_key\": \"hunter2\"}', "
+        "'url': 'https://user:hunter2@hub/x', 'token_limit': 'long'}\n"
+        "(APIServer pid=1) ERROR 11-20 09:13:02 [x.py:1] GatedRepoError: 401 Client Error for url "
+        "https://user:hunter2@hub/x Authorization: Bearer hunter2hunter2 --hf-token hunter2 "
+        "{'api_key': 'hunter2'} max_num_batched_tokens: 8192\n"
+    )
+    shown = json.dumps(verb.as_json(told)) + "\n".join(verb.page(told))
+    assert "hunter2" not in shown
+    assert "max_num_batched_tokens: 8192" in shown
+    assert told.configured["model"] == "/m"
+    assert told.finding is not None
+    assert told.finding.failure == "access-denied"
 
 
 @pytest.mark.parametrize("failure", FAILURES)

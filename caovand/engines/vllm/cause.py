@@ -3,6 +3,9 @@
 vLLM says everything several times: the worker prints what happened, the engine core wraps it, the
 API server wraps that. Wrappers are looked through; a consequence, such as a worker that is gone,
 counts only where no cause is found; an exception no row knows is still named.
+
+Much that is logged as an error was dealt with: retries of the hub, a bad request, whatever came
+before it served. Such errors are left out; those near the first wrapper count before older ones.
 """
 
 from __future__ import annotations
@@ -12,11 +15,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from caovand.core.failure import Failure, Finding
-from caovand.engines.vllm.line import Parts, take_apart
+from caovand.engines.vllm.line import LONGEST, Parts, take_apart
 from caovand.engines.vllm.phases import phase_of
-from caovand.engines.vllm.signatures import BY_ID, Signature, is_evidence, is_exception, match
+from caovand.engines.vllm.signatures import (
+    BY_ID,
+    Signature,
+    is_crash,
+    is_evidence,
+    is_exception,
+    match,
+)
 
-RING = 2000  # lines looked at, from the end
+RING = 2000  # lines looked at behind the first wrapper
+NEAR = 60  # lines before the first wrapper in which its cause may stand
 UNNAMED = "exception"  # the signature of an exception no row knows
 _CHAIN = 400  # lines after a generic cause in which the better one must follow
 _TEXT = 500  # characters of a causing line that are kept
@@ -30,6 +41,19 @@ _COMPILER = re.compile(
 )
 _XID_PID = re.compile(r"\bpid='?(\d+)")
 _FRAME = re.compile(r'\s*File "([^"]+)", line \d+')
+
+# Errors that the engine dealt with: such a line and the traceback under it tell of no failure.
+# Several name a request, and clients choose the names of requests.
+_DEALT_WITH = re.compile(
+    r"retrying \d+ of \d+|^Error retrieving |\[Autotuner\]|^Failed to load plugin (?!caovan)"
+    r"|^Unexpected error pre-processing request|^Error in preprocessing prompt"
+    r"|^Failed to advance FSM for request|Exception in ASGI|^Exception ignored in"
+    r"|^(?:Task|Future) exception was never retrieved"
+)
+_WRAPPER = BY_ID["engine.dead"].pattern
+_CHAINED = ("The above exception was", "During handling of the above exception")
+_STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
+_STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
 
 # These say that a process is gone and not why: it was killed, by someone else perhaps.
 _SILENT = frozenset({"worker.died", "engine.exited"})
@@ -55,15 +79,32 @@ class _Hit:
         return self.signature is not None and self.signature.kind in kinds
 
 
-def find_cause(lines: Sequence[str], phase: str = "serving") -> Finding | None:
+def find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
     """What made the engine fail, as far as its log tells; None where nothing in it does.
 
-    `phase` is where the engine stood, for logs that do not show it themselves.
+    `phase` is where the engine stood, for logs that do not show it themselves. Of an engine that
+    is `alive` only a cause counts that one of its processes says it failed of.
     """
-    skipped = max(0, len(lines) - RING)
-    hits = _hits(lines[skipped:], phase)
-    hit = _first_cause(hits) or _first_symptom(hits)
-    return _finding(hit, skipped) if hit else None
+    hits, stopped = _hits(lines, phase)
+    wrapper = next((hit for hit in hits if hit.is_kind("wrapper")), None)
+    if alive and wrapper is None:
+        return None
+    hit = _first_cause(hits, wrapper)
+    if hit is None and not alive:
+        hit = _first_symptom(hits, wrapper)
+        if hit is not None and stopped and _is_an_end(hit):
+            return None
+    return _finding(hit) if hit else None
+
+
+def announces(line: str) -> bool:
+    """Whether a line is a wrapper: the cause stands near it."""
+    if "ERROR" not in line:
+        return False
+    parts = take_apart(line)
+    return parts.level == "ERROR" and bool(_WRAPPER.match(parts.message))
 
 
 def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | None:
@@ -88,59 +129,141 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | Non
     return symptom
 
 
-def _hits(lines: Sequence[str], phase: str) -> list[_Hit]:
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
+    """Lines that may tell of the failure; and whether the engine was told to stop."""
     hits: list[_Hit] = []
     frames: dict[tuple[str, str, bool], list[str]] = {}
+    aside = _Aside()
     shown = ""  # by the log so far
-    in_request = False
+    stopped = False
+    first: int | None = None  # wrapper
     for index, line in enumerate(lines):
+        if first is not None and index > first + RING:
+            break
         parts = take_apart(line)
-        shown = _phase_at(line, shown)
+        before, shown = shown, _phase_at(line, shown)
+        if shown == "serving" != before:
+            # It got over all of this.
+            hits, first, stopped = [], None, False
         here = shown or phase
-        if parts.level:
-            # A failed request's traceback follows this line raw, up to the next proper one.
-            in_request = parts.uvicorn and "Exception in ASGI" in parts.message
-        elif in_request and not parts.process:
+        message = parts.message
+        stopped = stopped or bool(_STOPPING.match(message))
+        if aside.holds(parts):
             continue
         writer = (parts.process, parts.pid, bool(parts.level))
-        message = parts.message
         frame = _FRAME.match(message)
         if frame:
             frames.setdefault(writer, []).append(frame.group(1))
         elif message.startswith("Traceback (most recent call last)"):
             frames[writer] = []
-        elif is_evidence(parts):
+        elif is_evidence(parts) and not _STOPPED.match(message):
             found = match(parts)
             if found is None and not is_exception(message):
                 continue
             row, captures = found or (None, {})
             if here == "serving" and _is_a_requests(parts, row):
                 continue
+            if first is None and row is not None and row.kind == "wrapper":
+                first = index
             seen = tuple(frames.get(writer, ()))
             hits.append(_Hit(index, parts, here, row, captures, seen))
-    return hits
+    return hits, stopped
+
+
+class _Aside:
+    """Knows which lines belong to an error that was dealt with.
+
+    What vLLM logs is one record: all its lines have the same process, time and file. What is
+    printed raw goes on up to the next proper line, or to the end of the traceback.
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], tuple[str, str]] = {}
+        self._raw: dict[str, str] = {}  # by process: "open", or "ended" behind the exception
+
+    def holds(self, parts: Parts) -> bool:
+        """Whether this line, the next of the log, is of such an error."""
+        message = parts.message
+        if not parts.level or parts.uvicorn:
+            return self._holds_raw(parts.process, message, bool(parts.level))
+        self._raw.pop("", None)
+        self._raw.pop(parts.process, None)
+        process, record = (parts.process, parts.pid), (parts.time, parts.source)
+        if parts.level in ("ERROR", "CRITICAL") and _DEALT_WITH.search(message[:LONGEST]):
+            self._logged[process] = record
+            return True
+        if self._logged.get(process) != record:
+            return False
+        # The engine's end may be logged in the same second from the same file.
+        if _WRAPPER.match(message):
+            del self._logged[process]
+            return False
+        return True
+
+    def _holds_raw(self, process: str, message: str, proper: bool) -> bool:
+        if _DEALT_WITH.search(message[:LONGEST]):
+            self._raw[process] = "open"
+            return True
+        state = self._raw.get(process)
+        if state is None:
+            if proper:
+                self._raw.pop("", None)
+            return False
+        again = state == "ended" and message.startswith("Traceback (most recent")
+        if proper or again or is_crash(message) or message.startswith("Process "):
+            self._raw.pop(process, None)
+            return False
+        if is_exception(message):
+            self._raw[process] = "ended"
+        elif message.startswith(_CHAINED):
+            self._raw[process] = "open"
+        return True
 
 
 def _phase_at(line: str, before: str) -> str:
-    """The phase after a line; what is compiled or captured while serving is no new start."""
+    """The phase after a line; once it serves nothing is a new start: a prompt may look like one."""
+    if before == "serving":
+        return before
     mark = phase_of(line)
-    if mark is None or mark.phase is None or (before == "serving" and mark.phase != "resolve"):
+    if mark is None or mark.phase is None:
         return before
     return "serving" if mark.phase == "http" and mark.progress == 1.0 else mark.phase
 
 
 def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
-    """While serving, the API server's errors are those of requests, but for the engine's end."""
+    """While serving, only the end of the engine, and exceptions in its own processes, are its own.
+
+    The API server's errors are those of requests; any text may have the name of one in it, which
+    clients choose, but for how it begins.
+    """
     ends = row is not None and row.kind in ("wrapper", "consequence")
-    return parts.process.lower().startswith("apiserver") and not ends
+    # Newer versions begin with a tag such as `[shutdown] `.
+    message = re.sub(r"^\[\w+\] ", "", parts.message)
+    if ends and row is not None and row.pattern.match(message):
+        return False
+    if parts.process.lower().startswith("apiserver") and not ends:
+        return True
+    return bool(parts.level) and not is_exception(parts.message)
 
 
-def _first_cause(hits: Sequence[_Hit]) -> _Hit | None:
-    first = next((hit for hit in hits if hit.is_kind("cause", "generic")), None)
-    if first is None or first.signature is None or first.signature.kind == "cause":
+def _first_cause(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
+    """The cause nearest to the first wrapper; an older one only where the wrapper has no other."""
+    causes = [hit for hit in hits if hit.is_kind("cause", "generic")]
+    if wrapper is None:
+        return _better(causes[0], causes) if causes else None
+    near = [hit for hit in causes if hit.index >= wrapper.index - NEAR]
+    if near:
+        return _better(near[0], near)
+    named = any(hit.signature is None and hit.index > wrapper.index for hit in hits)
+    return _better(causes[-1], causes) if causes and not named else None
+
+
+def _better(first: _Hit, causes: Sequence[_Hit]) -> _Hit:
+    """What explains a generic cause better, if it follows."""
+    if first.signature is None or first.signature.kind == "cause":
         return first
     better = _BETTER.get(first.signature.id)
-    for hit in hits:
+    for hit in causes:
         if hit.signature is None or not first.index < hit.index <= first.index + _CHAIN:
             continue
         if hit.signature.kind == "cause" and (better is None or hit.signature.id in better):
@@ -148,12 +271,11 @@ def _first_cause(hits: Sequence[_Hit]) -> _Hit | None:
     return first
 
 
-def _first_symptom(hits: Sequence[_Hit]) -> _Hit | None:
+def _first_symptom(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
     """Without a known cause: what comes first of an exception and a consequence.
 
     Exceptions before the engine says that it fails were dealt with, and do not count.
     """
-    wrapper = next((hit for hit in hits if hit.is_kind("wrapper")), None)
     rest = [
         hit
         for hit in hits
@@ -163,11 +285,17 @@ def _first_symptom(hits: Sequence[_Hit]) -> _Hit | None:
     return next(iter(told or rest), wrapper)
 
 
+def _is_an_end(hit: _Hit) -> bool:
+    """Whether it says that a process is gone, as in every stop, and not what happened to it."""
+    row = hit.signature
+    return row is not None and (row.id in _SILENT or row.kind == "wrapper")
+
+
 def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: _Hit, skipped: int) -> Finding:
+def _finding(hit: _Hit) -> Finding:
     captures = dict(hit.captures)
     component = _component(hit)
     if component:
@@ -180,7 +308,7 @@ def _finding(hit: _Hit, skipped: int) -> Finding:
         failure = "unknown"
     return Finding(
         failure, _short(hit.parts.message), hit.phase, captures, row.id if row else UNNAMED,
-        skipped + hit.index + 1,
+        hit.index + 1,
     )  # fmt: skip
 
 
@@ -203,7 +331,9 @@ def _component(hit: _Hit) -> str:
 def _unnamed(hit: _Hit, component: str) -> Failure:
     if component == "plugin":
         return "plugin-error"
-    if component == "compiler":
+    # Python 3.10.0 fails so on code that the compiler makes.
+    index = hit.phase == "compile" and hit.parts.message.startswith("IndexError: tuple index out")
+    if component == "compiler" or index:
         return "compile-failed"
     return "engine-died" if hit.phase == "serving" else "unknown"
 

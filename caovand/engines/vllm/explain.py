@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.failure import Finding
+from caovand.core.flags import SECRET_NAME
+from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
-from caovand.engines.vllm.cause import RING, find_cause
+from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.line import take_apart
 from caovand.engines.vllm.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.signatures import benign
@@ -29,7 +31,19 @@ _WRAPPING = re.compile(
     r"\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? (?:\| |std(?:out|err) [FP] )?"
 )
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
+# Wrappers that only an engine that serves has.
+_SERVING = re.compile(
+    r"EngineCore encountered a fatal error|AsyncLLM output_handler failed"
+    r"|WorkerProc hit an exception"
+)
+_HEAD = 400  # characters of a line in which one stands
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+HIDDEN = "(hidden)"
+# As in JSON or Python, `"redis_password": "..."`, and as on a command line, `--hf-token ...`.
+_NAMED_SECRET = re.compile(
+    r"""(?i)(\b(?:\w{0,60}_)?(?:key|token|secret|passw(?:or)?d)["']?: ?\[?(?=["'])"""
+    r"""|--(?:[\w-]{0,60}-)?(?:key|token|secret|passw(?:or)?d)[= ])("[^"]*"|'[^']*'|[^\s'"]+)"""
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ def explain(text: str) -> Explanation:
         row = benign(parts.message)
         if row:
             harmless[row.id] = harmless.get(row.id, 0) + 1
-        if parts.message.startswith("non-default args: "):
+        if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
             configured = _arguments(parts.message)
     reached = _reached(lines)
     finding = _finding(lines, reached)
@@ -107,7 +121,10 @@ def _last_start(lines: list[_Line]) -> list[_Line]:
     """The lines from the banner, or the arguments, of the last start on."""
     banner = 0
     for index, line in enumerate(lines):
-        message = take_apart(line.text).message
+        parts = take_apart(line.text)
+        message = parts.message
+        if parts.source in _PROMPTS:
+            continue
         if message.startswith("non-default args: ") or "█     █     █▄   ▄█" in message:
             recent = index - banner < 10 and banner > 0
             banner = banner if recent else index
@@ -128,9 +145,34 @@ def _reached(lines: Sequence[_Line]) -> str:
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
-    before_ring = _reached(lines[:-RING]) if len(lines) > RING else "resolve"
-    finding = find_cause(texts, before_ring) or _silence(texts, reached) or _collapse(texts)
-    return replace(finding, line=lines[finding.line - 1].number) if finding else None
+    finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
+    if finding is None:
+        return None
+    return replace(
+        finding,
+        line=lines[finding.line - 1].number,
+        text=_public(finding.text),
+        captures={name: _public(value) for name, value in finding.captures.items()},
+    )
+
+
+def _begun(texts: Sequence[str]) -> str:
+    """Where the engine stood when the log began: one cut out of a journal may begin late."""
+    for text in texts:
+        mark = phase_of(text)
+        if mark and mark.phase:
+            return "resolve"
+        if _is_live(text) is not None or _SERVING.search(text[:_HEAD]):
+            return "serving"
+    return "resolve"
+
+
+def _is_live(text: str) -> bool | None:
+    """Whether vLLM's line of statistics says that it works; None for another line."""
+    if "Avg generation throughput:" not in text or "loggers.py" not in text:
+        return None
+    told = figures(text)
+    return bool(told.get("generation_tps")) or told.get("running") == 0
 
 
 def _silence(texts: Sequence[str], reached: str) -> Finding | None:
@@ -143,7 +185,7 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
             beats += 1
             seconds = re.search(r"in (\d{1,9}) seconds", text)
             waited_s += int(seconds.group(1)) if seconds else 0
-        elif mark and not mark.heartbeat:
+        elif (mark and not mark.heartbeat) or _is_live(text):
             beats = waited_s = 0
     if beats < HEARTBEATS:
         return None
@@ -210,6 +252,20 @@ def _arguments(message: str) -> Mapping[str, Any]:
         told = ast.literal_eval(message.split(": ", 1)[1])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    if not isinstance(told, dict):
-        return {}
-    return {str(k): "(hidden)" if _SECRET.search(str(k)) else v for k, v in told.items()}
+    return {str(k): _shown(str(k), v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value without secrets, however deep they are; a number is none."""
+    if SECRET_NAME.search(name) and value and not isinstance(value, (bool, int, float)):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {str(k): _shown(str(k), v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown("", entry) for entry in value]
+    return _public(value) if isinstance(value, str) else value
+
+
+def _public(text: str) -> str:
+    """Text without what looks like a secret, or is named as one."""
+    return clean_text(_NAMED_SECRET.sub(rf"\1{HIDDEN}", text), ())

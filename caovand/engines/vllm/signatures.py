@@ -85,7 +85,8 @@ SIGNATURES: tuple[Signature, ...] = (
          rf"kv cache allocation is less than requested memory for kv \((?P<wanted>{_GIB})"),
     _sig("ram.alloc", "cause", "host-oom",
          r"DefaultCPUAllocator: can't allocate memory|^MemoryError\b"
-         r"|Unable to allocate [\d.]+ [GM]iB for an array"),
+         r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
+         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"),
     # The device
     _sig("gpu.lost", "cause", "gpu-lost",
          r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
@@ -97,7 +98,9 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
-         r"|CUDA driver version is insufficient|Failed to infer device type"),
+         r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
+         r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
+         r"|CUDA error: invalid device ordinal"),
     _sig("gpu.count", "cause", "gpu-absent",
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
@@ -121,13 +124,14 @@ SIGNATURES: tuple[Signature, ...] = (
     # Kernels: what the card cannot run, what cannot be built
     _sig("smem.triton", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<required>\d+), "
-         r"Hardware limit: (?P<limit>\d+)"),
+         r"Hardware limit: (?P<limit>\d+)|uses too much shared data"),
     _sig("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
     _sig("jit.nvcc", "cause", "jit-toolchain",
          r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
          r"|ninja: build stopped: subcommand failed|Ninja build failed"
-         r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"),
+         r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
+         r"|Error building extension '|Ninja is required to load C\+\+ extensions"),
     _sig("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
          r"|(?:gcc|g\+\+|cc|clang)'?, .*returned non-zero exit status"
@@ -135,12 +139,14 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("backend.attention", "cause", "backend-unsupported",
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
-         r"|Invalid attention backend for"),
+         r"|Invalid attention backend for|FlashAttention only supports Ampere"
+         r"|FlashAttention does not support fp8 kv-cache"),
     _sig("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>[\d.]+)"),
     _sig("backend.quantization", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S+) is not supported for the current GPU"
+         r"|torch\.(?P<dtype>\w+) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
          r"|kv_cache_dtype.*is not supported|fp8e4nv not supported in this architecture"),
     # Compiling
@@ -175,18 +181,21 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"),
     _sig("model.broken", "cause", "model-missing",
          r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed"),
+         r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "),
     _sig("model.denied", "cause", "access-denied",
          r"^PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']*)'"),
     _sig("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|40[13] Client Error"),
     _sig("hub.network", "cause", "network",
-         r"LocalEntryNotFoundError|Max retries exceeded with url|50[234] Server Error"
+         r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
+         r"|429 Client Error|CAS service error"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
-         r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*(?:Connect|Timeout|Proxy)\w*: "),
+         r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
+         r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
+         r"\w*(?:: |$)"),
     _sig("port.busy", "cause", "port-busy",
-         r"\[Errno 98\].*[Aa]ddress already in use"),
+         r"\[Errno 98\].*[Aa]ddress already in use|\bEADDRINUSE\b"),
     # The host
     _sig("host.killed", "cause", "host-oom",
          r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
@@ -197,7 +206,9 @@ SIGNATURES: tuple[Signature, ...] = (
     # A card's memory ran out, said by torch: rows above know better where it happened
     _sig("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
-         r"|CUDA error: out of memory|cudaErrorMemoryAllocation)"
+         r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
+         r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
+         r"|CUBLAS_STATUS_ALLOC_FAILED)"
          r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+))?", _OOM_BY_PHASE),
     _sig("cuda.other", "generic", "launch-failure",
          r"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|HIP) error: (?P<error>.+)"),
@@ -214,7 +225,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out"),
     _sig("start.timeout", "consequence", "start-stall",
-         r"Timed out waiting for engine core processes to"),
+         r"Timed out waiting for engine core processes to"
+         r"|Did not receive response from front-end"),
     _sig("memory.corrupt", "consequence", "engine-died",
          r"^(?P<what>malloc\(\): .*|free\(\): .*|double free or corruption.*|corrupted .*"
          r"|munmap_chunk.*)$"),
@@ -229,7 +241,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("engine.dead", "wrapper", "engine-died",
          r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"
          r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
-         r"|WorkerProc (?:hit an exception|initialization failed due to an exception)"
+         r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
+         r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Worker failed with error|Invocation of \w+ method failed"),
     # Alarming and harmless
     _sig("benign.flash-attention", "benign", "unknown",
@@ -262,7 +275,8 @@ _EXCEPTION = re.compile(
 _RAW = re.compile(
     r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b|nvcc fatal"
     r"|ninja: |Fatal Python error: |!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
-    r"|munmap_chunk|terminate called|what\(\): |CUDA error|Failed: Cuda error|Search for `cuda)"
+    r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
+    r"|Failed: Cuda error|Search for `cuda)"
 )
 _KERNEL = re.compile(
     r".{0,80}?(?:NVRM: |Out of memory: Killed process|Memory cgroup out of memory: Killed process)"
@@ -272,6 +286,11 @@ _KERNEL = re.compile(
 def is_exception(message: str) -> bool:
     """Whether a message is the last line of a Python traceback."""
     return _EXCEPTION.match(message) is not None
+
+
+def is_crash(message: str) -> bool:
+    """Whether a raw line is a library's or the kernel's, not Python's."""
+    return bool(_RAW.match(message) or _KERNEL.match(message))
 
 
 def is_evidence(parts: Parts) -> bool:

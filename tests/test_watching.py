@@ -1,0 +1,125 @@
+"""What the watcher of a child makes of its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from caovand.adapters.http import Endpoint
+from caovand.adapters.pump import Ring
+from caovand.core.config import WatchSection
+from caovand.core.detector import Broken
+from caovand.core.events import Event, Failed
+from caovand.core.failure import Failure, Finding
+from caovand.core.plan import Plan
+from caovand.engines.vllm.cause import find_cause
+from caovand.watching import Watching
+
+WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
+CORE = "(EngineCore pid=31) ERROR 11-20 09:20:00 [core.py:1142] "
+OOM = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"
+ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+LOADING = "(Worker_TP1 pid=4) INFO 11-20 09:13:07 [gpu_model_runner.py:1] Starting to load model m"
+READY = "(APIServer pid=1) INFO:     Application startup complete."
+
+
+def watched(act: Callable[[Watching, Callable[[Sequence[str]], None]], None]) -> list[Event]:
+    """Events of a watcher that `act` is done to; it may print lines."""
+    events: list[Event] = []
+
+    async def run() -> None:
+        ring = Ring(2000)
+        ring.extend(["of another child"] * 7)
+        watching = Watching(
+            1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), ring,
+            events.append, lambda *_: None,
+        )  # fmt: skip
+
+        def say(lines: Sequence[str]) -> None:
+            ring.extend(lines)
+            watching.on_lines(lines)
+
+        act(watching, say)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    return events
+
+
+@pytest.mark.parametrize(
+    ("failure", "phase", "wrapper", "named"),
+    [
+        ("start-stall", "load", "WorkerProc failed to start.", "device-oom-load"),
+        ("hang", "serving", "WorkerProc hit an exception.", "device-oom-run"),
+    ],
+)
+def test_an_engine_that_stopped_is_blamed_on_the_process_that_failed(
+    failure: Failure, phase: str, wrapper: str, named: str
+) -> None:
+    stopped = Broken(0.0, Finding(failure, "nothing moves", phase))
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        say([OOM])  # not said by a process that fails
+        watching._act(stopped)
+        say([f"{WORKER}{wrapper}", OOM])
+        watching._act(stopped)
+
+    first, second = (e for e in watched(act) if isinstance(e, Failed))
+    assert first.finding == stopped.finding
+    assert (second.finding.failure, second.finding.phase) == (named, phase)
+    assert "nothing moves" in second.finding.text
+
+
+def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("caovand.watching._now", lambda: now)
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        nonlocal now
+        child: Any = SimpleNamespace(status=None)
+        say([LOADING])
+        now = 310.0
+        watching._give_up(child)  # nobody failed, as far as is known
+        say([f"{WORKER}WorkerProc failed to start.", OOM])
+        now = 600.0
+        watching._give_up(child)
+        assert not watching._gave_up
+        now = 611.0
+        watching._give_up(child)
+        watching._give_up(child)
+
+    failed = [e.finding.failure for e in watched(act) if isinstance(e, Failed)]
+    assert failed == ["device-oom-load"]
+
+
+@pytest.mark.parametrize("after", [0, 10, 390, 1900, 2100, 9000])
+def test_a_cause_is_found_however_many_tracebacks_of_requests_follow(after: int) -> None:
+    log = [READY, f"{CORE}EngineCore encountered a fatal error.", ILLEGAL]
+    log += [f"(APIServer pid=1) ERROR 11-20 09:20:01 [serving.py:1] {n}" for n in range(after)]
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        for start in range(0, len(log), 3):
+            say(log[start : start + 3])
+        finding = find_cause(watching.lines(), "serving")
+        assert finding is not None
+        assert finding.failure == "illegal-access"
+        assert watching.lines()[finding.line - 1] == ILLEGAL
+        assert watching.lines()[-1] == log[-1]
+        assert len(set(watching.lines())) == len(watching.lines())
+
+    watched(act)
+
+
+def test_what_a_process_failed_of_before_it_served_is_forgotten() -> None:
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        say([f"{WORKER}WorkerProc failed to start.", OOM, READY])
+        say(["(APIServer pid=1) INFO 11-20 09:20:01 [x.py:1] idle"] * 3000)
+        assert find_cause(watching.lines(), "serving") is None
+
+    watched(act)
