@@ -12,6 +12,7 @@ from caovand.core.failure import Finding
 from caovand.core.flags import SECRET_NAME
 from caovand.core.inventory import Inventory
 from caovand.core.ladder import Decision
+from caovand.core.machine import Snapshot
 from caovand.core.observation import GpuSample
 from caovand.core.plan import Plan
 
@@ -71,6 +72,19 @@ def document(
     cleaned = clean(told, case.secrets)
     assert isinstance(cleaned, dict)
     return cleaned
+
+
+def mark(snapshot: Snapshot) -> str:
+    """The same for failures of which another incident would tell nothing new.
+
+    A failure that is only waited out comes again and again; its incidents would push out the
+    first, and those of other failures.
+    """
+    finding, plan, remedy = snapshot.finding, snapshot.plan, snapshot.remedy
+    if finding is None or plan is None or remedy is None or snapshot.failures < 1:
+        return ""
+    told = (finding.failure, finding.signature, finding.phase, remedy.verdict, plan.identity)
+    return " ".join(told) if remedy.verdict == "hold" or remedy.spared else ""
 
 
 def cause(lines: Sequence[str], finding: Finding) -> dict[str, Any] | None:

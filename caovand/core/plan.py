@@ -34,7 +34,8 @@ class Plan:
     repeated in `settings` for readers, and no rung may touch them. `device` is what code is
     compiled for, "sm75" or "cpu"; `engine` names the environment and its versions. `key` stands
     for the API key without telling it: another key is another plan. `rungs` are the ladder's steps
-    taken, oldest first. `advice` is what would make it fit where it does not.
+    taken, oldest first, `tried` the identities of the plans that they left. `advice` is what would
+    make it fit where it does not.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Plan:
     engine: str = ""
     key: str = ""
     advice: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None where there is none."""
