@@ -398,7 +398,10 @@ class Supervisor:
             )
             return
         self._child, self._watching = child, watching
-        self._cards.engine(self._used_cards(), child.seen)
+        used = self._used_cards()
+        gpus = self._prepared.inventory.gpus
+        watching.buses = frozenset(gpu.bus for gpu in gpus if gpu.index in used)
+        self._cards.engine(used, child.seen)
         self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._spawn_task(watching.until_exit(child))
         self._proving = self._spawn_task(watching.prove(child))

@@ -27,6 +27,11 @@ _SECRET_TEXT = re.compile(
     r"|(?i:(authorization: *|bearer +))[^\s'\",]{8,}"
     r"|(\w+://[^\s/:@]{0,64}:)[^\s/@]{1,200}(?=@)"
 )
+# `"redis_password": "..."` in a flag's JSON or in Python's words for it, quotes escaped or not.
+_ENTRY = re.compile(
+    r"""(?P<q>\\*["'])(?P<name>[\w.-]{1,100})(?P=q)(?P<between>\s*:\s*)"""
+    r"""(?P<v>\\*["'])(?P<value>(?:(?!(?P=v))(?:\\.|.)){1,4000})(?P=v)"""
+)
 # Too long for a report, and the same for every incident of an engine or a model.
 _BULKY = frozenset(
     {"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers", "weights"}
@@ -127,7 +132,15 @@ def clean_text(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, HIDDEN)
+    text = _ENTRY.sub(_entry, text)
     return _SECRET_TEXT.sub(lambda m: f"{m[1] or m[2] or m[3]}{HIDDEN}", text)
+
+
+def _entry(found: re.Match[str]) -> str:
+    if not SECRET_NAME.search(found["name"]):
+        return found[0]
+    q, v = found["q"], found["v"]
+    return f"{q}{found['name']}{q}{found['between']}{v}{HIDDEN}{v}"
 
 
 def _is_secret(name: str, value: Any) -> bool:

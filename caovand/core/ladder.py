@@ -218,6 +218,12 @@ def worth_remembering(plan: Plan) -> bool:
     return not any(rung.startswith(_OF_THE_MOMENT) for rung in plan.rungs)
 
 
+def is_degraded(plan: Plan) -> bool:
+    """Whether a rung was taken that costs more than time once."""
+    taken = (BY_NAME.get(rung.partition(" ")[0]) for rung in plan.rungs)
+    return any(rung is None or rung.degrades for rung in taken)
+
+
 def _descend(
     plan: Plan, finding: Finding, rules: LadderRules
 ) -> tuple[tuple[Plan, str] | None, tuple[str, ...]]:

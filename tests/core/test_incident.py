@@ -86,3 +86,23 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
     # Of these there are only so many: they end in another plan, or in giving up.
     for verdict in ("fail", "lower", "again"):
         assert incident.mark(replace(once, remedy=Decision(verdict))) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kv_connector_extra_config":{"redis_password":"hunter2secret"},"max_tokens":"12"}',
+        '--model-loader-extra-config={"aws_secret_access_key": "hunter2secret"}',
+        "non-default args: {'kv_transfer_config': {'redis_password': 'hunter2secret'}}",
+        r'argv: "{\"redis_password\": \"hunter2secret\", \"host\": \"h\"}"',
+        r'{"password": "hun\"hunter2secret"}',
+    ],
+)
+def test_secrets_in_the_json_of_a_flag_are_hidden(text: str) -> None:
+    plan = replace(PLAN, extra_args=("--kv-transfer-config", text))
+    case = Case(FINDING, (text,), {}, plan=plan, argv=("--kv-transfer-config", text))
+    for told in (clean_text(text, ()), json.dumps(report(case))):
+        assert "hunter2secret" not in told
+        assert "[secret]" in told
+    for kept in ('"max_tokens":"12"', "host"):
+        assert (kept in text) == (kept in clean_text(text, ()))
