@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 Origin = Literal["user", "policy", "ladder", "remembered"]
@@ -65,7 +66,7 @@ class Plan:
         depth = speculative.get("num_speculative_tokens", 0)
         return depth if isinstance(depth, int) and depth > 0 else 0
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A digest of what the engine would see; a mere change of mode name does not change it."""
         seen = {
