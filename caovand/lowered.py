@@ -59,12 +59,13 @@ class Lowered:
 
     def date(self, plan: Plan | None) -> None:
         """Note since when the plan is a lowered one; a remembered one says it itself."""
-        if plan is None or not plan.rungs:
+        if plan is None or not ladder.is_degraded(plan):
             self.since = None
         elif self.since is None:
             kept = store.read_json(self._path)
             since = kept.get(SINCE) if isinstance(kept, dict) else None
-            remembered = any(s.origin == "remembered" for s in plan.settings.values())
+            lowered = (*plan.settings.values(), *plan.env.values())
+            remembered = any(setting.origin == "remembered" for setting in lowered)
             known = remembered and isinstance(since, (int, float))
             self.since = float(since) if known and since is not None else time.time()
 

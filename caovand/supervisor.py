@@ -34,6 +34,7 @@ from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
 from caovand.core import events, flags, good_plan, incident, ladder, machine, status
 from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.conflicts import conflicts
 from caovand.core.events import (
     Action,
     End,
@@ -49,7 +50,7 @@ from caovand.core.events import (
     Unkillable,
 )
 from caovand.core.failure import Finding
-from caovand.core.forecast import forecast
+from caovand.core.forecast import forecast, gpus_of
 from caovand.core.incident import Case
 from caovand.core.ladder import Decision
 from caovand.core.machine import Rules, Snapshot, State
@@ -114,6 +115,7 @@ class Supervisor:
         self._kernel_lines: deque[str] = deque(maxlen=KERNEL_LINES)
         self.incidents = Incidents(directories.state / "incidents")
         self._recorder = Recorder(self.incidents, self._recorded)
+        self._last_mark = ""
         self._cards = Cards(
             config.watch.gpu_sample_s,
             self._on_gpu,
@@ -186,7 +188,15 @@ class Supervisor:
         good = self._lowered.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
-        return ladder.decide(plan, finding, repeats, ladder.rules_of(self.config.policy))
+        rules = ladder.rules_of(self.config.policy, self._conflicts)
+        return ladder.decide(plan, finding, repeats, rules)
+
+    def _conflicts(self, plan: Plan) -> Sequence[str]:
+        """What of a plan cannot run on these cards, as the planner knows."""
+        if self._prepared is None:
+            return ()
+        inventory = self._prepared.inventory
+        return conflicts(plan, inventory, gpus_of(plan, inventory))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Inspect):
@@ -388,7 +398,10 @@ class Supervisor:
             )
             return
         self._child, self._watching = child, watching
-        self._cards.engine(self._used_cards(), child.seen)
+        used = self._used_cards()
+        gpus = self._prepared.inventory.gpus
+        watching.buses = frozenset(gpu.bus for gpu in gpus if gpu.index in used)
+        self._cards.engine(used, child.seen)
         self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._spawn_task(watching.until_exit(child))
         self._proving = self._spawn_task(watching.prove(child))
@@ -507,6 +520,11 @@ class Supervisor:
         """Begin an incident for the failure in `snapshot`."""
         child, watching = self._child, self._watching
         assert snapshot.finding is not None
+        last, self._last_mark = self._last_mark, incident.mark(snapshot)
+        if snapshot.failures > 1 and last and last == self._last_mark:
+            again = f"the same failure, {snapshot.failures} in a row now"
+            self.notice("incident", f"{again}: the incident of the first is kept, no other written")
+            return
         self._kernel_lines.extend(self._kernel.read())
         env = {**self._environ, **dict(self.config.engine.env)}
         case = Case(

@@ -45,7 +45,8 @@ PROBE_PROMPT = tuple(range(32, 48))
 class Watching:
     """Observes the child of one generation; `apply` takes events, `notice` what people should know.
 
-    `first_line` is the ring's line number before the child printed anything.
+    `first_line` is the ring's line number before the child printed anything; `buses` are the PCI
+    addresses of the cards it uses.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Watching:
         self.progress: Progress | None = None
         self.metrics = ""
         self.first_line = ring.count
+        self.buses: frozenset[str] = frozenset()
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
         self._section, self._ring = section, ring
         self._rules = detector.rules_of(section)
@@ -123,6 +125,7 @@ class Watching:
 
     def heard_kernel(self, child: Child, lines: Sequence[str]) -> None:
         """Look for a card's loss, and for our processes' faults, in words of the kernel."""
+        lines = kernel_log.without_other_cards(lines, self.buses)
         found = find_in_kernel(lines, {process.pid for process in child.members})
         if found is not None and child.status is None:
             self._fail(replace(found, phase=self._phase))

@@ -7,11 +7,35 @@ there are no lines, and `available` says so. Only lines from after the opening a
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
 RECORD = 8192  # bytes; a read gives one record and fails if the buffer is shorter
 MOST_RECORDS = 1000  # in one look, so that a flood cannot hold up the daemon
+# `Xid (PCI:0000:01:00): 79` and `GPU 0000:01:00.0: GPU has fallen off the bus`; NVML's addresses
+# have more zeros.
+_CARD = re.compile(r"NVRM: .{0,20}?(?:PCI:|GPU )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
+_ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
+
+
+def without_other_cards(lines: Sequence[str], buses: Collection[str]) -> list[str]:
+    """The lines but for those that name a card at none of these PCI addresses.
+
+    Where an address is not known every card's line stays: one too many restarts an engine, one
+    too few leaves a dead one.
+    """
+    found = [_ADDRESS.match(bus) for bus in buses]
+    ours = {_place(match) for match in found if match}
+    if not found or None in found:
+        return list(lines)
+    named = ((line, _CARD.search(line)) for line in lines)
+    return [line for line, match in named if match is None or _place(match) in ours]
+
+
+def _place(match: re.Match[str]) -> tuple[int, ...]:
+    return tuple(int(part, 16) for part in match.groups())
 
 
 class KernelLog:

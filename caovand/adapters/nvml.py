@@ -123,7 +123,14 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
         pcie=(generation, lanes) if generation and lanes else None,
         mig=bool(mig and mig[0]),
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
+        bus=_bus(ask("nvmlDeviceGetPciInfo", card)),
     )
+
+
+def _bus(info: Any) -> str:
+    """The PCI address; older bindings give bytes."""
+    bus = getattr(info, "busId", "")
+    return str(bus.decode(errors="replace") if isinstance(bus, bytes) else bus)
 
 
 def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, ...]:

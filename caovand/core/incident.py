@@ -12,6 +12,7 @@ from caovand.core.failure import Finding
 from caovand.core.flags import SECRET_NAME
 from caovand.core.inventory import Inventory
 from caovand.core.ladder import Decision
+from caovand.core.machine import Snapshot
 from caovand.core.observation import GpuSample
 from caovand.core.plan import Plan
 
@@ -25,6 +26,11 @@ _SECRET_TEXT = re.compile(
     r"\b(hf_|sk-|gh[pousr]_)[A-Za-z0-9_-]{12,}"
     r"|(?i:(authorization: *|bearer +))[^\s'\",]{8,}"
     r"|(\w+://[^\s/:@]{0,64}:)[^\s/@]{1,200}(?=@)"
+)
+# `"redis_password": "..."` in a flag's JSON or in Python's words for it, quotes escaped or not.
+_ENTRY = re.compile(
+    r"""(?P<q>\\*["'])(?P<name>[\w.-]{1,100})(?P=q)(?P<between>\s*:\s*)"""
+    r"""(?P<v>\\*["'])(?P<value>(?:(?!(?P=v))(?:\\.|.)){1,4000})(?P=v)"""
 )
 # Too long for a report, and the same for every incident of an engine or a model.
 _BULKY = frozenset(
@@ -73,6 +79,19 @@ def document(
     return cleaned
 
 
+def mark(snapshot: Snapshot) -> str:
+    """The same for failures of which another incident would tell nothing new.
+
+    A failure that is only waited out comes again and again; its incidents would push out the
+    first, and those of other failures.
+    """
+    finding, plan, remedy = snapshot.finding, snapshot.plan, snapshot.remedy
+    if finding is None or plan is None or remedy is None or snapshot.failures < 1:
+        return ""
+    told = (finding.failure, finding.signature, finding.phase, remedy.verdict, plan.identity)
+    return " ".join(told) if remedy.verdict == "hold" or remedy.spared else ""
+
+
 def cause(lines: Sequence[str], finding: Finding) -> dict[str, Any] | None:
     """The causing line with what stands around it, None where no line told."""
     at = finding.line - 1
@@ -113,7 +132,15 @@ def clean_text(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, HIDDEN)
+    text = _ENTRY.sub(_entry, text)
     return _SECRET_TEXT.sub(lambda m: f"{m[1] or m[2] or m[3]}{HIDDEN}", text)
+
+
+def _entry(found: re.Match[str]) -> str:
+    if not SECRET_NAME.search(found["name"]):
+        return found[0]
+    q, v = found["q"], found["v"]
+    return f"{q}{found['name']}{q}{found['between']}{v}{HIDDEN}{v}"
 
 
 def _is_secret(name: str, value: Any) -> bool:

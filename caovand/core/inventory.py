@@ -14,7 +14,7 @@ class Gpu:
     A part of a partitioned card (MIG) is a Gpu of its own with the card's index and a uuid that
     begins with "MIG-"; `mig` without such a uuid is a card whose parts are not known.
     `users` are the processes that hold its memory: (pid, name, MiB); MiB is 0 where the driver
-    does not tell. `pcie` is (generation, lanes) as linked now.
+    does not tell. `pcie` is (generation, lanes) as linked now. `bus` is its PCI address.
     """
 
     index: int
@@ -30,6 +30,7 @@ class Gpu:
     pcie: tuple[int, int] | None = None
     mig: bool = False
     users: tuple[tuple[int, str, int], ...] = ()
+    bus: str = ""
 
 
 def device_name(gpu: Gpu) -> str:

@@ -7,7 +7,7 @@ that is not in the failure's row. A rung's step is taken once at most, and every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -120,23 +120,37 @@ BLAMED: Mapping[str, str] = {
     "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
 }  # fmt: skip
 
+# No plan needs less of the disk, whatever was being written: nothing is given up for it.
+DISK_FULL = "disk.full"
+
 RUNG_NAMES = tuple(rung.name for rung in RUNGS)
 _OF_THE_MOMENT = "share "
 
 
+def no_conflicts(plan: Plan) -> Sequence[str]:
+    """Where nothing is known of the machine."""
+    return ()
+
+
 @dataclass(frozen=True)
 class LadderRules:
-    """What the operator allows: no degrading at all, keys that stay, rungs that may be used."""
+    """What the operator allows: no degrading at all, keys that stay, rungs that may be used.
+
+    `conflicts` says what of a plan cannot run on this machine: no rung may lead there.
+    """
 
     strict: bool = False
     pinned: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
+    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
 
 
-def rules_of(policy: PolicySection) -> LadderRules:
-    """The ladder's rules in `[policy]`."""
+def rules_of(
+    policy: PolicySection, conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
+) -> LadderRules:
+    """The ladder's rules in `[policy]`, and on this machine."""
     allowed = None if policy.ladder is None else frozenset(policy.ladder)
-    return LadderRules(policy.strict, frozenset(policy.pinned), allowed)
+    return LadderRules(policy.strict, frozenset(policy.pinned), allowed, conflicts)
 
 
 @dataclass(frozen=True)
@@ -144,7 +158,8 @@ class Decision:
     """What to do, in a form for the machine and in words for people.
 
     `text` is the change, or why there is none; `obstacles` are remedies that exist and may not be
-    used, each with what stands in its way.
+    used, each with what stands in its way. A failure that is `spared` says nothing against the
+    plan and will pass: however often it comes, it is no reason to give up.
     """
 
     verdict: Verdict
@@ -152,31 +167,41 @@ class Decision:
     rung: str = ""
     text: str = ""
     obstacles: tuple[str, ...] = ()
+    spared: bool = False
 
 
 def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
-    """Answer a failure; `repeats` counts failures of this plan in a row, this one included."""
+    """Answer a failure; `repeats` counts failures of this plan in a row, this one included.
+
+    Those that were `spared` are not among them.
+    """
+    if finding.signature == DISK_FULL:
+        return Decision("hold", text=_room(finding), spared=True)
     reaction = REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
-        return Decision("hold", text="waiting until it is gone")
+        return Decision("hold", text="waiting until it is gone", spared=True)
     if kind == "retry":
-        return Decision("again", text="the same plan again")
+        return Decision("again", text="waiting for the network: the same plan again", spared=True)
     silent = finding.failure == "engine-died" and finding.silent
     if repeats <= reaction.patience + (MORE_PATIENCE if silent else 0):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)
     if taken:
-        rung, step = taken
-        lower = _apply(plan, rung, step, finding)
-        return Decision("lower", lower, lower.rungs[-1], step.change, obstacles)
+        lower, change = taken
+        return Decision("lower", lower, lower.rungs[-1], change, obstacles)
     text = "; ".join(obstacles) or "no rung of the ladder is left for it"
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
     return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
+
+
+def _room(finding: Finding) -> str:
+    where = finding.captures.get("path")
+    return f"waiting for room on the disk{f' of {where}' if where else ''}: free some (`df -h`)"
 
 
 def cures(finding: Finding) -> tuple[Rung, ...]:
@@ -193,18 +218,31 @@ def worth_remembering(plan: Plan) -> bool:
     return not any(rung.startswith(_OF_THE_MOMENT) for rung in plan.rungs)
 
 
+def is_degraded(plan: Plan) -> bool:
+    """Whether a rung was taken that costs more than time once."""
+    taken = (BY_NAME.get(rung.partition(" ")[0]) for rung in plan.rungs)
+    return any(rung is None or rung.degrades for rung in taken)
+
+
 def _descend(
     plan: Plan, finding: Finding, rules: LadderRules
-) -> tuple[tuple[Rung, Step] | None, tuple[str, ...]]:
-    """The first rung that may be used and has a step left, and what kept better ones from it."""
+) -> tuple[tuple[Plan, str] | None, tuple[str, ...]]:
+    """The plan of the first rung that may be used and has a step left, with its change in words;
+    and what kept better ones from it.
+    """
     obstacles: list[str] = []
+    known = frozenset(rules.conflicts(plan))
     for rung in cures(finding):
         step = rung.step(plan, finding)
         if step is None or _label(rung, step) in plan.rungs:
             continue
+        lower = _apply(plan, rung, step, finding)
+        # Up and down again is where it failed before; what cannot run here is no way down.
+        if lower.identity in plan.tried or frozenset(rules.conflicts(lower)) - known:
+            continue
         obstacle = _obstacle(plan, rung, rules)
         if not obstacle:
-            return (rung, step), tuple(obstacles)
+            return (lower, step.change), tuple(obstacles)
         obstacles.append(f"cannot {rung.does} ({step.change}): {obstacle}")
     return None, tuple(obstacles)
 
@@ -238,4 +276,5 @@ def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding) -> Plan:
         settings={**plan.settings, **settings},
         env={**plan.env, **env},
         rungs=(*plan.rungs, _label(rung, step)),
+        tried=(*plan.tried, plan.identity),
     )

@@ -89,6 +89,8 @@ DRAIN_MARGIN_S = 5.0
 KILL_S = 100.0
 # How long an inspection may take: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
+# A plan that keeps failing for something outside is tried again this often at least.
+HOLD_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Snapshot:
     """Everything the machine knows; `deadline`, `since` and `found_at` are monotonic seconds.
 
     `found_at` is when `finding` was last met; `looking` says that HOLD waits for an inspection.
+    `failures` of `failed_plan` in a row make waits longer; `spared` of them count for no more.
     """
 
     state: State = State.STOPPED
@@ -113,6 +116,7 @@ class Snapshot:
     progress: float | None = None
     detail: str = ""
     failures: int = 0
+    spared: int = 0
     failed_plan: str = ""
     finding: Finding | None = None
     found_at: float | None = None
@@ -278,9 +282,12 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
     if s.plan is None or not s.spawned:
         return s, ()  # of a child that never was
     identity = s.plan.identity
-    failures = s.failures + 1 if identity == s.failed_plan else 1
-    remedy = rules.judge(s.plan, finding, failures)
-    s = replace(s, failures=failures, failed_plan=identity, remedy=remedy)
+    known = identity == s.failed_plan
+    failures, spared = (s.failures + 1, s.spared) if known else (1, 0)
+    counted = failures - spared
+    remedy = rules.judge(s.plan, finding, counted)
+    spared += remedy.spared
+    s = replace(s, failures=failures, spared=spared, failed_plan=identity, remedy=remedy)
     s = _met(s, finding, event.at)
     if s.replanning:
         # The operator has changed something meanwhile: what failed is the plan from before that.
@@ -289,8 +296,8 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
         return _recycle(s, event, rules, "backoff", finding.text, pending=remedy.plan)
     if remedy.verdict == "hold":
         return _recycle(s, event, rules, "hold", finding.text, pending=s.plan)
-    if remedy.verdict != "fail" and failures >= rules.failures:
-        text = f"given up: this plan failed {failures} times in a row"
+    if remedy.verdict != "fail" and not remedy.spared and counted >= rules.failures:
+        text = f"given up: this plan failed {counted} times in a row"
         s = replace(s, remedy=replace(remedy, verdict="fail", text=text))
     if s.remedy is not None and s.remedy.verdict == "fail":
         return _recycle(s, event, rules, "fail", finding.text, pending=None)
@@ -347,7 +354,7 @@ def _gone(s: Snapshot, event: Gone, rules: Rules) -> Result:
         wait_s = delay(max(s.failures, 1), event.chance)
         return _enter(s, State.BACKOFF, event.at, event.at + wait_s), ()
     if s.then == "hold":
-        return _enter(s, State.HOLD, event.at, event.at + rules.recheck_s), ()
+        return _enter(s, State.HOLD, event.at, event.at + _hold_s(s, rules)), ()
     return _enter(s, State.FAILED, event.at, None), ()
 
 
@@ -355,7 +362,17 @@ def _unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
     finding = event.finding
     assert finding is not None
     s = _met(replace(s, spawned=False, reason=finding.text), finding, event.at)
-    return _enter(s, State.HOLD, event.at, event.at + rules.recheck_s), ()
+    return _enter(s, State.HOLD, event.at, event.at + _hold_s(s, rules)), ()
+
+
+def _hold_s(s: Snapshot, rules: Rules) -> float:
+    """Longer with each failure: an inspection may see nothing of what only an engine meets.
+
+    A card with bad memory answers NVML well, and each attempt costs its model a load.
+    """
+    longest = max(HOLD_S, rules.recheck_s)
+    doublings = min(max(s.failures, 1) - 1, 16)
+    return float(min(rules.recheck_s * 2.0**doublings, longest))
 
 
 def _never_gone(s: Snapshot, event: Tick, rules: Rules) -> Result:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 Origin = Literal["user", "policy", "ladder", "remembered"]
@@ -34,7 +35,8 @@ class Plan:
     repeated in `settings` for readers, and no rung may touch them. `device` is what code is
     compiled for, "sm75" or "cpu"; `engine` names the environment and its versions. `key` stands
     for the API key without telling it: another key is another plan. `rungs` are the ladder's steps
-    taken, oldest first. `advice` is what would make it fit where it does not.
+    taken, oldest first, `tried` the identities of the plans that they left. `advice` is what would
+    make it fit where it does not.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Plan:
     engine: str = ""
     key: str = ""
     advice: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None where there is none."""
@@ -63,7 +66,7 @@ class Plan:
         depth = speculative.get("num_speculative_tokens", 0)
         return depth if isinstance(depth, int) and depth > 0 else 0
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A digest of what the engine would see; a mere change of mode name does not change it."""
         seen = {

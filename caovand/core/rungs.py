@@ -73,7 +73,8 @@ def _context(plan: Plan, finding: Finding) -> Step | None:
     if _used(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
-    floor = BLOCK if fits else LEAST_CONTEXT
+    # A context that holds no conversation is no remedy; who asked for a short one gets less of it.
+    floor = LEAST_CONTEXT if now >= LEAST_CONTEXT or not fits else BLOCK
     if not floor <= goal < now:
         return None
     return Step({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
@@ -163,19 +164,24 @@ def _sequences(plan: Plan, finding: Finding) -> Step | None:
     return _halved(plan, "max_num_seqs", 32, 1, "sequences")
 
 
+def _depth(plan: Plan) -> int:
+    """As planned, or as flags of their own say, which are an obstacle to be told."""
+    return plan.mtp or count(plan.value("spec_tokens")) or 0
+
+
 def _to_mtp(plan: Plan, depth: int) -> Step | None:
-    now = plan.mtp
+    now = _depth(plan)
     if not 0 <= depth < now:
         return None
-    config = (
-        {**plan.value("speculative_config"), "num_speculative_tokens": depth} if depth else None
-    )
+    config = plan.value("speculative_config")
+    config = config if isinstance(config, Mapping) else {}
+    config = {**config, "num_speculative_tokens": depth} if depth else None
     shown = str(depth) if depth else "off"
     return Step({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
 
 
 def _mtp_less(plan: Plan, finding: Finding) -> Step | None:
-    return _to_mtp(plan, plan.mtp - 1)
+    return _to_mtp(plan, _depth(plan) - 1)
 
 
 def _mtp_safe(plan: Plan, finding: Finding) -> Step | None:
@@ -197,7 +203,8 @@ def _has_graphs(plan: Plan) -> bool:
 
 def _fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
     config = _compilation(plan)
-    now = count(config.get("max_cudagraph_capture_size"))
+    size = "max_cudagraph_capture_size"
+    now = count(config.get(size)) or count(plan.value(size))
     smaller = [size for size in GRAPH_SIZES if now is None or size < now]
     if not _has_graphs(plan) or not smaller or "cudagraph_capture_sizes" in config:
         return None
@@ -250,6 +257,11 @@ def _attention(plan: Plan, finding: Finding) -> Step | None:
     """The next backend that was not tried; the one that failed may be vLLM's own choice."""
     now = plan.value("attention_backend")
     tried = {rung.split(" ", 1)[1] for rung in plan.rungs if rung.startswith("attention ")}
+    # FlashInfer compiles its own code, and is what fails where nothing can be compiled.
+    if finding.failure == "jit-toolchain" or "flashinfer" in finding.text.lower():
+        tried.add("FLASHINFER")
+    if "triton_attn" in finding.text.lower():
+        tried.add("TRITON_ATTN")
     left = [name for name in BACKENDS if name not in tried and name != now]
     if _on_cpu(plan) or not left:
         return None
@@ -315,7 +327,10 @@ def _offload(plan: Plan, finding: Finding) -> Step | None:
 
 
 _CONFIG = ("compilation_config",)
-_SPEC = ("speculative_config",)
+_SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
+_SPEC = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
+# Given outright, the cache's size leaves the share without effect.
+_GMU = ("gpu_memory_utilization", "kv_cache_memory_bytes")
 
 RUNGS: tuple[Rung, ...] = (
     Rung("context", "shorten the context", "max_model_len", ("max_model_len",), _context),
@@ -323,11 +338,11 @@ RUNGS: tuple[Rung, ...] = (
     Rung("mtp-safe", "draft 3 tokens, not more", "mtp", _SPEC, _mtp_safe),
     Rung("mtp-off", "draft nothing", "mtp", _SPEC, _mtp_off),
     Rung("gmu-up", "use more of the card's memory", "gpu_memory_utilization",
-         ("gpu_memory_utilization",), _gmu_up),
+         _GMU, _gmu_up),
     Rung("gmu-down", "leave more of the card's memory free", "gpu_memory_utilization",
-         ("gpu_memory_utilization",), _gmu_down),
+         _GMU, _gmu_down),
     Rung("share", "use only memory that others leave", "gpu_memory_utilization",
-         ("gpu_memory_utilization",), _share),
+         _GMU, _share),
     Rung("kv-memory", "keep a larger KV cache in host memory", "", ("kv_cache_memory_bytes",),
          _kv_memory),
     Rung("kv-memory-less", "keep a smaller KV cache in host memory", "",
@@ -336,7 +351,7 @@ RUNGS: tuple[Rung, ...] = (
          _batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
          _sequences),
-    Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _CONFIG, _fewer_graphs),
+    Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _SIZES, _fewer_graphs),
     Rung("piecewise", "keep attention out of CUDA graphs", "cuda_graphs", _CONFIG, _piecewise),
     Rung("eager", "run without CUDA graphs and compilation", "cuda_graphs",
          ("enforce_eager", "compilation_config"), _eager),
@@ -345,7 +360,8 @@ RUNGS: tuple[Rung, ...] = (
     Rung("kv-dtype-plain", "store the KV cache as the model computes", "kv_cache_dtype",
          ("kv_cache_dtype",), _kv_dtype_plain),
     Rung("half", "compute in float16", "dtype", ("dtype",), _half),
-    Rung("attention", "use another attention backend", "", ("attention_backend",), _attention),
+    Rung("attention", "use another attention backend", "",
+         ("attention_backend", "attention_config"), _attention),
     Rung("gdn", "use another GDN backend", "", ("additional_config",), _gdn),
     Rung("plugin-off", "leave caovan's kernels out", "", ("VLLM_PLUGINS",), _plugin_off),
     Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from caovand.core.failure import Finding
+from caovand.core.ladder import is_degraded
 from caovand.core.machine import Snapshot, State
 from caovand.core.memory import MemoryEstimate
 from caovand.core.observation import GpuSample
@@ -97,7 +98,7 @@ def _age(at: float | None, now: float) -> float | None:
 
 def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
     """What the ladder changed and why, since when, and the way back; None for a full plan."""
-    if plan is None or not plan.rungs:
+    if plan is None or not is_degraded(plan):
         return None
     lowered = [
         setting.reason
@@ -125,7 +126,8 @@ def one_line(snapshot: Snapshot) -> str:
         return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
     if snapshot.state is State.SERVING and snapshot.plan:
         served = _served(snapshot.plan)
-        lowered = f", degraded: {', '.join(snapshot.plan.rungs)}" if snapshot.plan.rungs else ""
+        rungs = ", ".join(snapshot.plan.rungs)
+        lowered = f", degraded: {rungs}" if is_degraded(snapshot.plan) else ""
         return f"SERVING {served['name']} on {served['url']}, MTP {snapshot.plan.mtp}{lowered}"
     reason = snapshot.reason
     if snapshot.finding is not None:

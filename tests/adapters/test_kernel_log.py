@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.kernel_log import KernelLog, memory_cgroup, oom_kills
+from caovand.adapters.kernel_log import (
+    KernelLog,
+    memory_cgroup,
+    oom_kills,
+    without_other_cards,
+)
 
 XID = "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=VLLM::EngineCor, MMU Fault"
 
@@ -90,3 +95,15 @@ def test_the_memory_limit_is_that_of_our_own_group(
 ) -> None:
     expected = None if folder is None else tmp_path / folder
     assert memory_cgroup(membership, tmp_path) == expected
+
+
+def test_a_fault_of_a_card_that_the_engine_does_not_use_is_not_its() -> None:
+    """The kernel and NVML write addresses differently."""
+    ours = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', GPU has fallen off the bus."
+    other = "NVRM: Xid (PCI:0000:99:00): 79, pid='<unknown>', GPU has fallen off the bus."
+    others = (other, "NVRM: GPU 0000:99:00.0: GPU has fallen off the bus.")
+    killed = "Out of memory: Killed process 7 (VLLM::Worker)"
+    lines = (*others, killed, ours, ours.replace("0000:", "00000000:"))
+    assert without_other_cards(lines, {"00000000:01:00.0"}) == list(lines[2:])
+    for unknown in ((), ("",), ("00000000:01:00.0", "")):
+        assert without_other_cards(lines, unknown) == list(lines)

@@ -10,6 +10,8 @@ import pytest
 from caovand.core import incident
 from caovand.core.failure import Finding
 from caovand.core.incident import Case, clean, clean_text, secrets_of
+from caovand.core.ladder import Decision
+from caovand.core.machine import Snapshot
 from caovand.core.plan import Plan, Setting
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
@@ -66,3 +68,41 @@ def test_variables_with_telling_names_are_secret_and_counts_are_not() -> None:
         "max_num_batched_tokens": 8192,
         "api_key": "[secret]",
     }
+
+
+def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
+    """Else the same one, again and again, pushes out the first and all the others."""
+    plan, lost = Plan("m", {}, {}), Finding("gpu-lost", "ECC", "load", {}, "gpu.ecc", 7)
+    once = Snapshot(plan=plan, finding=lost, remedy=Decision("hold"), failures=1)
+    first = incident.mark(once)
+    assert first
+    assert incident.mark(replace(once, failures=9, finding=replace(lost, line=9))) == first
+    for other in (
+        replace(once, plan=Plan("n", {}, {})),
+        replace(once, finding=replace(lost, signature="gpu.bus")),
+        replace(once, remedy=Decision("again", spared=True)),
+    ):
+        assert incident.mark(other) not in ("", first)
+    # Of these there are only so many: they end in another plan, or in giving up.
+    for verdict in ("fail", "lower", "again"):
+        assert incident.mark(replace(once, remedy=Decision(verdict))) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kv_connector_extra_config":{"redis_password":"hunter2secret"},"max_tokens":"12"}',
+        '--model-loader-extra-config={"aws_secret_access_key": "hunter2secret"}',
+        "non-default args: {'kv_transfer_config': {'redis_password': 'hunter2secret'}}",
+        r'argv: "{\"redis_password\": \"hunter2secret\", \"host\": \"h\"}"',
+        r'{"password": "hun\"hunter2secret"}',
+    ],
+)
+def test_secrets_in_the_json_of_a_flag_are_hidden(text: str) -> None:
+    plan = replace(PLAN, extra_args=("--kv-transfer-config", text))
+    case = Case(FINDING, (text,), {}, plan=plan, argv=("--kv-transfer-config", text))
+    for told in (clean_text(text, ()), json.dumps(report(case))):
+        assert "hunter2secret" not in told
+        assert "[secret]" in told
+    for kept in ('"max_tokens":"12"', "host"):
+        assert (kept in text) == (kept in clean_text(text, ()))

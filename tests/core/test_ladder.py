@@ -290,6 +290,80 @@ def test_strict_never_degrades_but_may_compile_anew() -> None:
     assert descent(plan_of(), found("compile-cache-stale"), rules) == ["fresh-cache"]
 
 
+def test_a_full_disk_gives_up_nothing_and_is_named() -> None:
+    for failure in ("unknown", "compile-cache-stale", "engine-died"):
+        full = Finding(failure, "Errno 28", "load", {"path": "/var/x"}, "disk.full")  # type: ignore[arg-type]
+        decision = decide(plan_of(), full, 99, FREE)
+        assert (decision.verdict, decision.plan, decision.spared) == ("hold", None, True)
+        assert decision.text == "waiting for room on the disk of /var/x: free some (`df -h`)"
+
+
+def test_the_network_is_waited_for_without_end() -> None:
+    decision = decide(plan_of(), found("network", "resolve"), 99, FREE)
+    assert (decision.verdict, decision.spared) == ("again", True)
+    assert "network" in decision.text
+
+
+def test_no_step_leads_back_to_a_plan_that_failed() -> None:
+    """Up because the cache was too small, then down because the graphs did not fit: not 0.868."""
+    up = lowered(plan_of(), found("kv-cache-none", "kv"))
+    assert up is not None
+    assert up.rungs == ("gmu-up 0.898",)
+    then = lowered(up, found("device-oom-capture", "capture"))
+    assert then is not None
+    assert then.rungs[-1] == "graph-sizes 64"
+
+
+def test_no_rung_leads_to_what_cannot_run_on_the_machine() -> None:
+    def refuses(plan: Plan) -> tuple[str, ...]:
+        old = ("known before",)
+        return (*old, "no fp8 here") if plan.value("kv_cache_dtype") == "fp8" else old
+
+    plan = plan_of({"kv_cache_dtype": "auto", "attention_backend": "TRITON_ATTN"})
+    short = found("kv-cache-short", "kv", len="262144")
+    pinned = frozenset({"max_model_len", "gpu_memory_utilization"})
+    assert descent(plan, short, LadderRules(pinned=pinned))[0] == "kv-dtype fp8"
+    assert descent(plan, short, LadderRules(pinned=pinned, conflicts=refuses))[0] == "batch 4096"
+
+
+@pytest.mark.parametrize("failure", ["jit-toolchain", "shared-memory-limit"])
+def test_the_backend_that_failed_is_not_the_next_one(failure: Failure) -> None:
+    said = Finding(failure, "flashinfer: cannot build", "load", {}, "a.row")
+    taken = descent(plan_of(), said, LadderRules(allowed=frozenset({"attention"})))
+    assert taken == ["attention TRITON_ATTN", "attention FLEX_ATTENTION"]
+
+
+@pytest.mark.parametrize(
+    ("finding", "rung", "given"),
+    [
+        (found("backend-unsupported", "load"), "attention", {"attention_config": {}}),
+        (found("device-oom-capture", "capture"), "graph-sizes", {"max_cudagraph_capture_size": 64}),
+        (found("device-oom-capture", "capture"), "graph-sizes", {"cudagraph_capture_sizes": [1]}),
+        (found("device-oom-capture", "capture"), "gmu-down", {"kv_cache_memory_bytes": 1 << 30}),
+        (found("kv-cache-none", "kv"), "gmu-up", {"kv_cache_memory_bytes": 1 << 30}),
+        (found("hang"), "mtp-off", {"spec_tokens": 4, "speculative_config": None}),
+        (found("hang"), "mtp-off", {"spec_method": "mtp"}),
+    ],
+)
+def test_flags_that_say_the_same_in_other_words_stand_in_the_way(
+    finding: Finding, rung: str, given: dict[str, Any]
+) -> None:
+    name = next(iter(given))
+    rules = LadderRules(allowed=frozenset({rung}))
+    decision = decide(plan_of(given, verbatim=(name,)), finding, 99, rules)
+    assert decision.plan is None
+    told = f"--{name.replace('_', '-')} is given verbatim; change or remove it"
+    assert any(told in obstacle for obstacle in decision.obstacles)
+
+
+def test_a_context_too_short_for_anything_is_no_remedy() -> None:
+    short = found("kv-cache-short", "kv", len="262144", fits="100")
+    assert descent(plan_of(), short)[0] == "gmu-up 0.898"
+    asked = lowered(plan_of({"max_model_len": 1024}), found("kv-cache-short", "kv", fits="800"))
+    assert asked is not None
+    assert asked.value("max_model_len") == 800
+
+
 # -- properties -----------------------------------------------------------------------------
 
 _NUMBERS = st.floats(0.01, 300_000).map(lambda n: f"{n:.2f}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from caovand.core import machine
-from caovand.core.backoff import SPREAD, delay
+from caovand.core.backoff import delay
 from caovand.core.events import (
     Action,
     End,
@@ -55,7 +55,9 @@ def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
     if finding.failure == "device-oom-load" and plan.model == "A":
         return Decision("lower", PLANS[1])
     if finding.failure == "gpu-lost":
-        return Decision("hold")
+        return Decision("hold", spared=True)
+    if finding.failure == "network":
+        return Decision("again", spared=True)
     return Decision("fail" if finding.failure == "bad-arguments" else "again")
 
 
@@ -63,6 +65,7 @@ RULES = Rules(failures=3, stall_s=60, stable_after_s=100, drain_s=10, judge=judg
 FINDINGS = [
     OOM,
     Finding("gpu-lost", "fell off the bus"),
+    Finding("network", "no way to the hub"),
     Finding("bad-arguments", "no such flag"),
     *[Finding("engine-died", "exit status 1")] * 5,
 ]
@@ -214,8 +217,8 @@ class World:
         assert self.s.state is State.STARTING
         again = self.untouched and action.plan.identity == self.last_plan
         if again:
-            least = min(delay(max(self.s.failures, 1), 0.0), self.rules.recheck_s)
-            assert self.at - self.left_at >= least * (1 - SPREAD), "a restart storm"
+            least = delay(max(self.s.failures, 1), 0.0)
+            assert self.at - self.left_at >= least, "a restart storm"
         self.alive, self.last_plan, self.untouched = action.generation, action.plan.identity, True
         self.spawns += 1
 
@@ -290,7 +293,7 @@ def test_a_stop_always_ends_in_stopped(seed: int) -> None:
                 left, _ = step(s, Unkillable(world.at, 0.5, s.generation, OOM), RULES)
                 assert s.deadline is not None
                 longest_s = RULES.drain_s + machine.DRAIN_MARGIN_S + machine.KILL_S
-                assert s.deadline - world.at <= longest_s
+                assert s.deadline - world.at <= longest_s + 1e-6
                 overdue, _ = step(s, Tick(s.deadline), RULES)
                 assert gone.state is left.state is overdue.state is State.STOPPED
             else:
@@ -360,6 +363,43 @@ def test_failures_of_one_plan_end_in_failed_after_the_budget() -> None:
     assert counts == [1, 2, 3]
     assert s.state is State.FAILED
     assert s.reason == "exit status 1"
+
+
+def again_and_again(finding: Finding, times: int) -> tuple[Snapshot, list[float]]:
+    """A plan that fails at each start with `finding`, and how long it waited after each."""
+    s, at, waits = after(Snapshot(), Start(0.0)), 0.0, []
+    s = after(s, Planned(at, 0.5, s.inspection, PLANS[0]))
+    for _ in range(times):
+        s = after(s, Exited(at, 0.5, s.generation, finding), rules=RULES)
+        s = after(s, Gone(at, 0.5, s.generation), rules=RULES)
+        if s.deadline is None:
+            break
+        waits.append(s.deadline - at)
+        at = s.deadline
+        s = after(s, Tick(at), rules=RULES)
+        s = after(s, Planned(at, 0.5, s.inspection, PLANS[0]), rules=RULES)
+    return s, waits
+
+
+def test_what_only_an_engine_meets_is_met_ever_more_rarely() -> None:
+    """An inspection sees the card with the bad memory; the engine dies of it at each start."""
+    s, waits = again_and_again(Finding("gpu-lost", "uncorrectable ECC error"), 9)
+    assert waits == [15.0, 30.0, 60.0, 120.0, 240.0, 300.0, 300.0, 300.0, 300.0]
+    assert s.state is State.STARTING
+
+
+def test_a_network_that_is_away_for_hours_ends_nothing() -> None:
+    s, waits = again_and_again(Finding("network", "no way to the hub"), 20)
+    assert (s.state, s.spawns) == (State.STARTING, 21)
+    assert max(waits) == 300.0
+    # And it took nothing of what the plan has for failures of its own.
+    for n in range(3):
+        assert s.state is not State.FAILED, n
+        s = after(s, Exited(9e4, 0.5, s.generation, FINDINGS[-1]), Gone(9e4, 0.5, s.generation))
+        if s.state is State.BACKOFF:
+            s = after(s, Tick(s.deadline or 0.0))
+            s = after(s, Planned(9e4, 0.5, s.inspection, PLANS[0]))
+    assert s.state is State.FAILED
 
 
 def test_another_plan_begins_a_new_count() -> None:

@@ -146,3 +146,10 @@ def test_degraded_says_why_since_when_and_how_back() -> None:
     assert "retry --full" in told["back"]
     full = replace(PLAN, rungs=())
     assert describe(replace(SERVING, plan=full), FACTS, 112.5)["degraded"] is None
+
+
+def test_a_new_compile_cache_is_a_step_and_no_degradation() -> None:
+    fresh = replace(SERVING, plan=replace(PLAN, rungs=("fresh-cache",)))
+    document = describe(fresh, FACTS, 112.5)
+    assert (document["degraded"], document["rungs"]) == (None, ["fresh-cache"])
+    assert "degraded" not in one_line(fresh)

@@ -156,7 +156,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Expected tensors only, but got"
          r"|torch_(?:compile|aot_compile)\S*.*\b(?:corrupt|truncated|UnpicklingError)"),
     _sig("disk.full", "cause", "unknown",
-         r"No space left on device", _DISK_BY_PHASE),
+         r"No space left on device(?:: '(?P<path>[^']{1,200})')?", _DISK_BY_PHASE),
     _sig("compile.recursion", "cause", "compile-failed",
          r"^RecursionError: maximum recursion depth"),
     # The request to run something that cannot be run

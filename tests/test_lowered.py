@@ -1,0 +1,35 @@
+"""The lowered plan between starts of the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caovand.core.plan import Plan, Setting
+from caovand.lowered import Lowered
+
+OFF = {"VLLM_PLUGINS": Setting("", "ladder", "the kernels' plugin off")}
+WITHOUT_PLUGIN = Plan("/m", {}, OFF, rungs=("plugin-off",))
+
+
+def test_since_when_a_plan_is_degraded_outlives_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the ladder changed the environment only, too."""
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    before = Lowered(tmp_path / "good-plan.json")
+    before.date(WITHOUT_PLUGIN)
+    before.served_stably(WITHOUT_PLUGIN, "mark", "auto")
+    monkeypatch.setattr("time.time", lambda: 9000.0)
+    after = Lowered(tmp_path / "good-plan.json")
+    kept = {name: replace(setting, origin="remembered") for name, setting in OFF.items()}
+    after.date(replace(WITHOUT_PLUGIN, env=kept))
+    assert after.since == 1000.0
+
+
+def test_a_new_compile_cache_degrades_nothing(tmp_path: Path) -> None:
+    lowered = Lowered(tmp_path / "good-plan.json")
+    lowered.date(Plan("/m", {}, {}, rungs=("fresh-cache",)))
+    assert lowered.since is None
