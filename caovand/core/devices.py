@@ -141,7 +141,18 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         return user(typed, "[policy] tensor_parallel_size")
     most = max(len(draft.gpus) // stages(draft.given), 1)
     size = largest_split(draft.model, most)
-    return policy(size, f"the largest split the model's heads allow on {len(draft.gpus)} cards")
+    return policy(size, f"the largest split the model's shape allows on {len(draft.gpus)} cards")
+
+
+def split_is_ours(draft: Draft) -> bool:
+    """Whether the policy chooses over how many cards the model is split."""
+    given, typed = draft.given, draft.config.policy.tensor_parallel_size
+    return typed is None and "tensor_parallel_size" not in given and not other_parallelism(given)
+
+
+def splits_below(model: ModelCard, size: int) -> list[int]:
+    """The smaller splits that the model's shape allows, the largest first."""
+    return [fewer for fewer in range(size - 1, 0, -1) if not indivisible(model, fewer)]
 
 
 def refusal(draft: Draft, size: int) -> str:

@@ -14,8 +14,16 @@ from caovand.core import flags, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
-from caovand.core.devices import choose_gpus, freest, left_out, other_parallelism, world_size
-from caovand.core.draft import Draft, Unplannable, user
+from caovand.core.devices import (
+    choose_gpus,
+    freest,
+    left_out,
+    other_parallelism,
+    split_is_ours,
+    splits_below,
+    world_size,
+)
+from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.environment import environment
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Inventory
@@ -102,11 +110,7 @@ def _plan(
         mode_setting=chosen,
         auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
     )
-    draft = _decide(FIRST, draft)
-    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
-    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
-        draft = sized(draft)
-    draft = _decide(SECOND, draft)
+    draft = _decide(SECOND, _with_cards(draft))
     rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in NAMES}
     settings = {**draft.settings, **rest}
     plan = Plan(
@@ -121,6 +125,61 @@ def _plan(
     if remembered is not None:
         plan = _kept(plan, remembered)
     return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+
+
+def _with_cards(draft: Draft) -> Draft:
+    """The draft with its cards, the rules up to their sizing, and the sizing.
+
+    Memory is taken evenly from every card, so one that is small or that others use holds the rest
+    back: fewer of them may hold more.
+    """
+    ours, best, problem = split_is_ours(draft), None, None
+    try:
+        best = _on_freest(draft, len(draft.gpus))
+    except Unplannable as found:
+        if found.failure != "vram-busy" or not ours:
+            raise
+        problem = found
+    if best and (best.sizing is None or not ours):
+        return best
+    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
+    for size in splits_below(draft.model, most):
+        if best and best.sizing and best.sizing.unbounded(draft.model):
+            break
+        try:
+            fewer = _on_freest(draft, size)
+        except Unplannable:
+            continue
+        if fewer.sizing and fewer.sizing.sound and fewer.sizing.worth > _worth(best):
+            best = _told(fewer, draft)
+    if best is None:
+        raise problem or AssertionError
+    return best
+
+
+def _worth(draft: Draft | None) -> tuple[bool, int, bool, int]:
+    return draft.sizing.worth if draft and draft.sizing else (False, 0, False, 0)
+
+
+def _told(fewer: Draft, draft: Draft) -> Draft:
+    """The smaller split with its reason, which is the fullest card that it leaves out."""
+    kept = {gpu.index for gpu in fewer.gpus}
+    least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
+    size = len(fewer.gpus)
+    reason = (
+        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
+        f" {least.index} has {least.free_mib} MiB free"
+    )
+    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+
+
+def _on_freest(draft: Draft, count: int) -> Draft:
+    """The draft on so many of its cards at most, those with the most free memory."""
+    draft = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count)))
+    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
+    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
+        draft = sized(draft)
+    return draft
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:

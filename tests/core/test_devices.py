@@ -12,11 +12,14 @@ from caovand.core.inventory import Gpu
 from caovand.core.policy import Unplannable
 from tests.core.machines import (
     A100,
+    LLAMA_70B_AWQ,
     QWEN_27B,
     SMALL_HYBRID,
+    cards,
     inventory,
     plan,
     turing,
+    weights,
 )
 
 PASCAL = Gpu(0, "GTX 1080 Ti", (6, 1), 11264, 11000)
@@ -87,3 +90,47 @@ def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
         found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
         assert gpus_of(found, machine) == seen
     assert "names no card" in forecast(found, machine).reason
+
+
+LLAMA_8B = replace(
+    LLAMA_70B_AWQ, path="/srv/models/Llama-8B", layer_types=("full_attention",) * 32, heads=32,
+    hidden_size=4096, intermediate_size=14336, quantization=None, group_size=0, dtype="bfloat16",
+    weights=weights(layers=13, embedding=0.98, head=0.98),
+)  # fmt: skip
+
+
+def a100(count: int, busy_mib: int) -> tuple[Gpu, ...]:
+    """So many A100, others holding this much of the first."""
+    first, *rest = cards(count, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+    return (replace(first, free_mib=first.free_mib - busy_mib), *rest)
+
+
+@pytest.mark.parametrize(("count", "used"), [(2, "1"), (8, None)])
+def test_one_busy_card_does_not_block_those_that_are_free(count: int, used: str | None) -> None:
+    machine = inventory(LLAMA_8B, a100(count, 80000))
+    found = plan(machine)
+    assert found.value("tensor_parallel_size") == count // 2
+    assert forecast(found, machine).fits
+    visible = found.env["CUDA_VISIBLE_DEVICES"].value
+    assert visible == used if used else "0" not in visible.split(",")
+    assert "GPU 0 has 1620 MiB free" in found.settings["tensor_parallel_size"].reason
+
+
+def test_a_card_that_is_busy_is_waited_for_where_the_split_was_asked_for() -> None:
+    machine = inventory(LLAMA_8B, a100(2, 80000))
+    with pytest.raises(Unplannable) as caught:
+        plan(machine, policy={"tensor_parallel_size": 2})
+    assert caught.value.failure == "vram-busy"
+
+
+def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
+    large = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+    small = replace(large[0], index=1, name="RTX 3060", total_mib=12288, free_mib=12000)
+    alone = plan(inventory(LLAMA_8B, (*large, small)))
+    assert alone.value("tensor_parallel_size") == 1
+    assert alone.env["CUDA_VISIBLE_DEVICES"].value == "0"
+    assert not alone.value("enforce_eager")
+    assert alone.value("max_num_seqs") > 1
+    half = replace(small, total_mib=16384, free_mib=16000)
+    both = plan(inventory(replace(LLAMA_8B, weights=weights(layers=22)), (*large, half)))
+    assert both.value("tensor_parallel_size") == 2

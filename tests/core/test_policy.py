@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.core.config import MODES
+from caovand.core.config import MODES, Config
+from caovand.core.devices import choose_gpus, freest
 from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting
@@ -506,6 +507,16 @@ POLICIES = st.fixed_dictionaries(
 )
 
 
+def serves(machine: Inventory, policy: dict[str, Any], size: int) -> bool:
+    """Whether the model fits the cards with the most free memory, split over so many."""
+    fewer = replace(machine, gpus=freest(choose_gpus(Config(), machine), size))
+    try:
+        found = plan(fewer, policy={**policy, "tensor_parallel_size": size})
+    except Unplannable:
+        return False
+    return bool(forecast(found, fewer).fits) and found.value("cpu_offload_gb") is None
+
+
 @settings(max_examples=80, deadline=None)
 @given(machine=machines(), policy=POLICIES)
 def test_whatever_the_machine_a_plan_is_possible_and_explained(
@@ -516,6 +527,8 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     except Unplannable as problem:
         assert problem.failure == "vram-busy"  # noqa: PT017
         assert "the driver does not name" in str(problem)  # noqa: PT017
+        for size in range(1, len(machine.gpus) + 1):
+            assert not serves(machine, policy, size)
         return
     model, size = machine.model, found.value("tensor_parallel_size")
     share = found.value("gpu_memory_utilization")
@@ -593,8 +606,6 @@ def test_less_free_memory_never_gives_a_longer_context(
 
 
 def test_make_plan_is_what_the_daemon_calls() -> None:
-    from caovand.core.config import Config  # noqa: PLC0415
-
     assert make_plan(Config(), inventory()).model == QWEN_27B_AWQ.path
 
 
