@@ -65,7 +65,8 @@ def _cards(scene: Scene) -> Iterator[str]:
 
 def _split(scene: Scene) -> Iterator[str]:
     split = scene.count("tensor_parallel_size") or 1
-    why = indivisible(scene.inventory.model, split)
+    whole = bool(scene.plan.value("enable_expert_parallel"))
+    why = indivisible(scene.inventory.model, split, whole_experts=whole)
     if why:
         yield f"cannot split the model over {split} GPUs: {why}"
 

@@ -16,6 +16,7 @@ from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import (
     choose_gpus,
+    deals_experts,
     freest,
     left_out,
     other_parallelism,
@@ -143,7 +144,7 @@ def _with_cards(draft: Draft) -> Draft:
     if best and (best.sizing is None or not ours):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    for size in splits_below(draft.model, most):
+    for size in splits_below(draft.model, most, whole_experts=deals_experts(draft)):
         if best and best.sizing and best.sizing.unbounded(draft.model):
             break
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from caovand.core.devices import indivisible
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Gpu
+from caovand.core.model_config import describe
 from caovand.core.policy import Unplannable
 from tests.core.machines import (
     A100,
@@ -81,6 +83,54 @@ def test_experts_are_cut_at_their_own_width() -> None:
     assert indivisible(moe, 2) == ""
     assert "experts of 768" in indivisible(moe, 4)
     assert indivisible(replace(moe, experts=0), 4) == ""
+
+
+MOE: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 4096,
+    "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 151936, "intermediate_size": 12288, "num_experts": 128,
+    "moe_intermediate_size": 1536, "max_position_embeddings": 40960,
+}  # fmt: skip
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+NESTED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "splits"),
+    [
+        ({}, [1, 2, 4, 8]),
+        ({"quantization_config": BLOCKS}, [1, 2, 4]),  # 1536 / 8 = 192
+        ({"quantization_config": BLOCKS, "moe_intermediate_size": 768}, [1, 2]),
+        ({"quantization_config": NESTED, "moe_intermediate_size": 768}, [1, 2]),
+        ({"num_experts": 0, "intermediate_size": 12290}, [1, 2]),
+        ({"num_experts": 0, "head_dim": 32, "quantization_config": NESTED}, [1, 2, 4, 8]),
+        ({"num_experts": 0, "head_dim": 8, "quantization_config": NESTED}, [1, 2, 4]),
+        ({"num_experts": 0, "head_dim": 8,
+          "quantization_config": {**NESTED, "ignore": ["re:.*self_attn.*"]}}, [1, 2, 4, 8]),
+    ],
+)  # fmt: skip
+def test_only_splits_that_vllm_can_cut_are_chosen(
+    change: dict[str, Any], splits: list[int]
+) -> None:
+    card = describe({**MOE, **change})
+    assert [size for size in range(1, 9) if not indivisible(card, size)] == splits
+
+
+def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
+    card = describe({**MOE, "quantization_config": BLOCKS})
+    card = replace(card, weights=weights(experts=200, layers=10))
+    machine = inventory(card, cards(8, "NVIDIA H100 80GB HBM3", (9, 0), 81559))
+    assert plan(machine).value("tensor_parallel_size") == 4
+    typed = ["-tp", "8"]
+    said = "its experts of 1536 cannot be cut in 8 at quantisation groups of 128; choose fewer"
+    assert any(said in text for text in plan(machine, engine={"extra_args": typed}).warnings)
+    whole = plan(machine, engine={"extra_args": [*typed, "--enable-expert-parallel"]})
+    assert not any("cannot" in text for text in whole.warnings)
+    alone = plan(machine, engine={"extra_args": ["--enable-expert-parallel"]})
+    assert alone.value("tensor_parallel_size") == 8
 
 
 def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from caovand.core.plan import Setting
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import values
 from caovand.core.resize import emptied
+from caovand.engines.vllm.command import build
 from tests.core.machines import (
     A100,
     CPU,
@@ -491,7 +493,11 @@ def machines(draw: st.DrawFn) -> Inventory:
         total = draw(st.integers(6000, 180_000))
         gpus.append(Gpu(index, "card", kind, total, draw(st.integers(0, total))))
     ram = draw(st.integers(4096, 512_000))
-    return Inventory(tuple(gpus), replace(HOST, ram_mib=ram), CUDA, draw(st.sampled_from(MODELS)))
+    model = draw(st.sampled_from(MODELS))
+    if model.quantization is not None:
+        group, block = draw(st.sampled_from([(0, 0), (32, 0), (128, 0), (128, 128)]))
+        model = replace(model, group_size=group, block_size=block)
+    return Inventory(tuple(gpus), replace(HOST, ram_mib=ram), CUDA, model)
 
 
 POLICIES = st.fixed_dictionaries(
@@ -537,6 +543,9 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     assert model.kv_heads % size == 0 or size % model.kv_heads == 0
     if model.linear:
         assert model.linear.key_heads % size == model.linear.value_heads % size == 0
+    each = lcm(model.group_size or 1, model.block_size or 1)
+    assert model.intermediate_size % (size * each) == 0 or size == 1
+    assert model.heads * model.head_dim % (size * each) == 0 or size == 1
     assert size <= len(machine.gpus)
     assert found.value("max_model_len") <= model.max_model_len
     for setting in (*found.settings.values(), *found.env.values()):
@@ -576,6 +585,11 @@ def test_the_operators_flags_are_never_rewritten(
     assert found.value("gpu_memory_utilization") is not None
     assert found.extra_args == tuple(flat)
     assert all(found.settings[name].origin == "user" for name in found.verbatim)
+    assert build(found, free.engine).argv[-len(flat) :] == tuple(flat) or not flat
+    ours = build(found, free.engine).argv[: -len(flat) or None]
+    long = {"-tp": "--tensor-parallel-size"}
+    typed = {word.split("=")[0].replace("--no-", "--") for word in flat if word.startswith("-")}
+    assert not {long.get(word, word) for word in typed} & set(ours)
 
 
 @settings(max_examples=60, deadline=None)
@@ -651,7 +665,8 @@ TEMPLATE = "{% if tools %}<tool_call><function=x></tool_call>{% endif %}<think>"
     [
         ("qwen3_5_text", TEMPLATE, "qwen3_coder", "qwen3"),
         ("qwen3_5_text", TEMPLATE.replace("<function=x>", ""), "hermes", "qwen3"),
-        ("qwen3", TEMPLATE, "hermes", "qwen3"),
+        ("qwen3", TEMPLATE.replace("<function=x>", ""), "hermes", "qwen3"),
+        ("qwen3_moe", TEMPLATE, "qwen3_coder", "qwen3"),
         ("gpt_oss", "tools <|channel|>", "openai", "openai_gptoss"),
         ("llama", "tools", "llama3_json", None),
         ("qwen3_5_text", "plain", None, None),
