@@ -248,6 +248,13 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
     found += conflicts(plan, draft.inventory, draft.gpus)
+    dtype = plan.settings.get("dtype")
+    plain = draft.model.quantization is None  # else it is told as what cannot run
+    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
+        found.append(
+            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
+            " card of SM80 or newer, or another model"
+        )
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]

@@ -14,6 +14,7 @@ from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
 from caovand.core.flags import count
 from caovand.core.plan import Setting
+from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.speculation import speculative_config
 
@@ -67,6 +68,12 @@ def dtype(draft: Draft) -> Setting | None:
         )
     if typed:
         return user(typed, "[policy] dtype")
+    if old and draft.model.model_type in WITHOUT_HALF:
+        return policy(
+            "float32",
+            f"cards before SM80 have no bfloat16, and vLLM refuses float16 for models of type"
+            f" {draft.model.model_type}",
+        )
     return policy("half", "cards before SM80 have no bfloat16") if old else None
 
 
