@@ -6,7 +6,7 @@ A flag the operator gave verbatim is never decided again: its rule does not run.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from caovand.core.inventory import Inventory
 from caovand.core.memory import free_share
 from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
-from caovand.core.resize import sized
+from caovand.core.resize import emptied, holders, sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
 
 __all__ = ["Unplannable", "make_plan"]
@@ -71,6 +71,9 @@ def make_plan(
             return None
 
     plan = planned(config, inventory, remembered)
+    plan = replace(
+        plan, warnings=(*plan.warnings, *_cost_of_others(plan, config, inventory, tried))
+    )
     memory = forecast(plan, inventory)
     case = Case(config, inventory, plan, memory, tried)
     offload = plan.value("cpu_offload_gb")
@@ -88,6 +91,33 @@ def make_plan(
     short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=warnings)
+
+
+def _cost_of_others(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    tried: Callable[[Config, Inventory], Plan | None],
+) -> list[str]:
+    """A warning where the context is shorter, or fewer cards are used, for what others hold."""
+    context = plan.settings.get("max_model_len")
+    gpus = choose_gpus(config, inventory)
+    if not context or context.origin != "policy" or emptied(gpus) == gpus:
+        return []
+    alone = tried(config, replace(inventory, gpus=emptied(inventory.gpus)))
+    if alone is None:
+        return []
+    lost = []
+    if (alone.value("max_model_len") or 0) > (context.value or 0):
+        longer = alone.value("max_model_len")
+        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
+    if (flags.whole_number(wider) or 1) > (flags.whole_number(split) or 1):
+        lost.append(f"the model is split over {split} cards instead of {wider}")
+    if not lost:
+        return []
+    remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
+    return [f"{holders(gpus)}: {' and '.join(lost)}; {remedy}"]
 
 
 def _plan(

@@ -24,6 +24,13 @@ FIRST_WITHOUT_MAMBA_MODE = (0, 33)
 FIRST_WITH_STATES_IN_STEPS = (0, 32)
 """Releases before it refuse a step that is shorter than a block."""
 
+WORTH = {
+    "generous": "its speed: more takes smaller steps, or CUDA graphs",
+    "modest": "smaller steps: more takes CUDA graphs",
+    "lean": "doing without CUDA graphs",
+}
+"""What a way of running gives, by its name, and what more context would take."""
+
 
 def host(draft: Draft) -> Setting | None:
     return user(draft.config.server.host, "[server] host")
@@ -165,11 +172,17 @@ def max_model_len(draft: Draft) -> Setting | None:
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if draft.sizing.step == "offloaded":
-        return policy(context, "what fits without moving many more weights to host memory")
-    longest = draft.sizing.longest
-    if longest > context and draft.sizing.step != "generous":
         return policy(
-            context, f"the longest that is worth smaller steps; {longest} tokens fit if set"
+            context,
+            "what fits without moving many more weights to host memory; set [model] max_model_len"
+            " for more",
+        )
+    longest = draft.sizing.longest
+    if longest > context:
+        return policy(
+            context,
+            f"the longest that is worth {WORTH[draft.sizing.step]}; {longest} tokens fit:"
+            f" set [model] max_model_len = {longest}",
         )
     return policy(context, f"the longest that fits; the model's own limit is {limit}")
 

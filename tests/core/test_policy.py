@@ -332,6 +332,39 @@ def test_memory_that_others_hold_is_no_reason_to_wait_where_it_would_not_help() 
     assert plan(busy(14500)).value("max_model_len") >= 8192
 
 
+def test_context_that_other_programs_cost_is_said() -> None:
+    machine = busy(12500, (4242, "python", 10000))
+    found = plan(machine)
+    alone = plan(replace(machine, gpus=emptied(machine.gpus)))
+    short, whole = found.value("max_model_len"), alone.value("max_model_len")
+    assert short < whole
+    said = f"the context is {short} tokens instead of {whole}; stop them"
+    told = [text for text in found.warnings if said in text]
+    assert "python (pid 4242) holds 10000 MiB of GPU 1" in told[0]
+    assert not any("instead of" in text for text in alone.warnings)
+    asked = plan(machine, model={"max_model_len": 8192})
+    assert not any("instead of" in text for text in asked.warnings)
+
+
+def test_cards_that_other_programs_cost_are_said() -> None:
+    first, *rest = cards(4, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+    found = plan(inventory(LLAMA_70B_AWQ, (replace(first, free_mib=1000), *rest)))
+    assert any("split over 2 cards instead of 4; stop" in text for text in found.warnings)
+
+
+def test_a_context_that_gives_way_to_speed_says_what_would_fit_and_how() -> None:
+    machine = inventory(LLAMA_70B_AWQ)
+    reason = plan(machine).settings["max_model_len"].reason
+    match = re.search(r"(\d+) tokens fit: set \[model\] max_model_len = (\d+)", reason)
+    assert match
+    assert match[1] == match[2]
+    longest = int(match[1])
+    assert longest > plan(machine).value("max_model_len")
+    typed = plan(machine, model={"max_model_len": longest})
+    assert typed.value("max_model_len") == longest
+    assert forecast(typed, machine).fits
+
+
 def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
     typed = {"policy": {"gpu_memory_utilization": 0.45}, "model": {"max_model_len": 262144}}
     machine = inventory(QWEN_27B, H200)
