@@ -113,7 +113,7 @@ def _cost_of_others(
         lost.append(f"the context is {context.value} tokens instead of {longer}")
     split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
     if (flags.whole_number(wider) or 1) > (flags.whole_number(split) or 1):
-        lost.append(f"the model is split over {split} cards instead of {wider}")
+        lost.append(f"{split} instead of {wider} cards serve the model")
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"

@@ -349,7 +349,7 @@ def test_context_that_other_programs_cost_is_said() -> None:
 def test_cards_that_other_programs_cost_are_said() -> None:
     first, *rest = cards(4, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
     found = plan(inventory(LLAMA_70B_AWQ, (replace(first, free_mib=1000), *rest)))
-    assert any("split over 2 cards instead of 4; stop" in text for text in found.warnings)
+    assert any("2 instead of 4 cards serve the model; stop" in text for text in found.warnings)
 
 
 def test_a_context_that_gives_way_to_speed_says_what_would_fit_and_how() -> None:
