@@ -14,7 +14,13 @@ from caovand.core.devices import unusable
 from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
-from caovand.core.turing import FIRST_WITHOUT_FLASHINFER, flashinfer_refusal, version_numbers
+from caovand.core.precision import WITHOUT_HALF
+from caovand.core.turing import (
+    FIRST_WITHOUT_FLASHINFER,
+    flashinfer_refusal,
+    flashinfer_unfit,
+    version_numbers,
+)
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
@@ -193,7 +199,13 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
     found = facts.engine
     if found is None or found.build != "cuda" or not _turing(facts):
         return
-    width = facts.model.head_dim if facts.model else 256
+    model = facts.model
+    wide = model and model.model_type in WITHOUT_HALF
+    unfit = flashinfer_unfit(model, "float32" if wide else "") if model else ""
+    if unfit:
+        yield Finding("engine", "PASS", f"{unfit}; the plan has another attention serve the model")
+        return
+    width = model.head_dim if model else 256
     why = flashinfer_refusal(found, width, bool(found.plugin) and facts.wants_plugin)
     if why:
         mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"

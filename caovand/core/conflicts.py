@@ -14,9 +14,10 @@ from caovand.core.flags import count
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Plan
-from caovand.core.turing import backend_in, flashinfer_refusal
+from caovand.core.precision import AMPERE, LEAST_CAPABILITY, WITHOUT_HALF, refused_type
+from caovand.core.turing import backend_in, flashinfer_refusal, flashinfer_unfit
 
-AMPERE, ADA = (8, 0), (8, 9)
+ADA = (8, 9)
 TRITON_WITHOUT_FP8 = (0, 22)
 """The release from which Triton's attention refuses every fp8 cache before SM89; 0.21 lets it
 begin and then has no kernel for fp8_e4m3."""
@@ -33,6 +34,11 @@ class Scene:
     def count(self, name: str) -> int | None:
         """A setting as a number of one or more, None where it is none."""
         return count(self.plan.value(name))
+
+    @property
+    def quantization(self) -> str:
+        """How the weights are stored, or are asked to be read."""
+        return str(self.plan.value("quantization") or self.inventory.model.quantization or "")
 
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty where there is none."""
@@ -65,15 +71,33 @@ def _cards(scene: Scene) -> Iterator[str]:
 
 def _split(scene: Scene) -> Iterator[str]:
     split = scene.count("tensor_parallel_size") or 1
-    why = indivisible(scene.inventory.model, split)
+    whole = bool(scene.plan.value("enable_expert_parallel"))
+    why = indivisible(scene.inventory.model, split, whole_experts=whole)
     if why:
         yield f"cannot split the model over {split} GPUs: {why}"
 
 
 def _dtype(scene: Scene) -> Iterator[str]:
-    old = scene.first(AMPERE)
-    if old and str(scene.plan.value("dtype")).removeprefix("torch.") == "bfloat16":
-        yield f"cannot use --dtype bfloat16: {old}, which has none; use --dtype half"
+    old, model = scene.first(AMPERE), scene.inventory.model
+    dtype = str(scene.plan.value("dtype")).removeprefix("torch.")
+    if old and dtype == "bfloat16":
+        other = "float32" if model.model_type in WITHOUT_HALF else "half"
+        yield f"cannot use --dtype bfloat16: {old}, which has none; use --dtype {other}"
+    if scene.gpus:
+        why = refused_type(model, scene.quantization, dtype, old)
+        if why:
+            yield why
+
+
+def _quantisation(scene: Scene) -> Iterator[str]:
+    least = LEAST_CAPABILITY.get(scene.quantization, (0, 0))
+    old = scene.first(least)
+    if old:
+        major, minor = least
+        yield (
+            f"cannot serve {scene.quantization} weights: {old}, and vLLM needs SM{major}{minor}"
+            " for them; use a newer card, or a checkpoint quantised otherwise (AWQ, GPTQ)"
+        )
 
 
 def _length(scene: Scene) -> Iterator[str]:
@@ -102,9 +126,12 @@ def _attention(scene: Scene) -> Iterator[str]:
     if old and backend.startswith("FLASH_ATTN"):
         yield f"cannot use {backend}: {old}, and it needs SM80; leave --attention-backend out"
     plugin = bool(engine.plugin) and "CAOVAN_KERNELS" not in plan.env
-    refusal = flashinfer_refusal(engine, scene.inventory.model.head_dim, plugin)
+    model = scene.inventory.model
+    unfit = flashinfer_unfit(model, str(plan.value("dtype") or ""))
+    refusal = unfit or flashinfer_refusal(engine, model.head_dim, plugin)
     if old and backend == "FLASHINFER" and refusal:
-        yield f"cannot use FLASHINFER: {refusal}; use --attention-backend TRITON_ATTN"
+        remedy = "leave it out" if model.latent else "use --attention-backend TRITON_ATTN"
+        yield f"cannot use FLASHINFER: {refusal}; {remedy}"
     kind = str(plan.value("kv_cache_dtype") or "auto")
     early = scene.first(ADA)
     plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
@@ -155,5 +182,5 @@ def _drafting(scene: Scene) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Scene], Iterator[str]], ...] = (
-    _cards, _split, _dtype, _length, _attention, _choices, _step, _drafting,
+    _cards, _split, _dtype, _quantisation, _length, _attention, _choices, _step, _drafting,
 )  # fmt: skip

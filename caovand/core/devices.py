@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from dataclasses import dataclass
+from math import lcm, prod
 from typing import Any
 
 from caovand.core.config import Config
@@ -140,29 +141,52 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
             raise Unplannable(f"cannot split the model over {typed} GPUs: {why}")
         return user(typed, "[policy] tensor_parallel_size")
     most = max(len(draft.gpus) // stages(draft.given), 1)
-    size = largest_split(draft.model, most)
-    return policy(size, f"the largest split the model's heads allow on {len(draft.gpus)} cards")
+    size = largest_split(draft.model, most, whole_experts=deals_experts(draft))
+    return policy(size, f"the largest split the model's shape allows on {len(draft.gpus)} cards")
+
+
+def split_is_ours(draft: Draft) -> bool:
+    """Whether the policy chooses over how many cards the model is split."""
+    given, typed = draft.given, draft.config.policy.tensor_parallel_size
+    return typed is None and "tensor_parallel_size" not in given and not other_parallelism(given)
+
+
+def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
+    """The smaller splits that the model's shape allows, the largest first."""
+    return [
+        fewer
+        for fewer in range(size - 1, 0, -1)
+        if not indivisible(model, fewer, whole_experts=whole_experts)
+    ]
 
 
 def refusal(draft: Draft, size: int) -> str:
     """Why the model cannot be split over so many cards; empty where it can."""
     if size > len(draft.gpus):
         return f"there are {len(draft.gpus)}; set tensor_parallel_size = {len(draft.gpus)}"
-    return indivisible(draft.model, size)
+    return indivisible(draft.model, size, whole_experts=deals_experts(draft))
 
 
-def largest_split(model: ModelCard, most: int) -> int:
+def deals_experts(draft: Draft) -> bool:
+    """Whether experts are dealt out whole instead of cut."""
+    return bool(draft.given.get("enable_expert_parallel"))
+
+
+def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
     """The largest split that the model's shape allows, over so many cards at most.
 
     Of a model that is not known: a power of two, which divides the heads of nearly every one.
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
-    return max(size for size in range(1, most + 1) if not indivisible(model, size))
+    return max(splits_below(model, most + 1, whole_experts=whole_experts))
 
 
-def indivisible(model: ModelCard, size: int) -> str:
-    """Why the model's shape does not allow this split, and which would do; empty where it does."""
+def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> str:
+    """Why the model's shape does not allow this split, and which would do; empty where it does.
+
+    With expert parallelism experts are dealt out whole.
+    """
     if not model.architecture or size == 1:
         return ""
     if model.heads % size:
@@ -175,12 +199,40 @@ def indivisible(model: ModelCard, size: int) -> str:
             f"its linear attention has {linear.key_heads} key and {linear.value_heads} value "
             "heads; choose a divisor of both"
         )
-    group = model.group_size
-    part = "experts" if model.experts and model.expert_size else "MLP"
-    width = model.expert_size if part == "experts" else model.intermediate_size
-    if group and width % (size * group):
+    return next((why for part in _cut(model, whole_experts) if (why := _uneven(part, size))), "")
+
+
+@dataclass(frozen=True)
+class _Width:
+    """A dimension that is cut over the ranks, and of what each rank must get a multiple."""
+
+    part: str
+    width: int
+    multiple: int = 1
+
+
+def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
+    """What vLLM cuts: MLP or experts on both sides, attention at its heads."""
+    # mxfp4 kernels pad every rank's part, and say so in no group size.
+    group, block = max(model.group_size, 1), max(model.block_size, 1)
+    found = []
+    if model.experts and model.expert_size:
+        if not whole_experts:
+            found.append(_Width("experts", model.expert_size, lcm(group, block)))
+    elif not (model.experts and whole_experts):
+        found.append(_Width("MLP", model.intermediate_size, lcm(group, block)))
+    if not model.latent and not model.plain_attention:
+        found.append(_Width("attention", model.heads * model.head_dim, lcm(group, block)))
+    return found
+
+
+def _uneven(cut: _Width, size: int) -> str:
+    if cut.width % size:
+        return f"its {cut.part} of {cut.width} cannot be cut in {size}; choose a divisor"
+    if cut.width // size % cut.multiple:
         return (
-            f"its {part} of {width} cannot be cut at quantisation groups of {group}; "
-            "choose fewer GPUs"
+            f"its {cut.part} of {cut.width} cannot be cut in {size} at quantisation groups of"
+            f" {cut.multiple}; choose fewer GPUs"
+            + (" or --enable-expert-parallel" if cut.part == "experts" else "")
         )
     return ""

@@ -40,6 +40,8 @@ FAMILIES = (
     Family(("olmo3",), "olmo3", "olmo3"),
     Family(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
 )
+QWEN_CALLS = ("hermes", "qwen3_coder")
+"""Qwen's two ways to write calls; `<function=` in the template tells the second."""
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 
 
@@ -67,8 +69,8 @@ def tool_call_parser(draft: Draft) -> Setting | None:
     if family is None or family.tools is None or "tools" not in template:
         return None
     name = family.tools
-    if name == "qwen3_coder" and "<function=" not in template:
-        name = "hermes"  # an older template of the same family writes calls as JSON
+    if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
+        name = QWEN_CALLS["<function=" in template]
     if draft.engine.tool_parsers and name not in draft.engine.tool_parsers:
         return policy(None, f"vLLM {draft.engine.vllm} has no tool-call parser {name}")
     return policy(name, f"how models of type {draft.model.model_type} write tool calls")

@@ -140,8 +140,9 @@ class ModelCard:
     `architecture` is empty for a model that is not on this machine yet. `layer_types` are
     "full_attention", "sliding_attention", "linear_attention" and "mamba"; `chat_template` is its
     text. `latent` is what a token's compressed key-value pair (MLA) takes, in elements;
-    `group_size` how many quantised weights share a scale. `notes` are what is odd about the
-    folder without making it unusable.
+    `group_size` how many quantised weights of one output share a scale, `block_size` how many
+    outputs do (block fp8); `plain_attention` is set where attention is not quantised. `notes`
+    are what is odd about the folder without making it unusable.
     """
 
     path: str
@@ -162,6 +163,8 @@ class ModelCard:
     dtype: str = "bfloat16"
     quantization: str | None = None
     group_size: int = 0
+    block_size: int = 0
+    plain_attention: bool = False
     experts: int = 0
     expert_size: int = 0
     vision: bool = False

@@ -25,6 +25,7 @@ SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 20, 31
 CONTEXT_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 184, 120, 394, 480
 POSITION_BYTES = 256
 """Sine and cosine of one position, for model and drafter."""
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 STARTUP_MIB = 256
@@ -143,8 +144,9 @@ def _loaded(weights: Weights, load: Load) -> bool:
 
 def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
     size = float(weights.size)
-    if weights.dtype == "F32" and model.quantization is None:
-        size *= load.activation / 4  # float parameters are loaded as the activation type
+    stored = FLOATS.get(weights.dtype)
+    if stored and model.quantization is None:
+        size *= load.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
     if weights.sharding == "replicated":

@@ -67,7 +67,9 @@ def describe(
         linear=_linear(text),
         dtype=_dtype(text) or _dtype(config) or "bfloat16",
         quantization=(_word(quantised, "quant_method") or "unknown").lower() if quantised else None,
-        group_size=_number(quantised, "group_size", "q_group_size"),
+        group_size=_groups(quantised)[1],
+        block_size=_groups(quantised)[0],
+        plain_attention=_spares_attention(quantised),
         experts=_number(text, "num_experts", "num_local_experts", "n_routed_experts"),
         expert_size=_number(text, "moe_intermediate_size"),
         vision=any(config.get(name) for name in VISION),
@@ -203,6 +205,30 @@ def _layers(table: Mapping[str, Any], *names: str) -> int:
     if count > MOST_LAYERS:
         raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
     return count
+
+
+def _groups(quantised: Mapping[str, Any]) -> tuple[int, int]:
+    """How many outputs and how many inputs share a scale: of block fp8 both, else inputs only.
+
+    The format compressed-tensors says it for each of its groups of layers.
+    """
+    nested = quantised.get("config_groups")
+    groups = nested.values() if isinstance(nested, Mapping) else ()
+    weights = [_table(group, "weights") for group in groups if isinstance(group, Mapping)]
+    for table in (quantised, *weights):
+        for name in ("weight_block_size", "block_structure"):
+            block = table.get(name)
+            if isinstance(block, list) and len(block) == len(("outputs", "inputs")):
+                return _count(name, block[0]), _count(name, block[1])
+    sizes = [_number(table, "group_size", "q_group_size") for table in (quantised, *weights)]
+    return 0, max(sizes)
+
+
+def _spares_attention(quantised: Mapping[str, Any]) -> bool:
+    """Whether the attention of some layers is kept as it was: then its width is not looked at."""
+    lists = [quantised.get(name) for name in ("ignore", "modules_to_not_convert", "ignored_layers")]
+    names = [name for listed in lists if isinstance(listed, list) for name in listed]
+    return any(isinstance(name, str) and "attn" in name for name in names)
 
 
 def _factor(rope: Mapping[str, Any]) -> float:

@@ -6,7 +6,7 @@ A flag the operator gave verbatim is never decided again: its rule does not run.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,24 @@ from caovand.core import flags, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
-from caovand.core.devices import choose_gpus, freest, left_out, other_parallelism, world_size
-from caovand.core.draft import Draft, Unplannable, user
+from caovand.core.devices import (
+    choose_gpus,
+    deals_experts,
+    freest,
+    left_out,
+    other_parallelism,
+    split_is_ours,
+    splits_below,
+    world_size,
+)
+from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.environment import environment
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Inventory
 from caovand.core.memory import free_share
 from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
-from caovand.core.resize import sized
+from caovand.core.resize import emptied, holders, sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
 
 __all__ = ["Unplannable", "make_plan"]
@@ -62,6 +71,9 @@ def make_plan(
             return None
 
     plan = planned(config, inventory, remembered)
+    plan = replace(
+        plan, warnings=(*plan.warnings, *_cost_of_others(plan, config, inventory, tried))
+    )
     memory = forecast(plan, inventory)
     case = Case(config, inventory, plan, memory, tried)
     offload = plan.value("cpu_offload_gb")
@@ -79,6 +91,33 @@ def make_plan(
     short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=warnings)
+
+
+def _cost_of_others(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    tried: Callable[[Config, Inventory], Plan | None],
+) -> list[str]:
+    """A warning where the context is shorter, or fewer cards are used, for what others hold."""
+    context = plan.settings.get("max_model_len")
+    gpus = choose_gpus(config, inventory)
+    if not context or context.origin != "policy" or emptied(gpus) == gpus:
+        return []
+    alone = tried(config, replace(inventory, gpus=emptied(inventory.gpus)))
+    if alone is None:
+        return []
+    lost = []
+    if (alone.value("max_model_len") or 0) > (context.value or 0):
+        longer = alone.value("max_model_len")
+        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
+    if (flags.whole_number(wider) or 1) > (flags.whole_number(split) or 1):
+        lost.append(f"{split} instead of {wider} cards serve the model")
+    if not lost:
+        return []
+    remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
+    return [f"{holders(gpus)}: {' and '.join(lost)}; {remedy}"]
 
 
 def _plan(
@@ -102,11 +141,7 @@ def _plan(
         mode_setting=chosen,
         auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
     )
-    draft = _decide(FIRST, draft)
-    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
-    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
-        draft = sized(draft)
-    draft = _decide(SECOND, draft)
+    draft = _decide(SECOND, _with_cards(draft))
     rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in NAMES}
     settings = {**draft.settings, **rest}
     plan = Plan(
@@ -121,6 +156,61 @@ def _plan(
     if remembered is not None:
         plan = _kept(plan, remembered)
     return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+
+
+def _with_cards(draft: Draft) -> Draft:
+    """The draft with its cards, the rules up to their sizing, and the sizing.
+
+    Memory is taken evenly from every card, so one that is small or that others use holds the rest
+    back: fewer of them may hold more.
+    """
+    ours, best, problem = split_is_ours(draft), None, None
+    try:
+        best = _on_freest(draft, len(draft.gpus))
+    except Unplannable as found:
+        if found.failure != "vram-busy" or not ours:
+            raise
+        problem = found
+    if best and (best.sizing is None or not ours):
+        return best
+    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
+    for size in splits_below(draft.model, most, whole_experts=deals_experts(draft)):
+        if best and best.sizing and best.sizing.unbounded(draft.model):
+            break
+        try:
+            fewer = _on_freest(draft, size)
+        except Unplannable:
+            continue
+        if fewer.sizing and fewer.sizing.sound and fewer.sizing.worth > _worth(best):
+            best = _told(fewer, draft)
+    if best is None:
+        raise problem or AssertionError
+    return best
+
+
+def _worth(draft: Draft | None) -> tuple[bool, int, bool, int]:
+    return draft.sizing.worth if draft and draft.sizing else (False, 0, False, 0)
+
+
+def _told(fewer: Draft, draft: Draft) -> Draft:
+    """The smaller split with its reason, which is the fullest card that it leaves out."""
+    kept = {gpu.index for gpu in fewer.gpus}
+    least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
+    size = len(fewer.gpus)
+    reason = (
+        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
+        f" {least.index} has {least.free_mib} MiB free"
+    )
+    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+
+
+def _on_freest(draft: Draft, count: int) -> Draft:
+    """The draft on so many of its cards at most, those with the most free memory."""
+    draft = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count)))
+    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
+    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
+        draft = sized(draft)
+    return draft
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
@@ -188,6 +278,13 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
     found += conflicts(plan, draft.inventory, draft.gpus)
+    dtype = plan.settings.get("dtype")
+    plain = draft.model.quantization is None  # else it is told as what cannot run
+    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
+        found.append(
+            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
+            " card of SM80 or newer, or another model"
+        )
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]

@@ -14,6 +14,7 @@ from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
 from caovand.core.flags import count
 from caovand.core.plan import Setting
+from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.speculation import speculative_config
 
@@ -22,6 +23,13 @@ FIRST_WITHOUT_MAMBA_MODE = (0, 33)
 """The release after 0.32, the last that takes --mamba-cache-mode."""
 FIRST_WITH_STATES_IN_STEPS = (0, 32)
 """Releases before it refuse a step that is shorter than a block."""
+
+WORTH = {
+    "generous": "its speed: more takes smaller steps, or CUDA graphs",
+    "modest": "smaller steps: more takes CUDA graphs",
+    "lean": "doing without CUDA graphs",
+}
+"""What a way of running gives, by its name, and what more context would take."""
 
 
 def host(draft: Draft) -> Setting | None:
@@ -67,6 +75,12 @@ def dtype(draft: Draft) -> Setting | None:
         )
     if typed:
         return user(typed, "[policy] dtype")
+    if old and draft.model.model_type in WITHOUT_HALF:
+        return policy(
+            "float32",
+            f"cards before SM80 have no bfloat16, and vLLM refuses float16 for models of type"
+            f" {draft.model.model_type}",
+        )
     return policy("half", "cards before SM80 have no bfloat16") if old else None
 
 
@@ -158,11 +172,17 @@ def max_model_len(draft: Draft) -> Setting | None:
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if draft.sizing.step == "offloaded":
-        return policy(context, "what fits without moving many more weights to host memory")
-    longest = draft.sizing.longest
-    if longest > context and draft.sizing.step != "generous":
         return policy(
-            context, f"the longest that is worth smaller steps; {longest} tokens fit if set"
+            context,
+            "what fits without moving many more weights to host memory; set [model] max_model_len"
+            " for more",
+        )
+    longest = draft.sizing.longest
+    if longest > context:
+        return policy(
+            context,
+            f"the longest that is worth {WORTH[draft.sizing.step]}; {longest} tokens fit:"
+            f" set [model] max_model_len = {longest}",
         )
     return policy(context, f"the longest that fits; the model's own limit is {limit}")
 

@@ -41,6 +41,7 @@ OFFLOADED_CONTEXT_SHARE = 1 / 64
 """Of a card, for more than the smallest context: it displaces weights, which costs speed."""
 OFFLOAD_MARGIN_GIB = 0.25
 SAMPLER_SHARE = 0.02
+STEPS = ("generous", "modest", "lean", "offloaded")
 MOST_SEQUENCES, TURING_SEQUENCES = 256, 2
 
 
@@ -67,6 +68,21 @@ class Sizing:
     step: str
     fits: bool
     longest: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether it fits without weights in host memory."""
+        return self.fits and self.step != "offloaded"
+
+    @property
+    def worth(self) -> tuple[bool, int, bool, int]:
+        """The better of two splits has the higher one; of equals the larger split is."""
+        return self.sound, self.load.context, self.load.vision, -STEPS.index(self.step)
+
+    def unbounded(self, model: ModelCard) -> bool:
+        """Whether no other split could be worth more."""
+        whole = self.load.context >= model.max_model_len and self.load.vision == model.vision
+        return self.sound and whole and self.step == STEPS[0]
 
     @property
     def rank(self) -> tuple[bool, bool, int, float]:

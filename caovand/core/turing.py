@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.draft import Draft, policy
-from caovand.core.inventory import EngineInfo
+from caovand.core.inventory import EngineInfo, ModelCard
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Setting
 
@@ -20,6 +20,12 @@ BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 MENDED_FLASHINFER = (0, 6, 16)
 """The first that the plugin offers again to releases that refuse these cards."""
+
+FLASHINFER_HEADS = (64, 128, 256)
+TRITON_LEAST = 32
+WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
+OF_TWO_WIDTHS = ("gemma4",)
+"""vLLM itself sends such models to Triton, unless a backend was named."""
 
 
 def version_numbers(text: str | None) -> tuple[int, ...]:
@@ -49,6 +55,21 @@ def flashinfer_refusal(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     return ""
 
 
+def flashinfer_unfit(model: ModelCard, dtype: str = "") -> str:
+    """Why FlashInfer's attention cannot serve this model before SM100; empty where it can."""
+    if model.latent:
+        return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
+    if model.model_type.startswith(WITH_SINKS):
+        return "FlashInfer's attention knows no attention sinks before SM100"
+    if model.model_type.startswith(OF_TWO_WIDTHS):
+        return f"layers of {model.model_type} have heads of two widths, one of 512"
+    if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
+        return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
+    if dtype == "float32":
+        return "FlashInfer's attention has no kernel for float32"
+    return ""
+
+
 def backend_in(config: Any) -> str:
     """The attention that --attention-config names; empty where it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
@@ -70,6 +91,8 @@ def attention_backend(draft: Draft) -> Setting | None:
         return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
+    if draft.model.latent or _narrow(draft.model):
+        return policy(None, f"{_unfit(draft)}; vLLM takes another by itself")
     if flashinfer_serves(draft):
         return policy(
             "FLASHINFER", "the only attention that is fast on these cards, also under MTP"
@@ -82,6 +105,8 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
         return None
     if attention(draft) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
+    if draft.model.latent or _narrow(draft.model):
+        return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(draft):
         return policy(None, f"{attention(draft)} was asked for, which keeps no fp8 cache here")
     return policy(None, "Triton's attention refuses an fp8 cache on cards before SM89")
@@ -93,9 +118,23 @@ def traps(draft: Draft) -> list[str]:
         return []
     if attention(draft) != "TRITON_ATTN":
         return []  # the operator's own choice
+    if _unfit(draft):
+        return []  # nothing to mend: the setting's reason tells it
     return [f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"]
 
 
+def _narrow(model: ModelCard) -> bool:
+    """Whether heads are narrower than Triton's attention takes them."""
+    return 0 < model.head_dim < TRITON_LEAST
+
+
+def _unfit(draft: Draft) -> str:
+    return flashinfer_unfit(draft.model, str(draft.value("dtype") or ""))
+
+
 def _why_not(draft: Draft) -> str:
+    unfit = _unfit(draft)
+    if unfit:
+        return unfit
     plugin = bool(draft.engine.plugin) and draft.config.engine.plugin
     return flashinfer_refusal(draft.engine, draft.model.head_dim, plugin)

@@ -311,6 +311,12 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
     assert {finding.verdict for finding in checkup(GOOD)} == {"PASS"}
 
 
+def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
+    told = [f.text for f in checkup(replace(GOOD, model=replace(QWEN_27B_AWQ, head_dim=96)))]
+    assert any("no kernel for heads of 96; the plan has another" in text for text in told)
+    assert not any("serves SM75" in text for text in told)
+
+
 @pytest.mark.parametrize(
     ("facts", "verdict", "said"),
     [

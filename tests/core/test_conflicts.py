@@ -11,10 +11,24 @@ from caovand.core.checkup import checkup
 from caovand.core.forecast import forecast
 from caovand.core.inventory import Inventory
 from tests.cli.test_offline_verbs import GOOD
-from tests.core.machines import A100, CUDA, QWEN_27B_AWQ, SMALL_HYBRID, inventory, plan, turing
+from tests.core.machines import (
+    A100,
+    CUDA,
+    GPT_OSS,
+    QWEN_27B_AWQ,
+    SMALL_HYBRID,
+    inventory,
+    plan,
+    turing,
+)
 
 TWO, THREE = inventory(), inventory(gpus=turing(3))
 LATER = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"))
+GEMMA = replace(
+    QWEN_27B_AWQ, model_type="gemma3_text", linear=None, layer_types=("full_attention",) * 8,
+    vision=False, mtp_layers=0, quantization=None, group_size=0, head_dim=256,
+)  # fmt: skip
+ON_TURING = inventory(GEMMA)
 HEADLESS = inventory(replace(QWEN_27B_AWQ, mtp_layers=0))
 MTP = '{"method":"mtp","num_speculative_tokens":3}'
 CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),)))
@@ -27,6 +41,18 @@ CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", 
         (TWO, "-pp 2 -tp 2", "cannot use 4 GPUs"),
         (THREE, "-tp 3", "4 key-value heads; choose a divisor"),
         (TWO, "--dtype bfloat16", "GPU 0 is SM75, which has none; use --dtype half"),
+        (
+            ON_TURING,
+            "--dtype half",
+            "models of type gemma3_text; use --dtype float32",
+        ),
+        (inventory(GEMMA, A100), "--dtype float16", "gemma3_text; use --dtype bfloat16"),
+        (ON_TURING, "--dtype bfloat16", "which has none; use --dtype float32"),
+        (ON_TURING, "--attention-backend FLASHINFER", "no kernel for float32; use --attention-b"),
+        (TWO, "--dtype float32", "awq takes 16-bit types only; use --dtype half"),
+        (inventory(replace(GEMMA, quantization="awq")), "-tp 2", "or an unquantised checkpoint"),
+        (inventory(GPT_OSS), "-tp 2", "cannot serve mxfp4 weights: GPU 0 is SM75, and vLLM needs"),
+        (inventory(replace(GPT_OSS, latent=576)), "--attention-backend FLASHINFER", "leave it out"),
         (TWO, "--max-model-len 500000", "own limit is 262144; use --max-model-len 262144"),
         (TWO, "--max-model-len 500k", "own limit is 262144"),
         (TWO, "--attention-backend FLASH_ATTN", "it needs SM80; leave"),
@@ -128,3 +154,35 @@ def test_the_doctor_fails_a_conflict_with_its_remedy() -> None:
     found = checkup(replace(GOOD, memory=memory, plan_warnings=memory.conflicts))
     (failed,) = [finding for finding in found if "8 GPUs" in finding.text]
     assert (failed.verdict, failed.remedy) == ("FAIL", "use --tensor-parallel-size 2")
+
+
+@pytest.mark.parametrize(
+    ("change", "backend", "said"),
+    [
+        ({}, "FLASHINFER", "fast on these cards"),
+        ({"head_dim": 96}, "TRITON_ATTN", "no kernel for heads of 96"),
+        ({"head_dim": 16}, None, "no kernel for heads of 16; vLLM takes another by itself"),
+        ({"latent": 576}, None, "vLLM takes another by itself"),
+        ({"model_type": "gpt_oss"}, "TRITON_ATTN", "no attention sinks"),
+        ({"model_type": "gemma4_text"}, "TRITON_ATTN", "two widths"),
+        ({"model_type": "glm4"}, "TRITON_ATTN", "no kernel for float32"),
+    ],
+)
+def test_turing_gets_an_attention_that_serves_the_model(
+    change: dict[str, Any], backend: str | None, said: str
+) -> None:
+    found = plan(inventory(replace(GEMMA, **{"model_type": "llama", **change})))
+    assert found.value("attention_backend") == backend
+    assert said in found.settings["attention_backend"].reason
+    assert (found.value("kv_cache_dtype") == "fp8") is (backend == "FLASHINFER")
+    assert not any("cannot use" in text for text in found.warnings)
+
+
+def test_a_model_that_overflows_in_float16_runs_in_float32_and_is_weighed_so() -> None:
+    machine, plain = inventory(GEMMA), inventory(replace(GEMMA, model_type="llama"))
+    found = plan(machine)
+    assert found.value("dtype") == "float32"
+    assert any("twice the memory" in text and "; use a card" in text for text in found.warnings)
+    wide, narrow = forecast(found, machine), forecast(plan(plain), plain)
+    assert wide.weights_mib == pytest.approx(2 * narrow.weights_mib, rel=0.02)
+    assert plan(inventory(GEMMA, A100)).value("dtype") is None

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from caovand.core.devices import indivisible
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Gpu
+from caovand.core.model_config import describe
 from caovand.core.policy import Unplannable
 from tests.core.machines import (
     A100,
+    LLAMA_70B_AWQ,
     QWEN_27B,
     SMALL_HYBRID,
+    cards,
     inventory,
     plan,
     turing,
+    weights,
 )
 
 PASCAL = Gpu(0, "GTX 1080 Ti", (6, 1), 11264, 11000)
@@ -80,6 +85,54 @@ def test_experts_are_cut_at_their_own_width() -> None:
     assert indivisible(replace(moe, experts=0), 4) == ""
 
 
+MOE: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 4096,
+    "num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 151936, "intermediate_size": 12288, "num_experts": 128,
+    "moe_intermediate_size": 1536, "max_position_embeddings": 40960,
+}  # fmt: skip
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+NESTED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "splits"),
+    [
+        ({}, [1, 2, 4, 8]),
+        ({"quantization_config": BLOCKS}, [1, 2, 4]),  # 1536 / 8 = 192
+        ({"quantization_config": BLOCKS, "moe_intermediate_size": 768}, [1, 2]),
+        ({"quantization_config": NESTED, "moe_intermediate_size": 768}, [1, 2]),
+        ({"num_experts": 0, "intermediate_size": 12290}, [1, 2]),
+        ({"num_experts": 0, "head_dim": 32, "quantization_config": NESTED}, [1, 2, 4, 8]),
+        ({"num_experts": 0, "head_dim": 8, "quantization_config": NESTED}, [1, 2, 4]),
+        ({"num_experts": 0, "head_dim": 8,
+          "quantization_config": {**NESTED, "ignore": ["re:.*self_attn.*"]}}, [1, 2, 4, 8]),
+    ],
+)  # fmt: skip
+def test_only_splits_that_vllm_can_cut_are_chosen(
+    change: dict[str, Any], splits: list[int]
+) -> None:
+    card = describe({**MOE, **change})
+    assert [size for size in range(1, 9) if not indivisible(card, size)] == splits
+
+
+def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
+    card = describe({**MOE, "quantization_config": BLOCKS})
+    card = replace(card, weights=weights(experts=200, layers=10))
+    machine = inventory(card, cards(8, "NVIDIA H100 80GB HBM3", (9, 0), 81559))
+    assert plan(machine).value("tensor_parallel_size") == 4
+    typed = ["-tp", "8"]
+    said = "its experts of 1536 cannot be cut in 8 at quantisation groups of 128; choose fewer"
+    assert any(said in text for text in plan(machine, engine={"extra_args": typed}).warnings)
+    whole = plan(machine, engine={"extra_args": [*typed, "--enable-expert-parallel"]})
+    assert not any("cannot" in text for text in whole.warnings)
+    alone = plan(machine, engine={"extra_args": ["--enable-expert-parallel"]})
+    assert alone.value("tensor_parallel_size") == 8
+
+
 def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
     gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}f00") for gpu in turing(2))
     machine = inventory(SMALL_HYBRID, gpus)
@@ -87,3 +140,47 @@ def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
         found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
         assert gpus_of(found, machine) == seen
     assert "names no card" in forecast(found, machine).reason
+
+
+LLAMA_8B = replace(
+    LLAMA_70B_AWQ, path="/srv/models/Llama-8B", layer_types=("full_attention",) * 32, heads=32,
+    hidden_size=4096, intermediate_size=14336, quantization=None, group_size=0, dtype="bfloat16",
+    weights=weights(layers=13, embedding=0.98, head=0.98),
+)  # fmt: skip
+
+
+def a100(count: int, busy_mib: int) -> tuple[Gpu, ...]:
+    """So many A100, others holding this much of the first."""
+    first, *rest = cards(count, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+    return (replace(first, free_mib=first.free_mib - busy_mib), *rest)
+
+
+@pytest.mark.parametrize(("count", "used"), [(2, "1"), (8, None)])
+def test_one_busy_card_does_not_block_those_that_are_free(count: int, used: str | None) -> None:
+    machine = inventory(LLAMA_8B, a100(count, 80000))
+    found = plan(machine)
+    assert found.value("tensor_parallel_size") == count // 2
+    assert forecast(found, machine).fits
+    visible = found.env["CUDA_VISIBLE_DEVICES"].value
+    assert visible == used if used else "0" not in visible.split(",")
+    assert "GPU 0 has 1620 MiB free" in found.settings["tensor_parallel_size"].reason
+
+
+def test_a_card_that_is_busy_is_waited_for_where_the_split_was_asked_for() -> None:
+    machine = inventory(LLAMA_8B, a100(2, 80000))
+    with pytest.raises(Unplannable) as caught:
+        plan(machine, policy={"tensor_parallel_size": 2})
+    assert caught.value.failure == "vram-busy"
+
+
+def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
+    large = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+    small = replace(large[0], index=1, name="RTX 3060", total_mib=12288, free_mib=12000)
+    alone = plan(inventory(LLAMA_8B, (*large, small)))
+    assert alone.value("tensor_parallel_size") == 1
+    assert alone.env["CUDA_VISIBLE_DEVICES"].value == "0"
+    assert not alone.value("enforce_eager")
+    assert alone.value("max_num_seqs") > 1
+    half = replace(small, total_mib=16384, free_mib=16000)
+    both = plan(inventory(replace(LLAMA_8B, weights=weights(layers=22)), (*large, half)))
+    assert both.value("tensor_parallel_size") == 2

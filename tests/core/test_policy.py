@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.core.config import MODES
+from caovand.core.config import MODES, Config
+from caovand.core.devices import choose_gpus, freest
 from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import values
 from caovand.core.resize import emptied
+from caovand.engines.vllm.command import build
 from tests.core.machines import (
     A100,
     CPU,
@@ -329,6 +332,39 @@ def test_memory_that_others_hold_is_no_reason_to_wait_where_it_would_not_help() 
     assert plan(busy(14500)).value("max_model_len") >= 8192
 
 
+def test_context_that_other_programs_cost_is_said() -> None:
+    machine = busy(12500, (4242, "python", 10000))
+    found = plan(machine)
+    alone = plan(replace(machine, gpus=emptied(machine.gpus)))
+    short, whole = found.value("max_model_len"), alone.value("max_model_len")
+    assert short < whole
+    said = f"the context is {short} tokens instead of {whole}; stop them"
+    told = [text for text in found.warnings if said in text]
+    assert "python (pid 4242) holds 10000 MiB of GPU 1" in told[0]
+    assert not any("instead of" in text for text in alone.warnings)
+    asked = plan(machine, model={"max_model_len": 8192})
+    assert not any("instead of" in text for text in asked.warnings)
+
+
+def test_cards_that_other_programs_cost_are_said() -> None:
+    first, *rest = cards(4, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+    found = plan(inventory(LLAMA_70B_AWQ, (replace(first, free_mib=1000), *rest)))
+    assert any("2 instead of 4 cards serve the model; stop" in text for text in found.warnings)
+
+
+def test_a_context_that_gives_way_to_speed_says_what_would_fit_and_how() -> None:
+    machine = inventory(LLAMA_70B_AWQ)
+    reason = plan(machine).settings["max_model_len"].reason
+    match = re.search(r"(\d+) tokens fit: set \[model\] max_model_len = (\d+)", reason)
+    assert match
+    assert match[1] == match[2]
+    longest = int(match[1])
+    assert longest > plan(machine).value("max_model_len")
+    typed = plan(machine, model={"max_model_len": longest})
+    assert typed.value("max_model_len") == longest
+    assert forecast(typed, machine).fits
+
+
 def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
     typed = {"policy": {"gpu_memory_utilization": 0.45}, "model": {"max_model_len": 262144}}
     machine = inventory(QWEN_27B, H200)
@@ -490,7 +526,11 @@ def machines(draw: st.DrawFn) -> Inventory:
         total = draw(st.integers(6000, 180_000))
         gpus.append(Gpu(index, "card", kind, total, draw(st.integers(0, total))))
     ram = draw(st.integers(4096, 512_000))
-    return Inventory(tuple(gpus), replace(HOST, ram_mib=ram), CUDA, draw(st.sampled_from(MODELS)))
+    model = draw(st.sampled_from(MODELS))
+    if model.quantization is not None:
+        group, block = draw(st.sampled_from([(0, 0), (32, 0), (128, 0), (128, 128)]))
+        model = replace(model, group_size=group, block_size=block)
+    return Inventory(tuple(gpus), replace(HOST, ram_mib=ram), CUDA, model)
 
 
 POLICIES = st.fixed_dictionaries(
@@ -506,6 +546,16 @@ POLICIES = st.fixed_dictionaries(
 )
 
 
+def serves(machine: Inventory, policy: dict[str, Any], size: int) -> bool:
+    """Whether the model fits the cards with the most free memory, split over so many."""
+    fewer = replace(machine, gpus=freest(choose_gpus(Config(), machine), size))
+    try:
+        found = plan(fewer, policy={**policy, "tensor_parallel_size": size})
+    except Unplannable:
+        return False
+    return bool(forecast(found, fewer).fits) and found.value("cpu_offload_gb") is None
+
+
 @settings(max_examples=80, deadline=None)
 @given(machine=machines(), policy=POLICIES)
 def test_whatever_the_machine_a_plan_is_possible_and_explained(
@@ -516,6 +566,8 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     except Unplannable as problem:
         assert problem.failure == "vram-busy"  # noqa: PT017
         assert "the driver does not name" in str(problem)  # noqa: PT017
+        for size in range(1, len(machine.gpus) + 1):
+            assert not serves(machine, policy, size)
         return
     model, size = machine.model, found.value("tensor_parallel_size")
     share = found.value("gpu_memory_utilization")
@@ -524,6 +576,9 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     assert model.kv_heads % size == 0 or size % model.kv_heads == 0
     if model.linear:
         assert model.linear.key_heads % size == model.linear.value_heads % size == 0
+    each = lcm(model.group_size or 1, model.block_size or 1)
+    assert model.intermediate_size % (size * each) == 0 or size == 1
+    assert model.heads * model.head_dim % (size * each) == 0 or size == 1
     assert size <= len(machine.gpus)
     assert found.value("max_model_len") <= model.max_model_len
     for setting in (*found.settings.values(), *found.env.values()):
@@ -563,6 +618,11 @@ def test_the_operators_flags_are_never_rewritten(
     assert found.value("gpu_memory_utilization") is not None
     assert found.extra_args == tuple(flat)
     assert all(found.settings[name].origin == "user" for name in found.verbatim)
+    assert build(found, free.engine).argv[-len(flat) :] == tuple(flat) or not flat
+    ours = build(found, free.engine).argv[: -len(flat) or None]
+    long = {"-tp": "--tensor-parallel-size"}
+    typed = {word.split("=")[0].replace("--no-", "--") for word in flat if word.startswith("-")}
+    assert not {long.get(word, word) for word in typed} & set(ours)
 
 
 @settings(max_examples=60, deadline=None)
@@ -593,8 +653,6 @@ def test_less_free_memory_never_gives_a_longer_context(
 
 
 def test_make_plan_is_what_the_daemon_calls() -> None:
-    from caovand.core.config import Config  # noqa: PLC0415
-
     assert make_plan(Config(), inventory()).model == QWEN_27B_AWQ.path
 
 
@@ -640,7 +698,8 @@ TEMPLATE = "{% if tools %}<tool_call><function=x></tool_call>{% endif %}<think>"
     [
         ("qwen3_5_text", TEMPLATE, "qwen3_coder", "qwen3"),
         ("qwen3_5_text", TEMPLATE.replace("<function=x>", ""), "hermes", "qwen3"),
-        ("qwen3", TEMPLATE, "hermes", "qwen3"),
+        ("qwen3", TEMPLATE.replace("<function=x>", ""), "hermes", "qwen3"),
+        ("qwen3_moe", TEMPLATE, "qwen3_coder", "qwen3"),
         ("gpt_oss", "tools <|channel|>", "openai", "openai_gptoss"),
         ("llama", "tools", "llama3_json", None),
         ("qwen3_5_text", "plain", None, None),

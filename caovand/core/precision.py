@@ -1,0 +1,36 @@
+"""Which number types and cards vLLM refuses for a model (vllm/config/model.py, quantization/)."""
+
+from __future__ import annotations
+
+from caovand.core.inventory import ModelCard
+
+AMPERE = (8, 0)
+WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
+"""Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
+WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
+"""Quantisations that compute in float32 too; the others are for 16-bit types."""
+LEAST_CAPABILITY = {
+    "mxfp4": AMPERE,
+    "fbgemm_fp8": AMPERE,
+    "experts_int8": AMPERE,
+    "fp_quant": (10, 0),
+}
+"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33."""
+HALF = frozenset({"half", "float16"})
+
+
+def refused_type(model: ModelCard, quantization: str | None, dtype: str, old: str) -> str:
+    """Why vLLM refuses this number type; `old` is a card before SM80 in words, or empty."""
+    if dtype in HALF and model.model_type in WITHOUT_HALF:
+        other = "float32" if old else "bfloat16"
+        return (
+            f"cannot use --dtype half: vLLM refuses it for models of type {model.model_type};"
+            f" use --dtype {other}"
+        )
+    if dtype in ("float32", "float") and quantization and quantization not in WITH_FLOAT32:
+        remedy = "use --dtype half"
+        if model.model_type in WITHOUT_HALF:
+            remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
+        why = f" ({old}, which has no bfloat16)" if old else ""
+        return f"cannot compute in float32{why}: {quantization} takes 16-bit types only; {remedy}"
+    return ""
