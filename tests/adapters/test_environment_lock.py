@@ -66,6 +66,13 @@ def test_the_shipped_locks_are_whole(name: str) -> None:
     assert lock.header(source) == lock.header(read.text)
 
 
+@pytest.mark.parametrize("name", ["0.21.0", "0.33.0"])
+def test_no_two_wheels_of_a_shipped_lock_have_cudas_bindings(name: str) -> None:
+    # cuda-python was one wheel with all of them up to 12.6; now it only requires cuda-bindings
+    version = {pin.name: pin.version for pin in lock.load("cuda", name).pins}
+    assert version["cuda-python"] == version["cuda-bindings"]
+
+
 def test_the_recommended_engines_are_shipped() -> None:
     for build, version in lock.DEFAULT_VERSION.items():
         assert lock.load(build, None).version == version
