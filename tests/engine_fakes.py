@@ -200,7 +200,7 @@ class FakePip:
                     "torch": "1.0+cpu",
                     "cuda": None,
                     "platform": "cpu",
-                    "caovan_plugin": None,
+                    "caovan_plugin": "1" if (site / "plug.py").exists() else None,
                 }
             )
             + "\n",

@@ -306,9 +306,9 @@ def _verify(args: argparse.Namespace) -> int:
         screen.say(line)
     _print(
         args,
-        {"name": engine.name, "damage": damage, "proof": asdict(proof)},
-        f"{engine.name}: {len(damage)} files are damaged; caovanctl engine install --again"
-        if damage
+        {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None},
+        f"{engine.name} is damaged, {len(damage)} findings; caovanctl engine install --again"
+        if damage or proof is None
         else f"{engine.name} is whole: vLLM {proof.vllm}, torch {proof.torch}, "
         f"{', '.join(proof.devices) or 'no GPU'}",
     )

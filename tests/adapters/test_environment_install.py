@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.environment import build, install, places
+from caovand.adapters.environment import build, install, places, verify
 from caovand.adapters.environment.commands import Finished
 from caovand.adapters.environment.errors import EngineError
 from tests import engine_fakes
@@ -205,6 +206,14 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
             '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2","cuda":"13.0"}',
             "its torch 2 is a cuda build",
         ),
+        (
+            '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2.0+cpu","cuda":null}',
+            r"it has torch 2\.0\+cpu, the lock 1\.0\+cpu",
+        ),
+        (
+            '{"python":"3.11.2","errors":["torch.cuda: The NVIDIA driver here is too old"]}',
+            "install a newer NVIDIA driver",
+        ),
         ("Traceback\nMemoryError", "status 1 saying: MemoryError"),
     ],
 )
@@ -348,6 +357,70 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
         assert install.install(again, world(run, [])) == second
         assert run.steps == []
     assert places.rollback(root) == first
+
+
+def test_a_plugin_that_was_ordered_and_is_not_there_is_no_engine(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    plugin = engine_fakes.wheel(tmp_path, "other", "1", {"other.py": ""})
+    with pytest.raises(EngineError, match="the plugin caovan-vllm-sm75-turbo3 is not in it"):
+        install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    assert places.current(root) is None
+
+
+def test_two_wheels_that_own_one_file_are_refused(index: Path, root: Path) -> None:
+    engine_fakes.wheel(index, "six", "1.0", {"torch/__init__.py": "another", "setup.py": "1"})
+    engine_fakes.wheel(index, "extra", "1.0", {"setup.py": "2"})
+    with pytest.raises(EngineError, match=r"six and torch both own torch/__init__.py: .*chance"):
+        installed(index, root)
+    assert places.current(root) is None
+
+
+def findings(engine: places.Engine) -> list[str]:
+    return list(verify.damage(engine, lambda _done, _total, _what: None))
+
+
+def test_verify_reads_the_files_of_every_package_and_sees_what_python_would_run(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    plugin = engine_fakes.wheel(
+        tmp_path, "caovan_vllm_sm75_turbo3", "1", {"plug.py": "", "own.pth": ""}
+    )
+    engine = install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "plug.py").write_text("changed")
+    (site / "evil.pth").write_text("import os")
+    (site / "sitecustomize.py").write_text("import os")
+    assert findings(engine) == [
+        "plug.py is not as it was installed",
+        "sitecustomize.py belongs to no package, and Python runs it at every start",
+        "evil.pth belongs to no package, and Python runs it at every start",
+    ]
+    shutil.rmtree(site / "caovan_vllm_sm75_turbo3-1.dist-info")
+    assert findings(engine)[0] == "the plugin 1 is not installed"
+    shutil.rmtree(engine.path / "lib")
+    assert findings(engine) == ["lib/python3*/site-packages is not there"]
+
+
+def test_a_left_over_beside_the_packages_may_be_of_either_wheel(index: Path, root: Path) -> None:
+    engine_fakes.wheel(index, "extra", "1.0", {"build_backend.py": "1"})
+    engine_fakes.wheel(index, "more", "1.0", {"build_backend.py": "2"})
+    engine = installed(index, root)
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "build_backend.py").write_text("3")
+    assert findings(engine) == ["build_backend.py is not as it was installed"]
+
+
+def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, root: Path) -> None:
+    engine = installed(index, root)
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "vllm" / "_C.py").unlink()
+    found, proof = verify.verify(engine, FakePip(index), lambda _done, _total, _what: None)
+    assert proof is None
+    assert found[0] == "vllm/_C.py: No such file or directory"
+    assert found[1].startswith("cannot prove vllm-9.9.9-cpu: import vllm")
 
 
 def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from caovand.adapters.environment.journal import Journal
 from caovand.adapters.environment.lock import Lock
 from caovand.adapters.environment.prove import prove
 from caovand.adapters.environment.pythons import find
+from caovand.adapters.environment.verify import shared_files
 
 _MIB = 2**20
 MARGIN_MIB = 512
@@ -57,7 +58,7 @@ def install(order: Order, world: World) -> places.Engine:
         if base is not None and plugin in (None, base.plugin_sha256):
             now = places.current(root)
             if now is None or now.name != base.name:
-                prove(lock, base.path, world.run)
+                prove(lock, base.path, world.run, plugin=base.plugin is not None)
                 places.switch(root, base.name)
             _drop_wheels(order)
             world.say(f"{base.name} is installed already (--again makes it anew)")
@@ -70,7 +71,7 @@ def install(order: Order, world: World) -> places.Engine:
             world.say(f"[5/6] adding the plugin {order.plugin.name}")
             build.add_plugin(order.plugin, path, world)
         world.say(f"[6/6] proving {path.name}: importing vLLM in it")
-        proof = prove(lock, path, world.run)
+        proof = prove(lock, path, world.run, plugin=order.plugin is not None)
         for note in proof.notes:
             world.say(f"      note: {note}")
         engine = places.Engine(
@@ -154,7 +155,14 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
         files = folder.find(lock.pins)
     world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
     build.unpack(lock, path, files, world)
-    adapt(lock, next((path / "lib").glob("python3*/site-packages")))
+    site = next((path / "lib").glob("python3*/site-packages"))
+    for fact in shared_files(site):
+        raise EngineError(
+            f"unpack the wheels into {path}",
+            f"{fact}: which of them lies there is chance",
+            "the lock is at fault: install another version",
+        )
+    adapt(lock, site)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
     journal.add("fill")
 
