@@ -35,6 +35,7 @@ class Order:
     """What to install, and from where.
 
     `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
+    `public`: the service runs it as another user, so its Python must not lie in a private folder.
     """
 
     lock: Lock
@@ -43,6 +44,7 @@ class Order:
     offline: Path | None = None
     plugin: Path | None = None
     again: bool = False
+    public: bool = False
 
 
 def install(order: Order, world: World) -> places.Engine:
@@ -52,7 +54,7 @@ def install(order: Order, world: World) -> places.Engine:
     """
     lock, root = order.lock, order.root
     plugin = build.plugin_identity(order.plugin) if order.plugin else None
-    with _readable_by_all(), places.locked(root, f"install {lock.name}"):
+    with readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
         if base is not None and plugin in (None, base.plugin_sha256):
@@ -138,17 +140,25 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
         return
     lock = order.lock
     world.say(f"[1/6] looking for Python {lock.python} and disk space")
-    python = find(lock.python, order.python, order.root, world.environ, world.run)
+    files = wheels.require_all(lock, folder) if order.offline is not None else {}
+    _check_disk(order, path, folder, world)
+    python = find(
+        lock.python,
+        order.python,
+        order.root,
+        world.environ,
+        world.run,
+        public=order.public,
+        offline=order.offline,
+    )
     world.say(f"      {python.path}")
     if not python.public and os.geteuid() == 0:
         world.say("      note: only root can run this Python; a service of another user cannot")
-    _check_disk(order, path, folder, world)
     world.say(f"[2/6] making {path}")
     _begin(path, journal)
     build.make_venv(python.path, path, world)
     if order.offline is not None:
-        world.say(f"[3/6] checking {len(lock.pins)} wheels in {order.offline}")
-        files = wheels.require_all(lock, folder)
+        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} wheels")
     else:
         world.say(f"[3/6] downloading {len(lock.pins)} wheels, {lock.download_bytes // _MIB} MiB")
         wheels.download(lock, path / "bin" / "python", folder, world.run, world.progress)
@@ -200,8 +210,8 @@ def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -
 
 
 @contextlib.contextmanager
-def _readable_by_all() -> Iterator[None]:
-    # the service runs as another user than the one who installs
+def readable_by_all() -> Iterator[None]:
+    """Make files that the service can read, which runs as another user than who installs."""
     before = os.umask(0o022)
     try:
         yield
