@@ -292,7 +292,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _use(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), f"use {args.name}"):
+    with places.locked(_root(args), f"use {args.name}", make=False):
         places.switch(_root(args), args.name)
     _print(
         args,
@@ -303,7 +303,7 @@ def _use(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), "roll back"):
+    with places.locked(_root(args), "roll back", make=False):
         engine = places.rollback(_root(args))
     _print(
         args,
@@ -314,7 +314,7 @@ def _rollback(args: argparse.Namespace) -> int:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), f"remove {args.name}"):
+    with places.locked(_root(args), f"remove {args.name}", make=False):
         places.remove(_root(args), args.name)
     kept = _root(args) / ".wheels"
     also = f"; downloaded wheels are kept in {kept}" if kept.is_dir() else ""

@@ -276,6 +276,14 @@ def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
     assert out.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("words", [("use", "x"), ("rollback",), ("remove", "x")])
+def test_a_mistyped_root_is_not_made(house: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = caovanctl(house, *words, "--root", str(tmp_path / "typo"))
+    assert done.returncode == 1
+    assert "there is no folder" in done.stderr
+    assert not (tmp_path / "typo").exists()
+
+
 def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> None:
     wanted = lock.load("cuda", "0.21.0")
     old = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
