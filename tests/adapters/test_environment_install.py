@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -422,6 +423,21 @@ def test_a_left_over_beside_the_packages_may_be_of_either_wheel(index: Path, roo
     site = next(engine.path.glob("lib/python3*/site-packages"))
     (site / "build_backend.py").write_text("3")
     assert findings(engine) == ["build_backend.py is not as it was installed"]
+
+
+def test_a_wheel_whose_own_record_lags_behind_is_no_damage(index: Path, root: Path) -> None:
+    made = engine_fakes.wheel(index, "late", "1.0", {"late/lib.so": "patched afterwards"})
+    with zipfile.ZipFile(made) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["late/lib.so"] += b", longer"
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in content.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    engine = installed(index, root)
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "late" / "lib.so").write_text("changed")
+    assert findings(engine) == ["late/lib.so is not as it was installed"]
 
 
 def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, root: Path) -> None:

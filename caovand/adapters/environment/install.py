@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.environment import build, places, wheels
-from caovand.adapters.environment.adapt import adapt
+from caovand.adapters.environment.adapt import adapt, mend_records
 from caovand.adapters.environment.clone import clone
 from caovand.adapters.environment.commands import World
 from caovand.adapters.environment.errors import EngineError
@@ -166,6 +166,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
     build.unpack(lock, path, files, world)
     site = next((path / "lib").glob("python3*/site-packages"))
+    mend_records(site, (wheel.path for wheel in files.values()))
     for fact in shared_files(site):
         raise EngineError(
             f"unpack the wheels into {path}",
