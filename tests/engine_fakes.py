@@ -200,7 +200,7 @@ class FakePip:
                     "torch": "1.0+cpu",
                     "cuda": None,
                     "platform": "cpu",
-                    "caovan_plugin": None,
+                    "caovan_plugin": "1" if (site / "plug.py").exists() else None,
                 }
             )
             + "\n",
@@ -250,17 +250,17 @@ def main(argv: list[str]) -> None:
     elif what in ("finish", "switch"):
         setattr(places, what, lambda *_args: die())
     elif what == "link":
-        real, count = places._link, iter(range(1, 9))
+        real, count = places._place, iter(range(1, 9))
 
-        def link(one: Path, target: str) -> None:
+        def link(one: Path) -> None:
             mine = next(count) == int(rest[0])
             if mine and rest[1] == "before":
                 die()
-            real(one, target)
+            real(one)
             if mine:
                 die()
 
-        places._link = link
+        places._place = link
     plugin = Path(index).parent / "plugin.whl"
     install.install(
         install.Order(

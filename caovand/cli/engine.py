@@ -18,8 +18,13 @@ from pathlib import Path
 
 from caovand.adapters.environment import commands, install, lock, places, pythons, resolve, verify
 from caovand.adapters.environment import wheels as wheel_files
+from caovand.adapters.environment.bring import bring, places_of
 from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.nvml import read_gpus
 from caovand.cli.progress import Screen
+from caovand.core.checkup import DRIVER_OF_CUDA
+from caovand.core.inventory import Gpu
+from caovand.core.turing import version_numbers
 
 EPILOG = """\
 examples:
@@ -98,6 +103,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--again", action="store_true", help="make it anew beside the one that is there, as NAME.2"
     )
     fetch.add_argument("--wheels", metavar="DIR", required=True, help="the folder to fill")
+    fetch.add_argument(
+        "--with-python",
+        action="store_true",
+        help="put the engine's Python there too, for a machine that has none of its version",
+    )
     verb("list", "list engines; * is the one in use", "caovanctl engine list --json")
     use = verb("use", "switch to an engine", "sudo caovanctl engine use NAME")
     use.add_argument("name", metavar="NAME")
@@ -181,14 +191,18 @@ def on_the_bus(devices: Path) -> bool:
 def _install(args: argparse.Namespace) -> int:
     screen = Screen(sys.stderr)
     wanted = _lock(args, screen)
+    if wanted.build == "cuda":
+        check_driver(wanted, read_gpus({}))
+    root = _root(args)
     engine = install.install(
         install.Order(
             lock=wanted,
-            root=_root(args),
+            root=root,
             python=args.python,
             offline=Path(args.wheels).absolute() if args.wheels else None,
             plugin=_plugin(args.plugin, wanted.build),
             again=args.again,
+            public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
         ),
         _world(screen),
     )
@@ -199,6 +213,20 @@ def _install(args: argparse.Namespace) -> int:
         f"{engine.torch}, Python {engine.python}, {engine.interpreter}",
     )
     return 0
+
+
+def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
+    """EngineError, before gigabytes are downloaded, where the driver is too old for the lock."""
+    runtime = next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
+    need = version_numbers(runtime)[:1]
+    if not gpus or not need or not gpus[0].cuda or version_numbers(gpus[0].cuda)[:1] >= need:
+        return
+    raise EngineError(
+        f"install {wanted.name}",
+        f"driver {gpus[0].driver} is made for CUDA {gpus[0].cuda}, the engine for CUDA {runtime}",
+        f"install driver {DRIVER_OF_CUDA.get(need[0], 'a newer one')} or newer: "
+        "sudo ubuntu-drivers install, then reboot",
+    )
 
 
 def _plugin(chosen: str | None, build: str) -> Path | None:
@@ -219,9 +247,13 @@ def _plugin(chosen: str | None, build: str) -> Path | None:
 def _fetch(args: argparse.Namespace) -> int:
     screen = Screen(sys.stderr)
     wanted = _lock(args, screen)
-    root, folder = _root(args), wheel_files.Folder(Path(args.wheels).absolute())
-    python = pythons.find(wanted.python, args.python, root, os.environ, commands.run)
-    with places.locked(folder.path, f"fetch {wanted.name}"):
+    folder = wheel_files.Folder(Path(args.wheels).absolute())
+    with install.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
+        # one that is brought goes there too: who fetches need not be root
+        if args.with_python and not places_of(wanted.python, folder.path):
+            screen.say(f"bringing Python {wanted.python} into {folder.path}")
+            bring(wanted.python, folder.path, os.environ, commands.run)
+        python = pythons.find(wanted.python, args.python, folder.path, os.environ, commands.run)
         wheel_files.download(wanted, python.path, folder, commands.run, screen.progress)
     result = {"wheels": str(folder.path), "count": len(wanted.pins)}
     _print(args, result, f"{folder.path} has all {len(wanted.pins)} wheels of {wanted.name}")
@@ -260,7 +292,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _use(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), f"use {args.name}"):
+    with places.locked(_root(args), f"use {args.name}", make=False):
         places.switch(_root(args), args.name)
     _print(
         args,
@@ -271,7 +303,7 @@ def _use(args: argparse.Namespace) -> int:
 
 
 def _rollback(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), "roll back"):
+    with places.locked(_root(args), "roll back", make=False):
         engine = places.rollback(_root(args))
     _print(
         args,
@@ -282,7 +314,7 @@ def _rollback(args: argparse.Namespace) -> int:
 
 
 def _remove(args: argparse.Namespace) -> int:
-    with places.locked(_root(args), f"remove {args.name}"):
+    with places.locked(_root(args), f"remove {args.name}", make=False):
         places.remove(_root(args), args.name)
     kept = _root(args) / ".wheels"
     also = f"; downloaded wheels are kept in {kept}" if kept.is_dir() else ""
@@ -306,9 +338,9 @@ def _verify(args: argparse.Namespace) -> int:
         screen.say(line)
     _print(
         args,
-        {"name": engine.name, "damage": damage, "proof": asdict(proof)},
-        f"{engine.name}: {len(damage)} files are damaged; caovanctl engine install --again"
-        if damage
+        {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None},
+        f"{engine.name} is damaged, {len(damage)} findings; caovanctl engine install --again"
+        if damage or proof is None
         else f"{engine.name} is whole: vLLM {proof.vllm}, torch {proof.torch}, "
         f"{', '.join(proof.devices) or 'no GPU'}",
     )

@@ -62,7 +62,7 @@ def verbs(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[str]:
     for name, verb in group.choices.items():
         inner = subparsers(verb)
         words = f"{prefix}{name}"
-        if inner is not None:
+        if inner is not None and inner.required:
             yield from verbs(verb, f"{words} ")
             continue
         yield f".TP\n.B {escaped(words)}{escaped(usage(verb))}"
@@ -76,6 +76,8 @@ def verbs(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[str]:
             yield f".RS\n.TP\n.B {escaped(spelled + metavar)}"
             yield escaped((action.help or "").replace("%(default)s", str(action.default))) or "\\&"
             yield ".RE"
+        if inner is not None:
+            yield from verbs(verb, f"{words} ")
 
 
 def shown_metavar(action: argparse.Action) -> str:
@@ -89,7 +91,7 @@ def usage(verb: argparse.ArgumentParser) -> str:
     """The positional arguments of a verb."""
     words = ""
     for action in verb._actions:
-        if not action.option_strings and action.dest != "help":
+        if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
             word = shown_metavar(action)
             words += f" [{word}]" if action.nargs in ("?", "*") else f" {word}"
     return words

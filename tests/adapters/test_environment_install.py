@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from caovand.adapters.environment import build, install, places
+from caovand.adapters.environment import build, install, places, verify
 from caovand.adapters.environment.commands import Finished
 from caovand.adapters.environment.errors import EngineError
 from tests import engine_fakes
@@ -78,7 +80,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(index: Path, root: Path)
     run = FakePip(index)
     with pytest.raises(EngineError, match=r"has 100 MiB free and 9\d\d\d MiB are needed; make"):
         install.install(order(index, root, disk_mib="9000"), world(run, [], 100 * 2**20))
-    assert run.steps == ["ask"]
+    assert run.steps == []  # no Python was looked for, let alone brought
     assert places.engines(root) == []
     assert places.unfinished(root) == []
 
@@ -150,6 +152,7 @@ def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
     index: Path, root: Path
 ) -> None:
     wanted = replace(order(index, root), offline=index)
+    wanted = replace(wanted, python=None)  # the folder is looked at before any Python is
     (index / "six-1.0-py3-none-any.whl").unlink()
     fact = (
         r"1 of 3 wheels are not there \(six 1.0\); fill it with: "
@@ -204,6 +207,14 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
         (
             '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2","cuda":"13.0"}',
             "its torch 2 is a cuda build",
+        ),
+        (
+            '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2.0+cpu","cuda":null}',
+            r"it has torch 2\.0\+cpu, the lock 1\.0\+cpu",
+        ),
+        (
+            '{"python":"3.11.2","errors":["torch.cuda: The NVIDIA driver here is too old"]}',
+            "install a newer NVIDIA driver",
         ),
         ("Traceback\nMemoryError", "status 1 saying: MemoryError"),
     ],
@@ -277,7 +288,7 @@ def test_killed_anywhere_the_working_engine_stays_and_the_next_try_goes_on(
     assert died.returncode == -signal.SIGKILL, died.stderr
     after = places.current(root)
     assert after is not None
-    if point == "link 2 after":
+    if point in ("link 1 after", "link 2 before", "link 2 after"):
         assert after.name == "vllm-9.9.9-cpu.2"
     else:
         assert after == before
@@ -348,6 +359,95 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
         assert install.install(again, world(run, [])) == second
         assert run.steps == []
     assert places.rollback(root) == first
+
+
+def test_a_plugin_that_was_ordered_and_is_not_there_is_no_engine(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    plugin = engine_fakes.wheel(tmp_path, "other", "1", {"other.py": ""})
+    with pytest.raises(EngineError, match="the plugin caovan-vllm-sm75-turbo3 is not in it"):
+        install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    assert places.current(root) is None
+
+
+def test_two_wheels_that_own_one_file_are_refused(index: Path, root: Path) -> None:
+    engine_fakes.wheel(index, "six", "1.0", {"torch/__init__.py": "another", "setup.py": "1"})
+    engine_fakes.wheel(index, "extra", "1.0", {"setup.py": "2"})
+    with pytest.raises(EngineError, match=r"six and torch both own torch/__init__.py: .*chance"):
+        installed(index, root)
+    assert places.current(root) is None
+
+
+def test_a_copy_is_made_of_an_engine_whose_journal_was_left(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    first = installed(index, root)
+    (first.path / places.STEPS).write_text("{}")  # killed between the marker and its end
+    plugin = engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""})
+    second = install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    assert second.name == "vllm-9.9.9-cpu.2"
+
+
+def findings(engine: places.Engine) -> list[str]:
+    return list(verify.damage(engine, lambda _done, _total, _what: None))
+
+
+def test_verify_reads_the_files_of_every_package_and_sees_what_python_would_run(
+    index: Path, root: Path, tmp_path: Path
+) -> None:
+    plugin = engine_fakes.wheel(
+        tmp_path, "caovan_vllm_sm75_turbo3", "1", {"plug.py": "", "own.pth": ""}
+    )
+    engine = install.install(replace(order(index, root), plugin=plugin), world(FakePip(index), []))
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "plug.py").write_text("changed")
+    (site / "evil.pth").write_text("import os")
+    (site / "sitecustomize.py").write_text("import os")
+    assert findings(engine) == [
+        "plug.py is not as it was installed",
+        "sitecustomize.py belongs to no package, and Python runs it at every start",
+        "evil.pth belongs to no package, and Python runs it at every start",
+    ]
+    shutil.rmtree(site / "caovan_vllm_sm75_turbo3-1.dist-info")
+    assert findings(engine)[0] == "the plugin 1 is not installed"
+    shutil.rmtree(engine.path / "lib")
+    assert findings(engine) == ["lib/python3*/site-packages is not there"]
+
+
+def test_a_left_over_beside_the_packages_may_be_of_either_wheel(index: Path, root: Path) -> None:
+    engine_fakes.wheel(index, "extra", "1.0", {"build_backend.py": "1"})
+    engine_fakes.wheel(index, "more", "1.0", {"build_backend.py": "2"})
+    engine = installed(index, root)
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "build_backend.py").write_text("3")
+    assert findings(engine) == ["build_backend.py is not as it was installed"]
+
+
+def test_a_wheel_whose_own_record_lags_behind_is_no_damage(index: Path, root: Path) -> None:
+    made = engine_fakes.wheel(index, "late", "1.0", {"late/lib.so": "patched afterwards"})
+    with zipfile.ZipFile(made) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["late/lib.so"] += b", longer"
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in content.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    engine = installed(index, root)
+    assert findings(engine) == []
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "late" / "lib.so").write_text("changed")
+    assert findings(engine) == ["late/lib.so is not as it was installed"]
+
+
+def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, root: Path) -> None:
+    engine = installed(index, root)
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    (site / "vllm" / "_C.py").unlink()
+    found, proof = verify.verify(engine, FakePip(index), lambda _done, _total, _what: None)
+    assert proof is None
+    assert found[0] == "vllm/_C.py: No such file or directory"
+    assert found[1].startswith("cannot prove vllm-9.9.9-cpu: import vllm")
 
 
 def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> None:

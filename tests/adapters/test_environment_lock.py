@@ -66,6 +66,13 @@ def test_the_shipped_locks_are_whole(name: str) -> None:
     assert lock.header(source) == lock.header(read.text)
 
 
+@pytest.mark.parametrize("name", ["0.21.0", "0.33.0"])
+def test_no_two_wheels_of_a_shipped_lock_have_cudas_bindings(name: str) -> None:
+    # cuda-python was one wheel with all of them up to 12.6; now it only requires cuda-bindings
+    version = {pin.name: pin.version for pin in lock.load("cuda", name).pins}
+    assert version["cuda-python"] == version["cuda-bindings"]
+
+
 def test_the_recommended_engines_are_shipped() -> None:
     for build, version in lock.DEFAULT_VERSION.items():
         assert lock.load(build, None).version == version
@@ -161,3 +168,23 @@ def test_json_of_a_release_uploaded_under_two_spellings_is_found(
     assert found == [resolve.WheelFile("a-1.0-py3-none-any.whl", DIGEST, 7, "2026-05-01T00:00:00")]
     with pytest.raises(EngineError, match="did not list b"):
         resolve.index_files("b", "1", tmp_path.as_uri())
+
+
+@pytest.mark.parametrize(
+    ("source", "fact"),
+    [
+        (HEAD, 'it has no "# caovan: platform = ..." line'),
+        ("# caovan: speed = high\n", 'unknown key "speed"'),
+        (
+            HEAD + "# caovan: platform = x86_64-manylinux_2_35\n"
+            "# caovan: without-dependencies = six\n",
+            '"six" is not of the form NAME==VERSION',
+        ),
+    ],
+)
+def test_a_faulty_source_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, source: str, fact: str
+) -> None:
+    monkeypatch.setattr(resolve, "compile_versions", lambda *_args: ["six"])
+    with pytest.raises(EngineError, match=fact):
+        resolve.resolve(source, find_links=None, index="http://127.0.0.1:9", say=print)

@@ -74,6 +74,37 @@ def test_use_and_rollback_go_back_and_forth(tmp_path: Path) -> None:
     assert places.rollback(tmp_path) == two
 
 
+@pytest.mark.parametrize(("switched", "target"), [(0, "one"), (1, "two")])
+def test_a_killed_switch_loses_no_target_of_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switched: int, target: str
+) -> None:
+    for name in ("one", "two", "three"):
+        engine(tmp_path, name)
+    places.switch(tmp_path, "one")
+    places.switch(tmp_path, "two")
+    real, left = Path.replace, iter([None] * switched)
+
+    def killed(self: Path, to: Path) -> Path:
+        if next(left, self) is self:
+            raise KeyboardInterrupt
+        return real(self, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            places.switch(tmp_path, "three")
+    assert places.rollback(tmp_path).name == target
+
+
+def test_a_folder_that_is_not_there_is_not_made_to_switch_in_it(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EngineError, match="cannot use x: there is no folder"),
+        places.locked(tmp_path / "typo", "use x", make=False),
+    ):
+        pass
+    assert not (tmp_path / "typo").exists()
+
+
 def test_a_switch_is_never_seen_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(tmp_path, "one")
     engine(tmp_path, "two")
@@ -89,7 +120,7 @@ def test_a_switch_is_never_seen_half_done(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Path, "replace", watched)
     places.switch(tmp_path, "two")
-    assert seen == ["one", "one", "one", "two"]
+    assert seen == ["one", "two", "two", "two"]
 
 
 def test_current_is_the_real_folder_so_that_a_running_engine_sees_no_switch(

@@ -106,6 +106,38 @@ def test_uv_brings_one_into_the_root_where_the_service_can_read_it(tmp_path: Pat
     assert not [one for one in run.asked if "install" in one]
 
 
+def test_offline_a_python_is_copied_from_the_folder_and_never_brought(tmp_path: Path) -> None:
+    uv = place(tmp_path / "bin", "uv")
+    environ = {"PATH": str(uv.parent), "HOME": str(tmp_path)}
+    folder, root = tmp_path / "wheels", tmp_path / "root"
+    folder.mkdir()
+    run = Pythons()
+    with pytest.raises(
+        EngineError, match=r"no usable one is here nor in .*/wheels.* --with-python"
+    ):
+        pythons.find("3.9", None, root, environ, run, offline=folder)
+    place(folder / ".python" / "cpython-3.9.2-x" / "bin")
+    wanted = root / ".python" / "cpython-3.9.2-x" / "bin" / "python3.9"
+    run.usable = (wanted,)
+    assert pythons.find("3.9", None, root, environ, run, offline=folder).path == wanted
+    assert not [one for one in run.asked if str(uv) in one]
+
+
+def test_for_a_service_a_private_python_counts_as_absent(tmp_public: Path) -> None:
+    private = place(tmp_public / "a")
+    (tmp_public / "a").chmod(0o700)
+    place(tmp_public / "bin", "uv")
+    environ = {"PATH": f"{tmp_public}/a:{tmp_public}/bin", "HOME": str(tmp_public)}
+    run = Pythons(private)
+    run.brings = tmp_public / ".python" / "cpython-3.9.2-linux-x86_64-gnu" / "bin"
+    run.usable = (private, run.brings / "python3.9")
+    found = pythons.find("3.9", None, tmp_public, environ, run, public=True)
+    assert found.path == run.brings / "python3.9"
+    fact = "the service's user cannot run .*/a/python3.9, which lies in a private folder; leave"
+    with pytest.raises(EngineError, match=fact):
+        pythons.find("3.9", str(private), tmp_public, environ, run, public=True)
+
+
 def test_uv_is_brought_too_by_its_hash_and_not_kept(tmp_path: Path) -> None:
     run = Pythons()
     run.brings = tmp_path / ".python" / "cpython-3.9.2-linux-x86_64-gnu" / "bin"

@@ -8,13 +8,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caovand.adapters.environment import lock, places
+from caovand.adapters.environment import install as install_engine
+from caovand.adapters.environment import lock, places, pythons
+from caovand.adapters.environment.errors import EngineError
 from caovand.cli import engine as verb
+from caovand.core.inventory import Gpu
 from tests import engine_fakes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -270,6 +274,63 @@ def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
         text=True,
     )  # fmt: skip
     assert out.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("words", [("use", "x"), ("rollback",), ("remove", "x")])
+def test_a_mistyped_root_is_not_made(house: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = caovanctl(house, *words, "--root", str(tmp_path / "typo"))
+    assert done.returncode == 1
+    assert "there is no folder" in done.stderr
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> None:
+    wanted = lock.load("cuda", "0.21.0")
+    old = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
+    fact = r"driver 550\.54 is made for CUDA 12\.4, .* install driver 580\.65 or newer"
+    with pytest.raises(EngineError, match=fact):
+        verb.check_driver(wanted, [replace(old, driver="550.54", cuda="12.4")])
+    verb.check_driver(wanted, [replace(old, driver="580.65", cuda="13.0")])
+    verb.check_driver(wanted, [old])
+    verb.check_driver(wanted, [])
+
+
+def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a_public_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[object] = []
+
+    def installs(order: install_engine.Order, _world: object) -> None:
+        done.append(order.public)
+        raise EngineError("go on", "this is a test", "do")
+
+    monkeypatch.setattr(verb, "check_driver", lambda *_args: done.append("driver"))
+    monkeypatch.setattr(install_engine, "install", installs)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("CAOVAN_ENGINES", raising=False)
+    monkeypatch.delenv("CAOVAN_LOCKS", raising=False)
+    assert verb.main(["install", "0.21.0", "--build", "cuda"]) == 1
+    assert verb.main(["install", "--build", "cpu", "--root", str(tmp_path)]) == 1
+    assert done == ["driver", True, False]
+
+
+def test_fetch_brings_a_python_into_the_folder_it_fills(
+    monkeypatch: pytest.MonkeyPatch, house: Path, tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+
+    def finds(_version: str, _chosen: object, root: Path, *_more: object) -> None:
+        asked.append(root)
+        raise EngineError("find Python", "this is a test", "do")
+
+    monkeypatch.setattr(pythons, "find", finds)
+    monkeypatch.setattr(verb, "bring", lambda _version, root, *_more: asked.append(root))
+    monkeypatch.setenv("CAOVAN_LOCKS", str(house / "locks"))
+    folder = tmp_path / "wheels"
+    fetch = ["fetch", "9.9.9", "--build", "cpu", "--wheels", str(folder)]
+    assert verb.main(fetch) == 1
+    assert verb.main([*fetch, "--with-python"]) == 1
+    assert asked == [folder, folder, folder]
 
 
 def test_a_graphics_card_is_seen_on_the_bus_without_a_driver(tmp_path: Path) -> None:

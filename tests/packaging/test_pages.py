@@ -47,6 +47,60 @@ def test_the_page_of_caovanctl_has_every_verb(made: Path) -> None:
         assert re.search(rf"^\.B {re.escape(verb)}\b", text.replace("\\-", "-"), re.M), verb
 
 
+def test_the_page_of_caovanctl_has_a_verb_with_verbs_by_itself_where_it_can_stand_so(
+    made: Path,
+) -> None:
+    text = (made / "caovanctl.1").read_text()
+    assert re.search(r"^\.B incidents$", text, re.M)
+    assert re.search(r"^\.B incidents show N", text, re.M)
+    assert not re.search(r"^\.B engine$", text, re.M)
+
+
+def test_the_page_of_caovanctl_has_the_variables_it_reads(made: Path) -> None:
+    text = (made / "caovanctl.1").read_text().partition(".SH ENVIRONMENT")[2].partition(".SH ")[0]
+    for name in ("RUNTIME_DIRECTORY", "CAOVAN_ENGINES", "CAOVAN_LOCKS", "PIP_INDEX_URL"):
+        assert name in text
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_steps_of_the_installation_make_the_service_read_the_edited_file(name: str) -> None:
+    # apt has started the unit: another start does nothing
+    steps = next(
+        block
+        for block in (ROOT / name).read_text(encoding="utf-8").split("```")
+        if "apt install" in block
+    )
+    commands = [line.partition("#")[0].strip() for line in steps.strip().splitlines()]
+    edit = commands.index("sudoedit /etc/caovan.toml")
+    assert commands[edit + 1] == "sudo systemctl restart caovan"
+    assert "start caovan" not in " ".join(commands).replace("restart caovan", "")
+
+
+def test_both_readmes_show_the_same_transcripts() -> None:
+    shown: list[dict[str, list[str]]] = []
+    for name in ("README.md", "README.zh-CN.md"):
+        blocks = (ROOT / name).read_text(encoding="utf-8").split("```")[1::2]
+        screens: dict[str, list[str]] = {}
+        for block in blocks:
+            for part in re.split(r"^(?=\$ )", block, flags=re.M):
+                command, _, output = part.partition("\n")
+                if command.startswith("$ caovanctl") and output.strip():
+                    screens.setdefault(command, []).append(output.strip())
+        shown.append(screens)
+    english, chinese = shown  # the Chinese one may cut the end off
+    for command, outputs in chinese.items():
+        for output in (one.removesuffix("…").strip() for one in outputs):
+            assert any(one.startswith(output) for one in english[command]), command
+
+
+def test_a_token_is_not_sent_into_a_drop_in_and_a_cache_elsewhere_is_made_writable() -> None:
+    default = (ROOT / "packaging/debian/caovan.default").read_text()
+    assert "chmod 640 /etc/default/caovan" in default
+    for name in ("caovan.default", "caovan.README.Debian"):
+        text = (ROOT / "packaging/debian" / name).read_text()
+        assert "ReadWritePaths=/srv/huggingface" in text
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_renders_without_a_warning(made: Path, page: str) -> None:
     if not shutil.which("man"):

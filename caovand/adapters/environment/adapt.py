@@ -7,13 +7,17 @@ nothing the second time.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
-from collections.abc import Sequence
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.environment.lock import Lock
 
+_RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 _MARK = "caovan: schemas only"
 _SCHEMAS = f"""
 
@@ -35,6 +39,34 @@ def adapt(lock: Lock, site: Path) -> None:
             _declare_vllm(site, lock)
         else:
             raise AssertionError(step)
+
+
+def mend_records(site: Path, wheels: Iterable[Path]) -> None:
+    """Correct RECORD where a wheel's own lags behind its files (they were patched after it).
+
+    A file is only believed if it is the one in the wheel, whose sha256 the lock names. Told by the
+    size alone: to read everything would take minutes.
+    """
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            record = next((n for n in archive.namelist() if _RECORD.fullmatch(n)), None)
+            if record is None or not (site / record).is_file():
+                continue
+            text = (site / record).read_text(encoding="utf-8")
+            sizes = {one.filename: one.file_size for one in archive.infolist()}
+            stale = {}
+            for row in csv.reader(archive.read(record).decode().splitlines()):
+                name, size = (row[0], row[-1]) if row else ("", "")
+                if size.isdigit() and name in sizes and sizes[name] != int(size):
+                    stale[name] = ",".join(row)
+            for name, line in stale.items():
+                path = site / name
+                if path.is_file() and path.read_bytes() == archive.read(name):
+                    text = text.replace(f"{line}\n", f"{_row(site, name)}\n")
+            if stale:
+                part = site / f"{record}.new"  # the old one may be a link into a cache
+                part.write_text(text, encoding="utf-8")
+                part.replace(site / record)
 
 
 def _declare_torchvision_operators(site: Path) -> None:

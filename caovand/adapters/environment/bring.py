@@ -41,6 +41,26 @@ def bring(version: str, root: Path, environ: Mapping[str, str], run: Run) -> Pat
     return found[0]
 
 
+def carry(version: str, folder: Path, root: Path) -> Path:
+    """Copy the Python that `engine fetch --with-python` put into a folder into the root."""
+    found = places_of(version, folder)
+    if not found:
+        raise EngineError(
+            f"find Python {version}",
+            f"no usable one is here nor in {folder}, and with --wheels nothing is downloaded",
+            f"apt install python{version} python{version}-venv python{version}-dev, or give "
+            "--python PATH, or fill the folder with: caovanctl engine fetch --with-python",
+        )
+    source = found[0].parents[1]
+    target = root / ".python" / source.name
+    part = target.with_name(f".part-{source.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(source, part, symlinks=True)
+    shutil.rmtree(target, ignore_errors=True)
+    part.replace(target)
+    return target / found[0].relative_to(source)
+
+
 def _bring_uv(version: str, tool: Path, run: Run) -> str:
     wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:

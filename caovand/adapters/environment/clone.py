@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from caovand.adapters.environment.places import MARKER
+from caovand.adapters.environment.places import MARKER, STEPS
 
 
 def clone(source: Path, target: Path) -> None:
@@ -21,7 +21,7 @@ def clone(source: Path, target: Path) -> None:
         target,
         symlinks=True,
         copy_function=os.link,
-        ignore=shutil.ignore_patterns(MARKER),
+        ignore=shutil.ignore_patterns(MARKER, STEPS),
         dirs_exist_ok=True,
     )
     mark = re.compile(re.escape(str(source)).encode() + rb"(?![\w.-])")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.environment import build, places, wheels
-from caovand.adapters.environment.adapt import adapt
+from caovand.adapters.environment.adapt import adapt, mend_records
 from caovand.adapters.environment.clone import clone
 from caovand.adapters.environment.commands import World
 from caovand.adapters.environment.errors import EngineError
@@ -24,6 +24,7 @@ from caovand.adapters.environment.journal import Journal
 from caovand.adapters.environment.lock import Lock
 from caovand.adapters.environment.prove import prove
 from caovand.adapters.environment.pythons import find
+from caovand.adapters.environment.verify import shared_files
 
 _MIB = 2**20
 MARGIN_MIB = 512
@@ -34,6 +35,7 @@ class Order:
     """What to install, and from where.
 
     `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
+    `public`: the service runs it as another user, so its Python must not lie in a private folder.
     """
 
     lock: Lock
@@ -42,6 +44,7 @@ class Order:
     offline: Path | None = None
     plugin: Path | None = None
     again: bool = False
+    public: bool = False
 
 
 def install(order: Order, world: World) -> places.Engine:
@@ -51,13 +54,13 @@ def install(order: Order, world: World) -> places.Engine:
     """
     lock, root = order.lock, order.root
     plugin = build.plugin_identity(order.plugin) if order.plugin else None
-    with _readable_by_all(), places.locked(root, f"install {lock.name}"):
+    with readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
         if base is not None and plugin in (None, base.plugin_sha256):
             now = places.current(root)
             if now is None or now.name != base.name:
-                prove(lock, base.path, world.run)
+                prove(lock, base.path, world.run, plugin=base.plugin is not None)
                 places.switch(root, base.name)
             _drop_wheels(order)
             world.say(f"{base.name} is installed already (--again makes it anew)")
@@ -70,7 +73,7 @@ def install(order: Order, world: World) -> places.Engine:
             world.say(f"[5/6] adding the plugin {order.plugin.name}")
             build.add_plugin(order.plugin, path, world)
         world.say(f"[6/6] proving {path.name}: importing vLLM in it")
-        proof = prove(lock, path, world.run)
+        proof = prove(lock, path, world.run, plugin=order.plugin is not None)
         for note in proof.notes:
             world.say(f"      note: {note}")
         engine = places.Engine(
@@ -137,24 +140,40 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
         return
     lock = order.lock
     world.say(f"[1/6] looking for Python {lock.python} and disk space")
-    python = find(lock.python, order.python, order.root, world.environ, world.run)
+    files = wheels.require_all(lock, folder) if order.offline is not None else {}
+    _check_disk(order, path, folder, world)
+    python = find(
+        lock.python,
+        order.python,
+        order.root,
+        world.environ,
+        world.run,
+        public=order.public,
+        offline=order.offline,
+    )
     world.say(f"      {python.path}")
     if not python.public and os.geteuid() == 0:
         world.say("      note: only root can run this Python; a service of another user cannot")
-    _check_disk(order, path, folder, world)
     world.say(f"[2/6] making {path}")
     _begin(path, journal)
     build.make_venv(python.path, path, world)
     if order.offline is not None:
-        world.say(f"[3/6] checking {len(lock.pins)} wheels in {order.offline}")
-        files = wheels.require_all(lock, folder)
+        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} wheels")
     else:
         world.say(f"[3/6] downloading {len(lock.pins)} wheels, {lock.download_bytes // _MIB} MiB")
         wheels.download(lock, path / "bin" / "python", folder, world.run, world.progress)
         files = folder.find(lock.pins)
     world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
     build.unpack(lock, path, files, world)
-    adapt(lock, next((path / "lib").glob("python3*/site-packages")))
+    site = next((path / "lib").glob("python3*/site-packages"))
+    mend_records(site, (wheel.path for wheel in files.values()))
+    for fact in shared_files(site):
+        raise EngineError(
+            f"unpack the wheels into {path}",
+            f"{fact}: which of them lies there is chance",
+            "the lock is at fault: install another version",
+        )
+    adapt(lock, site)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
     journal.add("fill")
 
@@ -192,8 +211,8 @@ def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -
 
 
 @contextlib.contextmanager
-def _readable_by_all() -> Iterator[None]:
-    # the service runs as another user than the one who installs
+def readable_by_all() -> Iterator[None]:
+    """Make files that the service can read, which runs as another user than who installs."""
     before = os.umask(0o022)
     try:
         yield

@@ -155,14 +155,17 @@ def get(root: Path, name: str, what: str) -> Engine:
 def switch(root: Path, name: str) -> None:
     """Make an engine the current one, atomically, and remember the one before."""
     engine = get(root, name, f"use {name}")
+    _settle(root)
     before = current(root)
     if before is not None and before.name != engine.name:
-        _link(root / "previous", before.name)
+        _stage(root / "previous", before.name)
     _link(root / "current", engine.name)
+    _settle(root)
 
 
 def rollback(root: Path) -> Engine:
     """Go back to the engine used before; a second rollback returns."""
+    _settle(root)
     now, before = current(root), linked(root, "previous")
     if before is None or (now is not None and now.name == before.name):
         raise EngineError(
@@ -170,17 +173,37 @@ def rollback(root: Path) -> Engine:
             f"no earlier engine is kept in {root}",
             "choose one with caovanctl engine use NAME",
         )
-    _link(root / "current", before.name)
-    if now is not None:
-        _link(root / "previous", now.name)
+    switch(root, before.name)
     return before
 
 
+def _staged(link: Path) -> Path:
+    return link.with_name(f".{link.name}.new")
+
+
+def _stage(link: Path, target: str) -> None:
+    _staged(link).unlink(missing_ok=True)
+    _staged(link).symlink_to(target)
+
+
+def _place(link: Path) -> None:
+    _staged(link).replace(link)
+
+
 def _link(link: Path, target: str) -> None:
-    temp = link.with_name(f".{link.name}.new")
-    temp.unlink(missing_ok=True)
-    temp.symlink_to(target)
-    temp.replace(link)
+    _stage(link, target)
+    _place(link)
+
+
+def _settle(root: Path) -> None:
+    """Finish a switch, also a killed one: `previous` waits until `current` has moved on."""
+    waiting = _staged(root / "previous")
+    if waiting.is_symlink():
+        now = current(root)
+        if now is not None and now.name == waiting.readlink().name:
+            waiting.unlink()  # killed before the switch: the older one stays
+        else:
+            _place(root / "previous")
 
 
 def remove(root: Path, name: str) -> None:
@@ -196,6 +219,7 @@ def remove(root: Path, name: str) -> None:
         raise EngineError(
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
         )
+    _settle(root)
     before = linked(root, "previous")
     if before is not None and before.name == name:
         (root / "previous").unlink()
@@ -211,7 +235,8 @@ def discard(path: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Finish deletions that were killed."""
+    """Finish deletions, and a switch, that were killed."""
+    _settle(root)
     for grave in root.glob(f"{_GRAVE}*"):
         shutil.rmtree(grave, ignore_errors=True)
 
@@ -231,8 +256,13 @@ def users(path: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def locked(root: Path, what: str) -> Iterator[None]:
-    """Hold the root: one change at a time. EngineError if another holds it or it is not ours."""
+def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
+    """Hold the root: one change at a time. EngineError if another holds it or it is not ours.
+
+    Without `make` a root that is not there is an error.
+    """
+    if not make and not root.is_dir():
+        raise EngineError(what, f"there is no folder {root}", "check --root")
     try:
         root.mkdir(parents=True, exist_ok=True)
         fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 from caovand.adapters.environment.commands import Run
 from caovand.adapters.environment.errors import EngineError
-from caovand.adapters.environment.lock import Lock
+from caovand.adapters.environment.lock import Lock, canonical
 
+PLUGIN = "caovan-vllm-sm75-turbo3"
 _INSIDE = Path(__file__).with_name("inside.py")
 
 
@@ -27,8 +29,11 @@ class Proof:
     notes: tuple[str, ...]
 
 
-def prove(lock: Lock, path: Path, run: Run) -> Proof:
-    """Import vLLM in the environment and compare; EngineError says what is not as it must be."""
+def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
+    """Import vLLM in the environment and compare; EngineError says what is not as it must be.
+
+    With `plugin` caovan's plugin must be in it too.
+    """
     what = f"prove {path.name}"
     again = f"caovanctl engine remove {path.name}, then install it again"
     env = {
@@ -68,6 +73,12 @@ def prove(lock: Lock, path: Path, run: Run) -> Proof:
             f"its torch {report['torch']} is a {built_for} build, the lock is for {lock.build}",
             again,
         )
+    pinned = next((pin.version for pin in lock.pins if canonical(pin.name) == "torch"), None)
+    # torch adds "+cu130" to the version its wheel from PyPI has
+    if pinned is not None and pinned not in (report["torch"], report["torch"].split("+")[0]):
+        raise EngineError(what, f"it has torch {report['torch']}, the lock {pinned}", again)
+    if plugin and report["caovan_plugin"] is None:
+        raise EngineError(what, f"the plugin {PLUGIN} is not in it", again)
     notes = list(report["warnings"])
     if lock.build == "cuda" and not report["devices"]:
         notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
@@ -97,4 +108,6 @@ def _remedy(error: str) -> str | None:
         return "apt install libgomp1"
     if "GLIBC" in error:
         return "this system is too old for the build: Ubuntu 22.04 or Debian 12 and later will do"
+    if re.search(r"driver.*too old|driver version is insufficient", error):
+        return "install a newer NVIDIA driver: sudo ubuntu-drivers install, then reboot"
     return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters.environment.bring import bring, places_of
+from caovand.adapters.environment.bring import bring, carry, places_of
 from caovand.adapters.environment.commands import Run
 from caovand.adapters.environment.errors import EngineError
 
@@ -77,12 +77,20 @@ def _public(path: Path) -> bool:
 
 
 def find(
-    version: str, chosen: str | None, root: Path, environ: Mapping[str, str], run: Run
+    version: str,
+    chosen: str | None,
+    root: Path,
+    environ: Mapping[str, str],
+    run: Run,
+    *,
+    public: bool = False,
+    offline: Path | None = None,
 ) -> Interpreter:
     """The best Python of `version` ("3.12"): usable by others first, then with headers.
 
     `chosen` is the user's own: an interpreter's path, or a version, which must be the lock's. With
-    none at hand, one is brought into the root.
+    none at hand, one is brought into the root: from the folder `offline` where that is given, and
+    then never by network. With `public` one that only its owner can run counts as absent.
     """
     what = f"find Python {version}"
     if (machine := os.uname().machine) != "x86_64":
@@ -112,17 +120,35 @@ def find(
                 f"it is Python {given.version} and this lock's files are for {version}",
                 f"give one of version {version}",
             )
+        if public and not given.public:
+            raise EngineError(
+                f"use {chosen}",
+                f"the service's user cannot run {given.path}, which lies in a private folder",
+                "leave out --python, or chmod o+x every folder above it",
+            )
         return given
     found = [
         python
         for place in candidates(version, root, environ)
-        if (python := look(place, run)) is not None and python.version == version
+        if (python := look(place, run)) is not None
+        and python.version == version
+        and (python.public or not public)
     ]
     if found:
         return min(found, key=lambda python: (not python.public, not python.headers))
-    brought = look(bring(version, root, environ, run), run)
+    if offline is not None:
+        place = carry(version, offline, root)
+    else:
+        place = bring(version, root, environ, run)
+    brought = look(place, run)
     if brought is None:
         raise EngineError(
             what, "the Python that uv brought does not run here", "give --python PATH"
+        )
+    if public and not brought.public:
+        raise EngineError(
+            what,
+            f"the service's user cannot run {brought.path}",
+            f"chmod o+x every folder above {root}",
         )
     return brought

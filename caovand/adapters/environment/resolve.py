@@ -151,7 +151,15 @@ def compile_versions(source: str, find_links: Path | None, as_of: str | None) ->
 
 def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[str], None]) -> str:
     """The text of the lock that a source file resolves to today, or as of its `as-of` date."""
-    head = header(source)
+    try:
+        head = header(source)
+    except ValueError as error:
+        raise EngineError("resolve the lock", str(error), "correct the source") from None
+    for key in ("version", "build", "python", "platform", "disk-mib"):
+        if key not in head:
+            raise EngineError(
+                "resolve the lock", f'it has no "# caovan: {key} = ..." line', "correct the source"
+            )
     glibc = re.search(r"manylinux_2_(\d+)", head["platform"])
     if glibc is None:
         raise EngineError(
@@ -161,7 +169,13 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
         )
     pins = []
     for requirement in compile_versions(source, find_links, head.get("as-of")):
-        name, version = requirement.split("==")
+        name, _, version = requirement.partition("==")
+        if not version:
+            raise EngineError(
+                "resolve the lock",
+                f'"{requirement}" is not of the form NAME==VERSION',
+                "correct the source",
+            )
         files = local_files(name, version, find_links) if find_links else []
         files = files or index_files(name, version, index)
         good = [file for file in files if fits(file.filename, head["python"], int(glibc[1]))]

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from caovand.adapters.environment import places
 from caovand.adapters.environment.commands import Run
+from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.environment.lock import Lock, canonical, parse, same_version
-from caovand.adapters.environment.prove import Proof, prove
+from caovand.adapters.environment.prove import PLUGIN, Proof, prove
+
+_STARTUP = ("sitecustomize*", "usercustomize*", "*.pth")
 
 
 def lock_of(engine: places.Engine) -> Lock:
@@ -20,41 +23,102 @@ def lock_of(engine: places.Engine) -> Lock:
     return parse(path.read_text(encoding="utf-8"), str(path))
 
 
+class Records:
+    """What the packages in a site-packages folder say is theirs, by their RECORDs.
+
+    `owners`: file -> package -> its hash there, "" for a file without one (compiled, RECORD).
+    """
+
+    def __init__(self, site: Path) -> None:
+        self.infos = {canonical(one.name.split("-")[0]): one for one in site.glob("*.dist-info")}
+        self.owners: dict[str, dict[str, str]] = {}
+        self.without: list[str] = []
+        for name, info in sorted(self.infos.items()):
+            try:
+                with (info / "RECORD").open(encoding="utf-8", newline="") as file:
+                    for row in csv.reader(file):
+                        if len(row) > 1:
+                            self.owners.setdefault(row[0], {})[name] = row[1]
+            except OSError:
+                self.without.append(name)
+
+    def shared(self) -> dict[tuple[str, ...], list[str]]:
+        """Packages that have a file in common with other content in each -> those files.
+
+        Which of them lies there is chance. Of files beside all packages (left-overs of building,
+        as `build_backend.py`) nothing depends.
+        """
+        found: dict[tuple[str, ...], list[str]] = {}
+        for file, hashes in sorted(self.owners.items()):
+            if "/" in file and not file.startswith("..") and len({*hashes.values()} - {""}) > 1:
+                found.setdefault(tuple(sorted(hashes)), []).append(file)
+        return found
+
+
+def shared_files(site: Path) -> Iterator[str]:
+    """One line for each set of packages that own files of different content together."""
+    for names, files in Records(site).shared().items():
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        yield f"{' and '.join(names)} both own {files[0]}{more}"
+
+
 def damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
-    """What is missing or changed, one line each; nothing if the engine is whole."""
+    """What is missing, changed or added, one line each; nothing if the engine is whole."""
     lock = lock_of(engine)
-    site = next((engine.path / "lib").glob("python3*/site-packages"))
-    infos = {canonical(info.name.split("-")[0]): info for info in site.glob("*.dist-info")}
-    for number, pin in enumerate(lock.pins, 1):
-        info = infos.get(canonical(pin.name))
+    site = next((engine.path / "lib").glob("python3*/site-packages"), None)
+    if site is None:
+        yield "lib/python3*/site-packages is not there"
+        return
+    records = Records(site)
+    for pin in lock.pins:
+        info = records.infos.get(canonical(pin.name))
         if info is None:
             yield f"{pin.name} {pin.version} is not installed"
         elif not same_version(info.name.removesuffix(".dist-info").split("-")[1], pin.version):
             yield f"{info.name} is there, the lock wants {pin.version}"
-        else:
-            yield from _changed(site, info)
-        progress(number, len(lock.pins), pin.name)
+    if engine.plugin is not None and PLUGIN not in records.infos:
+        yield f"the plugin {engine.plugin} is not installed"
+    for name in records.without:
+        yield f"{name} has no RECORD"
+    yield from shared_files(site)
+    for number, (file, hashes) in enumerate(records.owners.items(), 1):
+        wanted = {one.partition("=")[2] for one in hashes.values()} - {""}
+        # not what is compiled anew for this Python; scripts name their environment
+        if wanted and not file.endswith(".pyc") and "/bin/" not in file.rpartition("..")[2]:
+            yield from _changed(site, file, wanted)
+        if number % 500 == 0 or number == len(records.owners):
+            progress(number, len(records.owners), min(hashes))
+    for pattern in _STARTUP:  # what Python runs at each start, whoever put it there
+        for path in sorted(site.glob(pattern)):
+            inside = [path.name, f"{path.name}/__init__.py"]
+            if not any(one in records.owners for one in inside):
+                yield f"{path.name} belongs to no package, and Python runs it at every start"
 
 
-def _changed(site: Path, info: Path) -> Iterator[str]:
-    with (info / "RECORD").open(encoding="utf-8", newline="") as file:
-        for name, wanted, _size in csv.reader(file):
-            if not wanted or name.endswith(".pyc") or "/bin/" in name.rpartition("..")[2]:
-                continue  # compiled anew for this Python; scripts name their environment
-            try:
-                digest = hashlib.sha256((site / name).read_bytes()).digest()
-            except OSError as error:
-                yield f"{name}: {error.strerror}"
-                continue
-            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != wanted.partition("=")[2]:
-                yield f"{name} is not as it was installed"
+def _changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
+    try:
+        digest = hashlib.sha256((site / name).read_bytes()).digest()
+    except OSError as error:
+        yield f"{name}: {error.strerror}"
+        return
+    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() not in wanted:
+        yield f"{name} is not as it was installed"
 
 
 def verify(
     engine: places.Engine,
     run: Run,
     progress: Callable[[int, int, str], None],
-) -> tuple[list[str], Proof]:
-    """All damage found, and the proof that it imports (EngineError if it does not)."""
+) -> tuple[list[str], Proof | None]:
+    """All damage found, and the proof that it imports.
+
+    EngineError if it does not; where damage was found that is one more line of it.
+    """
     found = list(damage(engine, progress))
-    return found, prove(lock_of(engine), engine.path, run)
+    try:
+        plugin = engine.plugin is not None
+        return found, prove(lock_of(engine), engine.path, run, plugin=plugin)
+    except EngineError as error:
+        if not found:
+            raise
+        return [*found, str(error)], None
