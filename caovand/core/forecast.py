@@ -65,7 +65,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
-    graphs = str(compiled.get("cudagraph_mode")).upper()
+    graphs = str(compiled.get("cudagraph_mode") or "").upper()  # without one vLLM captures
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),

@@ -148,6 +148,27 @@ def test_verbatim_flags_win_and_are_named() -> None:
     assert found.extra_args == tuple(words)
 
 
+@pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        ('{"max_cudagraph_capture_size": 64}', "FULL_AND_PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": null}', "FULL_AND_PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "PIECEWISE"}', "PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "none"}', "NONE"),
+    ],
+)
+def test_graph_settings_without_a_mode_are_vllms_own_mode(config: str, mode: str) -> None:
+    machine = inventory(gpus=H200)
+    found = plan(machine, engine={"extra_args": ["--compilation-config", config]})
+    graphs = dict(forecast(found, machine).parts)["graphs"]
+    full = {"cudagraph_mode": mode, "max_cudagraph_capture_size": 64}
+    same = plan(machine, engine={"extra_args": ["--compilation-config", json.dumps(full)]})
+    assert graphs == dict(forecast(same, machine).parts)["graphs"]
+    assert (graphs > 0) is (mode != "NONE")
+    told = any("names no cudagraph_mode" in warning for warning in found.warnings)
+    assert told is (mode == "FULL_AND_PIECEWISE")
+
+
 def test_turing_gets_the_recommended_settings() -> None:
     found = plan()
     wanted = {
