@@ -86,8 +86,11 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
         kv_bytes=_kv_bytes(plan, inventory.engine.build),
-        alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
+        alignment=count(
+            "block_size", CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK
+        ),
         compilation=compiled,
+        quantization=str(plan.value("quantization") or ""),
     )
 
 
@@ -137,6 +140,8 @@ def _forecast(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Memory
     if why:
         return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
     load = load_of(plan, inventory)
+    if not model.limit_known:  # what was asked for is all that is known
+        model = replace(model, max_model_len=load.context)
     found = estimate(model, load, gpus)
     if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
         load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
@@ -151,6 +156,8 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "the model is not on this machine yet"
     if not model.layer_types:
         return "config.json does not tell the model's layers"
+    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
+        return "config.json does not tell the longest context; set max_model_len to have a forecast"
     if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
         return "stages and replicas are not forecast"
     if not gpus and inventory.engine.build == "cuda":

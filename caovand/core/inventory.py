@@ -138,9 +138,12 @@ class ModelCard:
 
     `architecture` is empty for a model that is not on this machine yet. `layer_types` are
     "full_attention", "sliding_attention", "linear_attention" and "mamba"; `chat_template` is its
-    text. `latent` is what a token's compressed key-value pair (MLA) takes, in elements;
-    `group_size` how many quantised weights share a scale. `notes` are what is odd about the
-    folder without making it unusable.
+    text. Without `limit_known` the configuration does not tell `max_model_len`, which then is what
+    vLLM takes where Transformers knows none either. `global_kv_heads` and `global_head_dim` are
+    those of full attention where it differs from a window's (0 where it does not). `latent` is
+    what a token's compressed key-value pair (MLA) takes, in elements; `group_size` how many
+    quantised weights share a scale. `notes` are what is odd about the folder without making it
+    unusable.
     """
 
     path: str
@@ -148,6 +151,7 @@ class ModelCard:
     model_type: str
     layer_types: tuple[str, ...]
     max_model_len: int
+    limit_known: bool = True
     mtp_layers: int = 0
     hidden_size: int = 0
     intermediate_size: int = 0
@@ -155,6 +159,8 @@ class ModelCard:
     heads: int = 1
     kv_heads: int = 1
     head_dim: int = 0
+    global_kv_heads: int = 0
+    global_head_dim: int = 0
     sliding_window: int = 0
     latent: int = 0
     linear: LinearAttention | None = None

@@ -27,6 +27,18 @@ POSITION_BYTES = 256
 """Sine and cosine of one position, for model and drafter."""
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
+ONLINE: Mapping[str, Mapping[str, float]] = {
+    "fp8": FP8,
+    "fp8_per_tensor": FP8,
+    "fp8_per_block": FP8,
+    "int8_per_channel_weight_only": FP8,
+    "experts_int8": {"experts": 1},
+}
+"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+
+Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
+"""
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM looks at the free memory."""
 
@@ -35,7 +47,8 @@ STARTUP_MIB = 256
 class Load:
     """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
 
-    `compilation` is --compilation-config, which says what graphs are captured.
+    `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
+    --quantization, which shrinks a checkpoint that is not quantised while it is loaded.
     """
 
     context: int
@@ -55,6 +68,7 @@ class Load:
     kv_bytes: int | None = None
     alignment: int = 16
     compilation: Mapping[str, Any] = field(default_factory=dict)
+    quantization: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +159,10 @@ def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
     size = float(weights.size)
     if weights.dtype == "F32" and model.quantization is None:
         size *= load.activation / 4  # float parameters are loaded as the activation type
+    left = ONLINE.get(load.quantization, {}).get(weights.part)
+    plain = weights.dtype in ("F32", "F16", "BF16") and model.quantization is None
+    if left and plain and weights.sharding != "replicated":
+        size *= left / (load.activation if weights.dtype == "F32" else 2)
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
     if weights.sharding == "replicated":

@@ -26,6 +26,25 @@ LAYER_NAMES = {
     "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
 """A layer that is only an MLP keeps no cache, but it counts: tensors are named by its number."""
+GEMMA = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "sliding_window": 4096, "tie_word_embeddings": True,
+}  # fmt: skip
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {
+        **GEMMA, "max_position_embeddings": 8192, "vocab_size": 256000,
+        "sliding_window_pattern": 2,
+    },
+    "gemma3_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262208,
+        "sliding_window_pattern": 6,
+    },
+    "gemma4_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262144,
+        "sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512,
+    },
+}  # fmt: skip
+"""What Transformers fills in, by model type: Gemma is published with only what differs from it."""
 LARGEST = 1 << 31
 MOST_LAYERS = 10_000
 NONE = -1
@@ -55,6 +74,7 @@ def describe(
         model_type=_word(text, "model_type") or _word(config, "model_type"),
         layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
+        limit_known=any(_number(text, name) for name in LENGTHS),
         mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
         hidden_size=hidden,
         intermediate_size=_number(text, "intermediate_size", "n_inner"),
@@ -62,6 +82,10 @@ def describe(
         heads=heads,
         kv_heads=_number(text, "num_key_value_heads", "multi_query_group_num") or heads,
         head_dim=_number(text, "head_dim") or hidden // heads,
+        global_kv_heads=_number(text, "num_global_key_value_heads")
+        if text.get("attention_k_eq_v")
+        else 0,
+        global_head_dim=_number(text, "global_head_dim"),
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         latent=latent + rope if latent else 0,
         linear=_linear(text),
@@ -95,7 +119,18 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     if every and _number(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
+    every = _pattern(text)
+    if every:
+        kinds = ("full_attention", "sliding_attention")
+        return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     return ("full_attention",) * count
+
+
+def _pattern(text: Mapping[str, Any]) -> int:
+    """Every how many layers one attends to everything, the others to a window; 0 for no such."""
+    every = text.get("sliding_window_pattern")
+    window = _number(text, "sliding_window") and text.get("use_sliding_window") is not False
+    return every if window and type(every) is int and every > 0 else 0
 
 
 def _listed(names: Any, count: int) -> tuple[str, ...]:
@@ -136,6 +171,14 @@ def context_limit(
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's part, with its family's defaults for what is not written down."""
+    text = _text_as_written(config)
+    kind = _word(text, "model_type") or _word(config, "model_type")
+    defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
+    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
+
+
+def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         for name in ("text_config", "llm_config", "language_config"):
             if _table(config, name):

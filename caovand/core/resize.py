@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.draft import Draft, Unplannable
+from caovand.core.flags import count
 from caovand.core.inventory import Gpu
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import Load, free_share, layout_for, utilization
@@ -140,6 +141,8 @@ def _base(draft: Draft) -> Load:
         turing=draft.turing,
         version=draft.engine.version,
         compilation=_compilation(draft),
+        alignment=count(draft.given.get("block_size")) or Load.alignment,
+        quantization=str(draft.given.get("quantization") or ""),
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from caovand.core.kv_cache import head_bytes, layout
 from tests.core.machines import (
+    GEMMA_4,
     GIB,
     GPT_OSS,
     LLAMA_70B_AWQ,
@@ -100,3 +101,13 @@ def test_the_longest_context_fits_and_the_next_does_not(available: int, limit: i
     longest = blocks.longest(available, limit)
     assert longest == 0 or blocks.needed(longest) <= available
     assert longest == limit or blocks.needed(longest + 1) > available
+
+
+def test_full_attention_and_windows_may_have_heads_of_their_own() -> None:
+    blocks = layout(GEMMA_4, batch_tokens=2048, version=(0, 19, 0))
+    assert (blocks.block_tokens, blocks.window_tokens, blocks.block_bytes) == (32, 16, 655360)
+    assert blocks.blocks_of_request(262144) == 8192 + 5 * 193
+    narrow = replace(GEMMA_4, global_kv_heads=8)  # now a full page is the longer one
+    blocks = layout(narrow, batch_tokens=2048)
+    assert (blocks.block_tokens, blocks.window_tokens) == (16, 32)
+    assert blocks.block_bytes == 5 * 16 * 8 * 512 * 2 * 2

@@ -110,3 +110,35 @@ def test_a_config_of_no_model_is_refused(config: dict[str, Any]) -> None:
 def test_a_tensors_name_tells_its_part_and_its_split(name: str, where: str, how: str) -> None:
     assert part(name, 61) == where
     assert sharding(name) == how
+
+
+def test_full_attention_has_heads_of_its_own_where_the_configuration_says_so() -> None:
+    sizes = {"head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2}
+    card = describe({**DENSE, **sizes, "attention_k_eq_v": True})
+    assert (card.head_dim, card.global_head_dim, card.global_kv_heads) == (256, 512, 2)
+    assert describe({**DENSE, **sizes}).global_kv_heads == 0  # vLLM asks for attention_k_eq_v
+
+
+GEMMA_3: dict[str, Any] = {
+    "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}  # fmt: skip
+"""The text part of gemma-3-4b-it as it was published."""
+
+
+def test_what_a_family_leaves_out_is_what_transformers_fills_in() -> None:
+    card = describe({"architectures": ["G"], "model_type": "gemma3", "text_config": GEMMA_3})
+    assert (card.max_model_len, card.limit_known) == (131072, True)
+    assert (card.heads, card.kv_heads, card.head_dim, card.vocab_size) == (8, 4, 256, 262208)
+    assert card.layer_types.count("full_attention") == 5
+    assert card.layer_types[:6] == ("sliding_attention",) * 5 + ("full_attention",)
+    assert (card.sliding_window, card.notes) == (1024, ())
+    written = {**GEMMA_3, "num_key_value_heads": 2, "vocab_size": None}
+    card = describe({"architectures": ["G"], "model_type": "gemma3", "text_config": written})
+    assert (card.kv_heads, card.vocab_size) == (2, 262208)
+
+
+def test_a_limit_that_is_not_written_down_is_not_known() -> None:
+    assert not describe(DENSE).limit_known
+    assert describe({**DENSE, "n_positions": 1024}).limit_known

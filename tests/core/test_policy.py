@@ -237,6 +237,22 @@ def test_a_context_beyond_the_models_is_refused() -> None:
         plan(model={"max_model_len": 300000})
 
 
+def test_a_context_whose_limit_is_unknown_is_left_to_vllm() -> None:
+    for known in (inventory(gpus=H200), ON_CPU):
+        model = replace(known.model, max_model_len=2048, limit_known=False)
+        machine = replace(known, model=model)
+        found = plan(machine)
+        assert found.value("max_model_len") == "auto"
+        assert "does not tell" in found.settings["max_model_len"].reason
+        memory = forecast(found, machine)
+        assert memory.fits is None
+        assert "set max_model_len" in memory.reason
+        asked = plan(machine, model={"max_model_len": 8192})
+        assert asked.value("max_model_len") == 8192
+        assert forecast(asked, machine).fits is True
+        assert not forecast(asked, machine).conflicts
+
+
 def test_a_split_the_heads_do_not_allow_is_refused() -> None:
     with pytest.raises(Unplannable, match="key-value heads"):
         plan(inventory(gpus=turing(3)), policy={"tensor_parallel_size": 3})
