@@ -18,6 +18,8 @@ SHORT = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
+    "-dcp": "decode_context_parallel_size",
+    "-pcp": "prefill_context_parallel_size",
     "-q": "quantization",
     "-r": "data_parallel_rank",
     "-n": "nnodes",

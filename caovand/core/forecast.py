@@ -20,6 +20,7 @@ from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import GIB, Load, MemoryEstimate, estimate, unforeseen
 from caovand.core.plan import Plan
+from caovand.core.unmodelled import unmodelled
 
 CPU_BLOCK = 128
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
@@ -91,6 +92,8 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         ),
         compilation=compiled,
         quantization=str(plan.value("quantization") or ""),
+        kv_blocks=whole_number(plan.value("num_gpu_blocks_override")),
+        state_dtype=str(plan.value("mamba_ssm_cache_dtype") or "auto"),
     )
 
 
@@ -158,6 +161,9 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "config.json does not tell the model's layers"
     if not model.limit_known and count_of(plan.value("max_model_len")) is None:
         return "config.json does not tell the longest context; set max_model_len to have a forecast"
+    why = unmodelled(plan, model)
+    if why:
+        return why
     if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
         return "stages and replicas are not forecast"
     if not gpus and inventory.engine.build == "cuda":

@@ -62,12 +62,17 @@ def token_bytes(
     return max(1, heads // tensor_parallel) * head_bytes(dtype, width, activation)
 
 
-def state_bytes(model: ModelCard, mtp: int, tensor_parallel: int, activation: int) -> int:
-    """Bytes of one recurrent state of one layer of one rank, convolution included."""
+def state_bytes(
+    model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
+) -> int:
+    """Bytes of one recurrent state of one layer of one rank, convolution included.
+
+    `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
+    """
     linear = model.linear
     if linear is None:
         return 0
-    kind = linear.state_dtype
+    kind = linear.state_dtype if dtype == "auto" else dtype
     element = activation if kind == "auto" else element_bytes(kind)
     channels = 2 * linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim
     convolution = (linear.conv_kernel - 1 + mtp) * (channels // tensor_parallel) * activation
@@ -144,6 +149,7 @@ def layout(
     aligned_states: bool = False,
     alignment: int = 16,
     version: tuple[int, ...] = (0, 21),
+    state_dtype: str = "auto",
 ) -> Layout:
     """The layout for this model; `alignment` is the attention kernel's block of tokens.
 
@@ -153,7 +159,7 @@ def layout(
     window = sum(kind == WINDOW for kind in model.layer_types)
     states = sum(kind in STATE for kind in model.layer_types)
     per_token = token_bytes(model, dtype, tensor_parallel, activation)
-    state = state_bytes(model, mtp, tensor_parallel, activation) if states else 0
+    state = state_bytes(model, mtp, tensor_parallel, activation, state_dtype) if states else 0
     block = max(alignment, alignment * ceil(state / (alignment * per_token))) if per_token else 1
     page = ceil(block * per_token) or state
     per_window = token_bytes(model, dtype, tensor_parallel, activation, WINDOW) if window else 0.0

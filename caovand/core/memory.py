@@ -48,7 +48,8 @@ class Load:
     """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
-    --quantization, which shrinks a checkpoint that is not quantised while it is loaded.
+    --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold.
     """
 
     context: int
@@ -69,6 +70,8 @@ class Load:
     alignment: int = 16
     compilation: Mapping[str, Any] = field(default_factory=dict)
     quantization: str = ""
+    kv_blocks: int | None = None
+    state_dtype: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -228,11 +231,14 @@ def layout_for(model: ModelCard, load: Load) -> Layout:
         aligned_states=load.aligned_states,
         alignment=load.alignment,
         version=load.version,
+        state_dtype=load.state_dtype,
     )
 
 
 def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """What is left for the cache on the smallest card; negative where weights alone overflow."""
+    if load.kv_blocks is not None:
+        return load.kv_blocks * layout_for(model, load).block_bytes
     if load.kv_bytes is not None:
         return load.kv_bytes
     share = load.utilization * _smallest_mib(gpus) * MIB
@@ -259,6 +265,8 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
     used = sum(size for _, size in parts) / MIB
     if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
         room = used <= _smallest_mib(gpus)
+    if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
+        room = room and used <= _smallest_mib(gpus)
     return MemoryEstimate(
         fits=room and load.context <= longest,
         gpu_memory_utilization=load.utilization if gpus else None,
@@ -289,7 +297,7 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
         middle = (low + high + 1) // 2
         asked = replace(load, context=middle)
         asked = replace(asked, utilization=utilization(asked, gpus))
-        if layout_for(model, asked).needed(middle) <= spare(kv_bytes(model, asked, gpus)):
+        if layout_for(model, asked).needed(middle) <= room_for_context(model, asked, gpus):
             low = middle
         else:
             high = middle - 1
@@ -299,6 +307,12 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
 def spare(available: float) -> float:
     """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
     return available * 0.95 - 128 * MIB
+
+
+def room_for_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
+    available = kv_bytes(model, load, gpus)
+    return available if load.kv_blocks is not None else spare(available)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
