@@ -122,7 +122,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Shape of the layers that keep a recurrent state (Gated DeltaNet)."""
+    """Shape of the layers that keep a recurrent state: Gated DeltaNet's, or Mamba-2's.
+
+    Of Mamba-2 the keys are its groups, as wide as its state, and the values its heads.
+    """
 
     key_heads: int
     value_heads: int
@@ -164,6 +167,7 @@ class ModelCard:
     sliding_window: int = 0
     latent: int = 0
     linear: LinearAttention | None = None
+    mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
     quantization: str | None = None
     group_size: int = 0

@@ -69,12 +69,15 @@ def state_bytes(
 
     `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
     """
-    linear = model.linear
+    linear = model.linear or model.mamba
     if linear is None:
         return 0
     kind = linear.state_dtype if dtype == "auto" else dtype
     element = activation if kind == "auto" else element_bytes(kind)
-    channels = 2 * linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim
+    key_heads = linear.key_heads
+    if model.mamba and key_heads % tensor_parallel:  # every rank needs the groups of its heads
+        key_heads = tensor_parallel
+    channels = 2 * key_heads * linear.key_dim + linear.value_heads * linear.value_dim
     convolution = (linear.conv_kernel - 1 + mtp) * (channels // tensor_parallel) * activation
     heads = linear.value_heads // tensor_parallel
     return convolution + heads * linear.value_dim * linear.key_dim * element

@@ -89,6 +89,7 @@ def describe(
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         latent=latent + rope if latent else 0,
         linear=_linear(text),
+        mamba=_mamba(text, hidden),
         dtype=_dtype(text) or _dtype(config) or "bfloat16",
         quantization=(_word(quantised, "quant_method") or "unknown").lower() if quantised else None,
         group_size=_number(quantised, "group_size", "q_group_size"),
@@ -277,6 +278,28 @@ def _word(table: Mapping[str, Any], name: str) -> str:
 
 def _dtype(config: Mapping[str, Any]) -> str:
     return _word(config, "dtype") or _word(config, "torch_dtype")
+
+
+MAMBA_2 = (
+    ("mamba_n_groups", "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_d_conv"),
+    ("n_groups", "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "conv_kernel"),
+    ("mamba_ngroups", "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_d_conv"),
+)
+"""Groups, heads, their width, the state's, the convolution's: Granite 4 H, Nemotron-H, Zamba 2."""
+
+
+def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
+    """The shape of Mamba-2's states, None where the configuration gives none that is known."""
+    for names in MAMBA_2:
+        written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
+        groups, heads, width, state, kernel = (_number(written, name) for name in names)
+        if heads and not width:
+            width = (_number(text, "mamba_expand") or 2) * hidden // heads
+        if groups and heads and width and state and kernel:
+            nemotron = "float32" if "nemotron" in _word(text, "model_type").lower() else "auto"
+            kind = _word(text, "mamba_ssm_cache_dtype") or nemotron
+            return LinearAttention(groups, heads, state, width, kernel, kind)
+    return None
 
 
 def _linear(text: Mapping[str, Any]) -> LinearAttention | None:

@@ -30,11 +30,15 @@ WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 def unmodelled(plan: Plan, model: ModelCard) -> str:
-    """The first flag that keeps a forecast from being made, and why; empty for none."""
+    """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
     for name, why in FLAGS.items():
         value = plan.value(name)
         if value is True or value not in (None, False, 1, "auto", {}, []):
             return _told(name, why)
+    if model.hybrid and not (model.linear or model.mamba):
+        return "config.json does not tell the shape of the recurrent states: nothing is forecast"
+    if model.mamba and not model.hybrid:
+        return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
     if windows and plan.value("disable_hybrid_kv_cache_manager"):
         return _told("disable_hybrid_kv_cache_manager", "every layer then keeps the whole context")

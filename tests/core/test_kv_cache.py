@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.kv_cache import head_bytes, layout
+from caovand.core.inventory import LinearAttention
+from caovand.core.kv_cache import head_bytes, layout, state_bytes
 from tests.core.machines import (
     GEMMA_4,
     GIB,
@@ -111,3 +112,18 @@ def test_full_attention_and_windows_may_have_heads_of_their_own() -> None:
     blocks = layout(narrow, batch_tokens=2048)
     assert (blocks.block_tokens, blocks.window_tokens) == (16, 32)
     assert blocks.block_bytes == 5 * 16 * 8 * 512 * 2 * 2
+
+
+def test_the_states_of_mamba_2_are_vllms() -> None:
+    """Granite 4.0 H Small and Nemotron-H 8B, by mamba2_state_shape of mamba_utils.py."""
+    granite = replace(TINY_HYBRID, linear=None, mamba=LinearAttention(1, 128, 128, 64, 4, "auto"))
+    convolution, state = (8192 + 2 * 1 * 128) * 3, 128 * 64 * 128
+    assert state_bytes(granite, 0, 1, 2) == 2 * (convolution + state)
+    split = (8192 + 2 * 4 * 128) // 4 * 3  # one group is had by each of four ranks
+    assert state_bytes(granite, 0, 4, 2) == 2 * (split + state // 4)
+    nemotron = replace(
+        TINY_HYBRID, linear=None, mamba=LinearAttention(8, 128, 128, 64, 4, "float32")
+    )
+    convolution = (8192 + 2 * 8 * 128) * 3
+    assert state_bytes(nemotron, 0, 1, 2) == 2 * convolution + 4 * state
+    assert state_bytes(nemotron, 0, 1, 2, "float16") == 2 * (convolution + state)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint import part, sharding
+from caovand.core.inventory import LinearAttention
 from caovand.core.model_config import BadConfig, describe
 
 TEXT: dict[str, Any] = {
@@ -142,3 +143,31 @@ def test_what_a_family_leaves_out_is_what_transformers_fills_in() -> None:
 def test_a_limit_that_is_not_written_down_is_not_known() -> None:
     assert not describe(DENSE).limit_known
     assert describe({**DENSE, "n_positions": 1024}).limit_known
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [
+        (
+            {
+                "model_type": "granitemoehybrid", "mamba_n_groups": 1, "mamba_n_heads": 8,
+                "mamba_d_head": "auto", "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
+                "layer_types": ["mamba", "attention"],
+            },
+            (1, 8, 128, 16, 4, "auto"),
+        ),
+        (
+            {
+                "model_type": "nemotron_h", "n_groups": 8, "mamba_num_heads": 128,
+                "mamba_head_dim": 64, "ssm_state_size": 128, "conv_kernel": 4,
+                "hybrid_override_pattern": "M*",
+            },
+            (8, 128, 128, 64, 4, "float32"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_shape_of_mamba_2_is_read(sizes: dict[str, Any], shape: tuple[Any, ...]) -> None:
+    card = describe({**DENSE, **sizes})
+    assert card.mamba == LinearAttention(*shape)
+    assert card.layer_types == ("mamba", "full_attention")
+    assert describe(DENSE).mamba is None

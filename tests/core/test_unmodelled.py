@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.forecast import forecast, load_of
-from caovand.core.inventory import Inventory
+from caovand.core.inventory import Inventory, LinearAttention
 from caovand.core.memory import layout_for
 from tests.core.machines import GPT_OSS, H200, QWEN_27B_MEASURED, inventory, plan
 
@@ -74,3 +74,15 @@ def test_the_length_of_blocks_and_the_type_of_states_are_those_asked_for() -> No
     machine = inventory(replace(LLM.model, linear=typed), gpus=H200)
     assert tokens(machine) == tokens(LLM, "--mamba-ssm-cache-dtype", "float32")
     assert tokens(machine, "--mamba-ssm-cache-dtype", "float16") == plain
+
+
+def test_states_of_an_unknown_shape_get_no_verdict() -> None:
+    machine = inventory(replace(LLM.model, linear=None), gpus=H200)
+    found = forecast(plan(machine), machine)
+    assert found.fits is None
+    assert "shape of the recurrent states" in found.reason
+    granite = LinearAttention(1, 128, 128, 64, 4, "auto")
+    machine = inventory(replace(LLM.model, linear=None, mamba=granite), gpus=H200)
+    assert forecast(plan(machine), machine).fits is True
+    both = replace(machine.model, layer_types=("full_attention",) * 8)
+    assert forecast(plan(inventory(both, gpus=H200)), inventory(both, gpus=H200)).fits is None
