@@ -67,7 +67,8 @@ class EngineInfo:
     """What the probe, run by the engine's own Python, found there.
 
     `flags` are the options its parser takes, each as typed (`--max-model-len`, `-tp`); empty is
-    "not asked". `choices` are the values an option is limited to, such as KV cache types.
+    "not asked"; `switches` those of them that take no value. `choices` are the values an option
+    is limited to, such as KV cache types.
     `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` what it would replace.
     """
 
@@ -78,6 +79,7 @@ class EngineInfo:
     flashinfer: str | None = None
     plugin: str | None = None
     flags: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
     deprecated: frozenset[str] = frozenset()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     tool_parsers: frozenset[str] = frozenset()

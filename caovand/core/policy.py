@@ -89,7 +89,8 @@ def _plan(
     auto_spec: str | None,
     remembered: Plan | None,
 ) -> Plan:
-    words = flags.read(config.engine.extra_args, inventory.engine.flags)
+    engine = inventory.engine
+    words = flags.read(config.engine.extra_args, engine.flags, engine.switches)
     given = flags.values(words)
     verbatim.check(given)
     chosen = _mode(config, given, mode, mode_origin)
