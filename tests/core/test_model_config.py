@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.checkpoint import part, sharding
+from caovand.core.checkpoint import part, sharding, weigh
 from caovand.core.inventory import LinearAttention
 from caovand.core.model_config import BadConfig, describe
 
@@ -171,3 +171,21 @@ def test_the_shape_of_mamba_2_is_read(sizes: dict[str, Any], shape: tuple[Any, .
     assert card.mamba == LinearAttention(*shape)
     assert card.layer_types == ("mamba", "full_attention")
     assert describe(DENSE).mamba is None
+
+
+def test_tensors_are_weighed_as_if_each_name_were_looked_at() -> None:
+    names = [
+        "model.embed_tokens.weight", "lm_head.weight", "mtp.layers.0.fc.weight", "strange\ud800",
+        "model.visual.blocks.31.attn.weight", "model.visual.blocks.0.attn.weight",
+        *(f"model.layers.{n}.mlp.experts.{e}.up_proj.weight" for n in range(12) for e in (0, 10)),
+        *(f"model.layers.{n}.input_layernorm.weight" for n in range(12)),
+        *(f"model.layers.{n}.self_attn.k_proj.weight" for n in range(12)),
+    ]  # fmt: skip
+    for layers in (0, 10):
+        sums: dict[tuple[str, str], int] = {}
+        for size, name in enumerate(names, 1):
+            key = part(name, layers), sharding(name)
+            sums[key] = sums.get(key, 0) + size
+        found = weigh(((name, "BF16", size) for size, name in enumerate(names, 1)), layers)
+        assert {(w.part, w.sharding): w.size for w in found} == sums
+        assert any(w.part == "mtp" and w.sharding == "kv" for w in found) is (layers == 10)
