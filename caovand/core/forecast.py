@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+from caovand.core import graphs
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
 from caovand.core.draft import TURING
@@ -66,7 +67,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
-    graphs = str(compiled.get("cudagraph_mode") or "").upper()  # without one vLLM captures
+    captured = graphs.mode(compiled, plan.value("optimization_level"))
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -76,7 +77,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         mtp=plan.mtp,
         kv_dtype=str(plan.value("kv_cache_dtype") or "auto"),
         activation=element_bytes(model.dtype if dtype == "auto" else dtype),
-        eager=bool(plan.value("enforce_eager")) or graphs == "NONE",
+        eager=bool(plan.value("enforce_eager")) or captured == "NONE",
         aligned_states=aligned(
             plan.value("mamba_cache_mode"),
             plan.value("enable_prefix_caching"),
@@ -90,7 +91,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         alignment=count(
             "block_size", CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK
         ),
-        compilation=compiled,
+        compilation={**compiled, "cudagraph_mode": captured},
         quantization=str(plan.value("quantization") or ""),
         kv_blocks=whole_number(plan.value("num_gpu_blocks_override")),
         state_dtype=str(plan.value("mamba_ssm_cache_dtype") or "auto"),

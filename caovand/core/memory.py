@@ -211,7 +211,7 @@ def _special(model: ModelCard, load: Load) -> float:
 
 
 def _graphs_mib(model: ModelCard, load: Load) -> float:
-    mode = str(load.compilation.get("cudagraph_mode") or "FULL_AND_PIECEWISE")
+    mode = graphs.mode(load.compilation)
     captured = graphs.sizes(
         load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
     )

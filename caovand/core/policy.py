@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, turing, verbatim
+from caovand.core import flags, graphs, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
@@ -202,12 +202,13 @@ def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     given = draft.given.get("compilation_config")
     if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
         return []
-    if plan.value("enforce_eager"):
+    captured = graphs.mode(given, plan.value("optimization_level"))
+    if plan.value("enforce_eager") or captured == "NONE":
         return []
     mode = (draft.config.policy.cuda_graphs or "piecewise").upper()
     return [
         "--compilation-config names no cudagraph_mode, so vLLM captures its own"
-        f" FULL_AND_PIECEWISE instead of {mode}, which would be planned here; add"
+        f" {captured} instead of {mode}, which would be planned here; add"
         f' "cudagraph_mode": "{mode}" to it'
     ]
 

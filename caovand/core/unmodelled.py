@@ -36,7 +36,7 @@ def unmodelled(plan: Plan, model: ModelCard) -> str:
         if value is True or value not in (None, False, 1, "auto", {}, []):
             return _told(name, why)
     if model.hybrid and not (model.linear or model.mamba):
-        return "config.json does not tell the shape of the recurrent states: nothing is forecast"
+        return "config.json does not tell the shape of the recurrent states"
     if model.mamba and not model.hybrid:
         return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
@@ -61,7 +61,7 @@ def _drafts_with_a_model(config: Any) -> bool:
 
 
 def _told(name: str, why: str) -> str:
-    return f"--{_option(name)} is not forecast: {why}"
+    return f"--{_option(name)} is given, and {why}"
 
 
 def _option(name: str) -> str:

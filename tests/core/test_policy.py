@@ -155,6 +155,8 @@ def test_verbatim_flags_win_and_are_named() -> None:
         ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": null}', "FULL_AND_PIECEWISE"),
         ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "PIECEWISE"}', "PIECEWISE"),
         ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "none"}', "NONE"),
+        ('{"max_cudagraph_capture_size": 64, "mode": 0}', "NONE"),
+        ('{"max_cudagraph_capture_size": 64, "mode": 3}', "FULL_AND_PIECEWISE"),
     ],
 )
 def test_graph_settings_without_a_mode_are_vllms_own_mode(config: str, mode: str) -> None:
