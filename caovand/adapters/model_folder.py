@@ -8,6 +8,7 @@ import re
 import reprlib
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     notes = card.notes
     if weights:
         tensors = list(_tensors(folder))
-        sums = weigh(((t.name, t.dtype, t.size) for t in tensors), len(card.layer_types))
+        sums = weigh(tensors, len(card.layer_types))
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
@@ -156,6 +157,9 @@ def _index(folder: Path) -> dict[str, str]:
         raise ModelProblem(
             f"cannot load model {folder}: {name} has no weight_map; download that file again"
         )
+    with suppress(TypeError):  # a shard's name that is a table
+        if "".join(table).isprintable() and all(map(_is_plain, set(table.values()))):
+            return table
     for tensor, shard in table.items():
         if not _is_plain(shard) or not tensor.isprintable():
             raise ModelProblem(
@@ -210,7 +214,7 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
         )
     for file in files:
         try:
-            yield Tensor(file.name, "BF16", (), file.stat().st_size)
+            yield Tensor(file.name, "BF16", file.stat().st_size)
         except OSError as problem:
             raise ModelProblem(
                 f"cannot load model {folder}: {file.name}: {problem.strerror}; "

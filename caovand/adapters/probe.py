@@ -91,6 +91,7 @@ def plugin():
         return {}
 print("caovan-probe:" + json.dumps({**plugin(), "architectures": architectures(),
     "flags": sorted(o for o, a in options),
+    "switches": sorted(o for o, a in options if a.nargs == 0),
     "deprecated": sorted(o for o, a in options if a in marked or getattr(a, "deprecated", False)
                          or "is deprecated" in (a.help or "")),
     "choices": {o: sorted(map(str, a.choices)) for o, a in options if a.choices},
@@ -143,6 +144,7 @@ def probe_engine(
         python=python,
         build="cpu" if _is_cpu(found) else "cuda",
         flags=frozenset(more.get("flags", ())),
+        switches=frozenset(more.get("switches", ())),
         deprecated=frozenset(more.get("deprecated", ())),
         choices=tuple(sorted((k, tuple(v)) for k, v in more.get("choices", {}).items())),
         tool_parsers=frozenset(more.get("tool_parsers", ())),

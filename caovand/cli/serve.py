@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     words = [word for word in args.words if word != "--exec"]
     engine = _engine()
     machine = look(Config(engine=engine))
-    order = read(words, engine, machine.engine.flags if machine.engine else ())
+    known = machine.engine
+    order = read(words, engine, *((known.flags, known.switches) if known else ()))
     alone = args.exec or "--exec" in args.words
     mode = None if alone else remembered_mode(order)
     config = keyed(order, own_places(order).state)
@@ -103,10 +104,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(
-    words: Sequence[str], engine: EngineSection | None = None, known: Iterable[str] = ()
+    words: Sequence[str],
+    engine: EngineSection | None = None,
+    known: Iterable[str] = (),
+    switches: Iterable[str] = (),
 ) -> Order:
     """The configuration these words amount to; Problem where they name no model."""
-    found = flags.read(words, known)
+    found = flags.read(words, known, switches)
     try:
         verbatim.check(flags.values(found))
     except Unplannable as problem:

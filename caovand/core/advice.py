@@ -70,9 +70,10 @@ class Case:
 
 def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
     """The configuration with other settings: verbatim flags of these names give way."""
+    asked = inventory.engine
     words, model, policy = config.engine.extra_args, config.model, config.policy
     for name, value in changes.items():
-        words = flags.without(flags.read(words, inventory.engine.flags), name)
+        words = flags.without(flags.read(words, asked.flags, asked.switches), name)
         if hasattr(model, name):
             model = replace(model, **{name: value})
         elif hasattr(policy, name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from caovand.core.inventory import Part, Sharding, Weights
 
@@ -21,6 +22,7 @@ REPLICATED = re.compile(
     r"|\.input_scale$|\.(kv_a|q_a)_proj"
 )
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
+DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
 
@@ -45,9 +47,32 @@ def sharding(name: str) -> Sharding:
     return "kv" if KEY_VALUE.search(name) else "sharded"
 
 
+class _Kind(NamedTuple):
+    """What a name says but for its numbers, and where between its dots the layer's number is."""
+
+    part: Part
+    sharding: Sharding
+    at: int
+
+
+def _kind(name: str) -> _Kind:
+    number = LAYER.search(name)
+    at = name.count(".", 0, number.start(3)) if number else -1
+    return _Kind(part(name, 0), sharding(name), at)
+
+
 def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
     """Sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
     sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
+    kinds: dict[bytes, _Kind] = {}
     for name, dtype, size in tensors:
-        sums[part(name, layers), sharding(name), dtype] += size
+        # Experts and layers make a hundred thousand names of a few that differ in numbers only.
+        plain = name.encode(errors="surrogatepass").translate(None, DIGITS)
+        kind = kinds.get(plain) or kinds.setdefault(plain, _kind(name))
+        own = kind.part
+        if kind.at >= 0 and layers:
+            number = name.split(".", kind.at + 1)[kind.at]
+            beyond = number.isdecimal() and int(number[-10:]) >= layers
+            own = "mtp" if beyond and own != "vision" else own
+        sums[own, kind.sharding, dtype] += size
     return tuple(Weights(*key, size) for key, size in sorted(sums.items()))

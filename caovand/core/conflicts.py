@@ -104,7 +104,8 @@ def _length(scene: Scene) -> Iterator[str]:
     asked, limit = scene.count("max_model_len"), scene.inventory.model.max_model_len
     scaled = any(scene.plan.value(name) for name in ("hf_overrides", "rope_scaling"))
     allowed = scene.plan.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
-    if asked and limit and asked > limit and not scaled and not allowed:
+    known = scene.inventory.model.limit_known
+    if asked and limit and known and asked > limit and not scaled and not allowed:
         yield (
             f"cannot serve a context of {asked} tokens: the model's own limit is {limit}; "
             f"use --max-model-len {limit} or less"

@@ -14,6 +14,7 @@ MOST_OF_RAM = 16
 REQUESTS = 2
 STEP_MIB = 64
 BATCH_TOKENS = 2048
+UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
 
 
 def _layout(draft: Draft, model: ModelCard) -> Layout:
@@ -29,7 +30,7 @@ def _layout(draft: Draft, model: ModelCard) -> Layout:
             draft.value("enable_prefix_caching"),
             draft.engine.version,
         ),
-        alignment=CPU_BLOCK,
+        alignment=count(draft.given.get("block_size")) or CPU_BLOCK,
         version=draft.engine.version,
     )
 
@@ -42,6 +43,8 @@ def max_model_len(draft: Draft) -> Setting | None:
     model = draft.model
     if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
         return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
     longest = _layout(draft, model).longest(_most_bytes(draft), model.max_model_len)
     if longest in (0, model.max_model_len):
         return None
@@ -53,7 +56,10 @@ def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
         return None
     if not draft.model.layer_types:
         return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; the model is unknown")
-    context = count(draft.value("max_model_len")) or draft.model.max_model_len
+    asked = count(draft.value("max_model_len"))
+    if not asked and not draft.model.limit_known:
+        return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; {UNKNOWN_LIMIT}")
+    context = asked or draft.model.max_model_len
     one = _layout(draft, draft.model).needed(context)
     whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
     if whole <= _most_bytes(draft):

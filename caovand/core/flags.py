@@ -18,14 +18,24 @@ SHORT = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
+    "-dcp": "decode_context_parallel_size",
+    "-pcp": "prefill_context_parallel_size",
     "-q": "quantization",
-    "-r": "data_parallel_rank",
+    "-r": "node_rank",
     "-n": "nnodes",
     "-sc": "speculative_config",
     "-cc": "compilation_config",
     "-ac": "attention_config",
     "-ep": "enable_expert_parallel",
-    "-asc": "async_scheduling",
+    "-asc": "api_server_count",
+    "-dpn": "data_parallel_rank",
+    "-dpr": "data_parallel_start_rank",
+    "-dpl": "data_parallel_size_local",
+    "-dpa": "data_parallel_address",
+    "-dpp": "data_parallel_rpc_port",
+    "-dpb": "data_parallel_backend",
+    "-dph": "data_parallel_hybrid_lb",
+    "-dpe": "data_parallel_external_lb",
     "-O": "optimization_level",
 }
 MANY = frozenset(
@@ -38,6 +48,32 @@ MANY = frozenset(
     }
 )  # fmt: skip
 """Flags that take all the words up to the next flag."""
+SWITCHES = frozenset(
+    {
+        "aggregate_engine_logging", "allow_credentials", "allow_deprecated_quantization",
+        "async_scheduling", "cudagraph_metrics", "data_parallel_external_lb",
+        "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb", "disable_cascade_attn",
+        "disable_chunked_mm_input", "disable_custom_all_reduce", "disable_fastapi_docs",
+        "disable_hybrid_kv_cache_manager", "disable_log_requests", "disable_log_stats",
+        "disable_nccl_for_dp_synchronization", "disable_sliding_window",
+        "disable_uvicorn_access_log", "enable_auto_tool_choice", "enable_chunked_prefill",
+        "enable_dbo", "enable_elastic_ep", "enable_eplb", "enable_expert_parallel",
+        "enable_flashinfer_autotune", "enable_force_include_usage",
+        "enable_layerwise_nvtx_tracing", "enable_log_deltas", "enable_log_outputs",
+        "enable_log_requests", "enable_lora", "enable_mfu_metrics", "enable_mm_embeds",
+        "enable_offline_docs", "enable_prefix_caching", "enable_prompt_embeds",
+        "enable_prompt_tokens_details", "enable_request_id_headers",
+        "enable_return_routed_experts", "enable_server_load_tracking", "enable_sleep_mode",
+        "enable_ssl_refresh", "enable_tokenizer_info_endpoint", "enable_tower_connector_lora",
+        "enforce_eager", "exclude_tools_when_tool_choice_none", "fully_sharded_loras", "grpc",
+        "headless", "interleave_mm_strings", "kv_cache_metrics", "kv_sharing_fast_prefill",
+        "language_model_only", "log_error_stack", "mm_encoder_only", "numa_bind",
+        "ray_workers_use_nsight", "return_tokens_as_token_ids", "skip_mm_profiling",
+        "skip_tokenizer_init", "specialize_active_lora", "tokens_only", "trust_remote_code",
+        "trust_request_chat_template", "use_tqdm_on_load",
+    }
+)  # fmt: skip
+"""Flags that take no word, for an engine that was not asked; a model's name may follow them."""
 SECRETS = {"api_key": "api_k", "hf_token": "hf_t"}
 """Flags whose values are shown to nobody, with the shortest beginning that vLLM takes for each."""
 CARRIERS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
@@ -45,6 +81,7 @@ CARRIERS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
 """Names of variables whose values are shown to nobody."""
 HIDDEN = "***"
+NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -64,12 +101,16 @@ class Flag:
         return ((inline,) if equals else ()) + self.words[1:]
 
 
-def read(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[Flag, ...]:
+def read(
+    arguments: Sequence[str], known: Iterable[str] = (), switches: Iterable[str] = ()
+) -> tuple[Flag, ...]:
     """The flags in order; `known` are the engine's option strings, to complete beginnings.
 
+    `switches` are those that take no value; not every one has a `--no-` twin to tell by.
     A word that belongs to no flag is a Flag with an empty name.
     """
     options = {_canonical(option) for option in known if option.startswith("--")}
+    alone = {_canonical(option) for option in switches if option.startswith("--")} or SWITCHES
     found: list[Flag] = []
     at = 0
     while at < len(arguments):
@@ -84,6 +125,7 @@ def read(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[Flag, ...
             head, values = "-O", [head[2:] or inline]
         name = _name(head, options)
         room = 0 if values or _is_negated(head) or "no_" + name in options else 1
+        room = 0 if name in alone and "." not in head else room
         room = len(arguments) if room and name in MANY else room
         end = at + 1
         while end < len(arguments) and end - at <= room and not _is_flag(arguments[end]):
@@ -210,7 +252,8 @@ def _value(words: list[str]) -> Any:
     try:
         value = json.loads(words[0])
     except (ValueError, RecursionError):
-        return words[0]
+        # Numbers that JSON does not know and vLLM's float() does: ".9", "1.", "+0.5".
+        return float(words[0]) if NUMBER.fullmatch(words[0]) else words[0]
     return words[0] if isinstance(value, float) and not math.isfinite(value) else value
 
 

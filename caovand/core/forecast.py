@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+from caovand.core import graphs
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
 from caovand.core.draft import TURING
@@ -20,6 +21,7 @@ from caovand.core.inventory import Gpu, Inventory, device_name
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import GIB, Load, MemoryEstimate, estimate, unforeseen
 from caovand.core.plan import Plan
+from caovand.core.unmodelled import unmodelled
 
 CPU_BLOCK = 128
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
@@ -65,7 +67,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
-    graphs = str(compiled.get("cudagraph_mode")).upper()
+    captured = graphs.mode(compiled, plan.value("optimization_level"))
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -75,7 +77,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         mtp=plan.mtp,
         kv_dtype=str(plan.value("kv_cache_dtype") or "auto"),
         activation=element_bytes(model.dtype if dtype == "auto" else dtype),
-        eager=bool(plan.value("enforce_eager")) or graphs == "NONE",
+        eager=bool(plan.value("enforce_eager")) or captured == "NONE",
         aligned_states=aligned(
             plan.value("mamba_cache_mode"),
             plan.value("enable_prefix_caching"),
@@ -86,8 +88,13 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=inventory.engine.version,
         kv_bytes=_kv_bytes(plan, inventory.engine.build),
-        alignment=CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK,
-        compilation=compiled,
+        alignment=count(
+            "block_size", CUDA_BLOCK if inventory.engine.build == "cuda" else CPU_BLOCK
+        ),
+        compilation={**compiled, "cudagraph_mode": captured},
+        quantization=str(plan.value("quantization") or ""),
+        kv_blocks=whole_number(plan.value("num_gpu_blocks_override")),
+        state_dtype=str(plan.value("mamba_ssm_cache_dtype") or "auto"),
     )
 
 
@@ -137,6 +144,8 @@ def _forecast(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Memory
     if why:
         return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
     load = load_of(plan, inventory)
+    if not model.limit_known:  # what was asked for is all that is known
+        model = replace(model, max_model_len=load.context)
     found = estimate(model, load, gpus)
     if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
         load = replace(load, context=found.max_model_len)  # vLLM takes the longest that fits
@@ -151,6 +160,11 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "the model is not on this machine yet"
     if not model.layer_types:
         return "config.json does not tell the model's layers"
+    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
+        return "config.json does not tell the longest context; set max_model_len to have a forecast"
+    why = unmodelled(plan, model)
+    if why:
+        return why
     if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
         return "stages and replicas are not forecast"
     if not gpus and inventory.engine.build == "cuda":

@@ -68,7 +68,8 @@ class EngineInfo:
     """What the probe, run by the engine's own Python, found there.
 
     `flags` are the options its parser takes, each as typed (`--max-model-len`, `-tp`); empty is
-    "not asked". `choices` are the values an option is limited to, such as KV cache types.
+    "not asked"; `switches` those of them that take no value. `choices` are the values an option
+    is limited to, such as KV cache types.
     `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` what it would replace.
     """
 
@@ -79,6 +80,7 @@ class EngineInfo:
     flashinfer: str | None = None
     plugin: str | None = None
     flags: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
     deprecated: frozenset[str] = frozenset()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     tool_parsers: frozenset[str] = frozenset()
@@ -123,7 +125,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Shape of the layers that keep a recurrent state (Gated DeltaNet)."""
+    """Shape of the layers that keep a recurrent state: Gated DeltaNet's, or Mamba-2's.
+
+    Of Mamba-2 the keys are its groups, as wide as its state, and the values its heads.
+    """
 
     key_heads: int
     value_heads: int
@@ -139,10 +144,13 @@ class ModelCard:
 
     `architecture` is empty for a model that is not on this machine yet. `layer_types` are
     "full_attention", "sliding_attention", "linear_attention" and "mamba"; `chat_template` is its
-    text. `latent` is what a token's compressed key-value pair (MLA) takes, in elements;
-    `group_size` how many quantised weights of one output share a scale, `block_size` how many
-    outputs do (block fp8); `plain_attention` is set where attention is not quantised. `notes`
-    are what is odd about the folder without making it unusable.
+    text. Without `limit_known` the configuration does not tell `max_model_len`, which then is what
+    vLLM takes where Transformers knows none either. `global_kv_heads` and `global_head_dim` are
+    those of full attention where it differs from a window's (0 where it does not). `latent` is
+    what a token's compressed key-value pair (MLA) takes, in elements; `group_size` how many
+    quantised weights of one output share a scale, `block_size` how many outputs do (block fp8);
+    `plain_attention` is set where attention is not quantised. `notes` are what is odd about the
+    folder without making it unusable.
     """
 
     path: str
@@ -150,6 +158,7 @@ class ModelCard:
     model_type: str
     layer_types: tuple[str, ...]
     max_model_len: int
+    limit_known: bool = True
     mtp_layers: int = 0
     hidden_size: int = 0
     intermediate_size: int = 0
@@ -157,9 +166,12 @@ class ModelCard:
     heads: int = 1
     kv_heads: int = 1
     head_dim: int = 0
+    global_kv_heads: int = 0
+    global_head_dim: int = 0
     sliding_window: int = 0
     latent: int = 0
     linear: LinearAttention | None = None
+    mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
     quantization: str | None = None
     group_size: int = 0

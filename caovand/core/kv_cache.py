@@ -49,23 +49,35 @@ def head_bytes(dtype: str, width: int, activation: int) -> float:
     return 2 * width * (activation if dtype == "auto" else element_bytes(dtype))
 
 
-def token_bytes(model: ModelCard, dtype: str, tensor_parallel: int, activation: int) -> float:
-    """Bytes a token takes in one attention layer of one rank."""
+def token_bytes(
+    model: ModelCard, dtype: str, tensor_parallel: int, activation: int, kind: str = FULL
+) -> float:
+    """Bytes a token takes in one attention layer of one rank; kinds may have heads of their own."""
     if model.latent:
         one = 1 if dtype.startswith("fp8") else activation
         return model.latent * one  # not split, and keys and values are one
-    heads = max(1, model.kv_heads // tensor_parallel)
-    return heads * head_bytes(dtype, model.head_dim, activation)
+    heads, width = model.kv_heads, model.head_dim
+    if kind == FULL:
+        heads, width = model.global_kv_heads or heads, model.global_head_dim or width
+    return max(1, heads // tensor_parallel) * head_bytes(dtype, width, activation)
 
 
-def state_bytes(model: ModelCard, mtp: int, tensor_parallel: int, activation: int) -> int:
-    """Bytes of one recurrent state of one layer of one rank, convolution included."""
-    linear = model.linear
+def state_bytes(
+    model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
+) -> int:
+    """Bytes of one recurrent state of one layer of one rank, convolution included.
+
+    `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
+    """
+    linear = model.linear or model.mamba
     if linear is None:
         return 0
-    kind = linear.state_dtype
+    kind = linear.state_dtype if dtype == "auto" else dtype
     element = activation if kind == "auto" else element_bytes(kind)
-    channels = 2 * linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim
+    key_heads = linear.key_heads
+    if model.mamba and key_heads % tensor_parallel:  # every rank needs the groups of its heads
+        key_heads = tensor_parallel
+    channels = 2 * key_heads * linear.key_dim + linear.value_heads * linear.value_dim
     convolution = (linear.conv_kernel - 1 + mtp) * (channels // tensor_parallel) * activation
     heads = linear.value_heads // tensor_parallel
     return convolution + heads * linear.value_dim * linear.key_dim * element
@@ -75,6 +87,7 @@ def state_bytes(model: ModelCard, mtp: int, tensor_parallel: int, activation: in
 class Layout:
     """Blocks: tokens in one, its bytes on one rank, and how many groups of each kind use them.
 
+    `window_tokens` are a window's in one block, 0 for as many as full attention has.
     `held_blocks` is what vLLM keeps back from requests: one since the releases after 0.21.
     """
 
@@ -87,13 +100,14 @@ class Layout:
     window: int
     batch_tokens: int
     held_blocks: int = 0
+    window_tokens: int = 0
 
     def blocks_of_request(self, context: int) -> int:
         """Blocks that one request of this length takes at most."""
         held = min(self.window - 1 + self.batch_tokens, context)
         return (
             self.full_groups * ceil(context / self.block_tokens)
-            + self.window_groups * (ceil(held / self.block_tokens) + 1)
+            + self.window_groups * (ceil(held / (self.window_tokens or self.block_tokens)) + 1)
             + self.state_groups * self.state_blocks
         )
 
@@ -111,7 +125,8 @@ class Layout:
         """The cache size as vLLM of this version reports it."""
         if version and version < (0, 20) and available > 0:
             groups = self.full_groups + self.window_groups + self.state_groups
-            return available // self.block_bytes // groups * self.block_tokens
+            tokens = min(self.block_tokens, self.window_tokens or self.block_tokens)
+            return available // self.block_bytes // groups * tokens
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
@@ -137,6 +152,7 @@ def layout(
     aligned_states: bool = False,
     alignment: int = 16,
     version: tuple[int, ...] = (0, 21),
+    state_dtype: str = "auto",
 ) -> Layout:
     """The layout for this model; `alignment` is the attention kernel's block of tokens.
 
@@ -146,13 +162,21 @@ def layout(
     window = sum(kind == WINDOW for kind in model.layer_types)
     states = sum(kind in STATE for kind in model.layer_types)
     per_token = token_bytes(model, dtype, tensor_parallel, activation)
-    state = state_bytes(model, mtp, tensor_parallel, activation) if states else 0
+    state = state_bytes(model, mtp, tensor_parallel, activation, state_dtype) if states else 0
     block = max(alignment, alignment * ceil(state / (alignment * per_token))) if per_token else 1
     page = ceil(block * per_token) or state
+    per_window = token_bytes(model, dtype, tensor_parallel, activation, WINDOW) if window else 0.0
+    if window and not full:
+        page = ceil(block * per_window)
+    # Pages become as long as the longest: blocks of the smaller kind hold more tokens.
+    longest = max(page, ceil(block * per_window))
+    tokens = block * max(longest // page, 1) if page else block
+    window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
+    page = longest
     present = [count for count in (full, window, states) if count] or [1]
     group = max(present) if max(present) < 1.5 * min(present) else min(present)
     return Layout(
-        block_tokens=block,
+        block_tokens=tokens,
         block_bytes=page * group,
         full_groups=ceil(full / group),
         window_groups=ceil(window / group),
@@ -161,4 +185,5 @@ def layout(
         window=model.sliding_window or 1,
         batch_tokens=batch_tokens,
         held_blocks=1 if version >= FIRST_WITH_HELD_BLOCK else 0,
+        window_tokens=window_tokens,
     )

@@ -28,6 +28,18 @@ POSITION_BYTES = 256
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
+ONLINE: Mapping[str, Mapping[str, float]] = {
+    "fp8": FP8,
+    "fp8_per_tensor": FP8,
+    "fp8_per_block": FP8,
+    "int8_per_channel_weight_only": FP8,
+    "experts_int8": {"experts": 1},
+}
+"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+
+Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
+"""
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM looks at the free memory."""
 
@@ -36,7 +48,9 @@ STARTUP_MIB = 256
 class Load:
     """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
 
-    `compilation` is --compilation-config, which says what graphs are captured.
+    `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
+    --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold.
     """
 
     context: int
@@ -56,6 +70,9 @@ class Load:
     kv_bytes: int | None = None
     alignment: int = 16
     compilation: Mapping[str, Any] = field(default_factory=dict)
+    quantization: str = ""
+    kv_blocks: int | None = None
+    state_dtype: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -144,8 +161,11 @@ def _loaded(weights: Weights, load: Load) -> bool:
 
 def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
     size = float(weights.size)
-    stored = FLOATS.get(weights.dtype)
-    if stored and model.quantization is None:
+    stored = FLOATS.get(weights.dtype) if model.quantization is None else None
+    left = ONLINE.get(load.quantization, {}).get(weights.part)
+    if stored and left and weights.sharding != "replicated":
+        size *= left / stored
+    elif stored:
         size *= load.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
@@ -192,7 +212,7 @@ def _special(model: ModelCard, load: Load) -> float:
 
 
 def _graphs_mib(model: ModelCard, load: Load) -> float:
-    mode = str(load.compilation.get("cudagraph_mode", "FULL_AND_PIECEWISE"))
+    mode = graphs.mode(load.compilation)
     captured = graphs.sizes(
         load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
     )
@@ -212,11 +232,14 @@ def layout_for(model: ModelCard, load: Load) -> Layout:
         aligned_states=load.aligned_states,
         alignment=load.alignment,
         version=load.version,
+        state_dtype=load.state_dtype,
     )
 
 
 def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """What is left for the cache on the smallest card; negative where weights alone overflow."""
+    if load.kv_blocks is not None:
+        return load.kv_blocks * layout_for(model, load).block_bytes
     if load.kv_bytes is not None:
         return load.kv_bytes
     share = load.utilization * _smallest_mib(gpus) * MIB
@@ -243,6 +266,8 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
     used = sum(size for _, size in parts) / MIB
     if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
         room = used <= _smallest_mib(gpus)
+    if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
+        room = room and used <= _smallest_mib(gpus)
     return MemoryEstimate(
         fits=room and load.context <= longest,
         gpu_memory_utilization=load.utilization if gpus else None,
@@ -273,7 +298,7 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
         middle = (low + high + 1) // 2
         asked = replace(load, context=middle)
         asked = replace(asked, utilization=utilization(asked, gpus))
-        if layout_for(model, asked).needed(middle) <= spare(kv_bytes(model, asked, gpus)):
+        if layout_for(model, asked).needed(middle) <= room_for_context(model, asked, gpus):
             low = middle
         else:
             high = middle - 1
@@ -283,6 +308,12 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
 def spare(available: float) -> float:
     """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
     return available * 0.95 - 128 * MIB
+
+
+def room_for_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
+    available = kv_bytes(model, load, gpus)
+    return available if load.kv_blocks is not None else spare(available)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:

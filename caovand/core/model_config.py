@@ -26,6 +26,25 @@ LAYER_NAMES = {
     "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
 """A layer that is only an MLP keeps no cache, but it counts: tensors are named by its number."""
+GEMMA = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "sliding_window": 4096, "tie_word_embeddings": True,
+}  # fmt: skip
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {
+        **GEMMA, "max_position_embeddings": 8192, "vocab_size": 256000,
+        "sliding_window_pattern": 2,
+    },
+    "gemma3_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262208,
+        "sliding_window_pattern": 6,
+    },
+    "gemma4_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262144,
+        "sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512,
+    },
+}  # fmt: skip
+"""What Transformers fills in, by model type: Gemma is published with only what differs from it."""
 LARGEST = 1 << 31
 MOST_LAYERS = 10_000
 NONE = -1
@@ -55,6 +74,7 @@ def describe(
         model_type=_word(text, "model_type") or _word(config, "model_type"),
         layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
+        limit_known=any(_number(text, name) for name in LENGTHS),
         mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
         hidden_size=hidden,
         intermediate_size=_number(text, "intermediate_size", "n_inner"),
@@ -62,9 +82,14 @@ def describe(
         heads=heads,
         kv_heads=_number(text, "num_key_value_heads", "multi_query_group_num") or heads,
         head_dim=_number(text, "head_dim") or hidden // heads,
+        global_kv_heads=_number(text, "num_global_key_value_heads")
+        if text.get("attention_k_eq_v")
+        else 0,
+        global_head_dim=_number(text, "global_head_dim"),
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         latent=latent + rope if latent else 0,
         linear=_linear(text),
+        mamba=_mamba(text, hidden),
         dtype=_dtype(text) or _dtype(config) or "bfloat16",
         quantization=(_word(quantised, "quant_method") or "unknown").lower() if quantised else None,
         group_size=_groups(quantised)[1],
@@ -97,7 +122,18 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     if every and _number(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
+    every = _pattern(text)
+    if every:
+        kinds = ("full_attention", "sliding_attention")
+        return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     return ("full_attention",) * count
+
+
+def _pattern(text: Mapping[str, Any]) -> int:
+    """Every how many layers one attends to everything, the others to a window; 0 for no such."""
+    every = text.get("sliding_window_pattern")
+    window = _number(text, "sliding_window") and text.get("use_sliding_window") is not False
+    return every if window and type(every) is int and every > 0 else 0
 
 
 def _listed(names: Any, count: int) -> tuple[str, ...]:
@@ -138,6 +174,14 @@ def context_limit(
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's part, with its family's defaults for what is not written down."""
+    text = _text_as_written(config)
+    kind = _word(text, "model_type") or _word(config, "model_type")
+    defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
+    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
+
+
+def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         for name in ("text_config", "llm_config", "language_config"):
             if _table(config, name):
@@ -260,6 +304,28 @@ def _word(table: Mapping[str, Any], name: str) -> str:
 
 def _dtype(config: Mapping[str, Any]) -> str:
     return _word(config, "dtype") or _word(config, "torch_dtype")
+
+
+MAMBA_2 = (
+    ("mamba_n_groups", "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_d_conv"),
+    ("n_groups", "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "conv_kernel"),
+    ("mamba_ngroups", "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_d_conv"),
+)
+"""Groups, heads, their width, the state's, the convolution's: Granite 4 H, Nemotron-H, Zamba 2."""
+
+
+def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
+    """The shape of Mamba-2's states, None where the configuration gives none that is known."""
+    for names in MAMBA_2:
+        written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
+        groups, heads, width, state, kernel = (_number(written, name) for name in names)
+        if heads and not width:
+            width = (_number(text, "mamba_expand") or 2) * hidden // heads
+        if groups and heads and width and state and kernel:
+            nemotron = "float32" if "nemotron" in _word(text, "model_type").lower() else "auto"
+            kind = _word(text, "mamba_ssm_cache_dtype") or nemotron
+            return LinearAttention(groups, heads, state, width, kernel, kind)
+    return None
 
 
 def _linear(text: Mapping[str, Any]) -> LinearAttention | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, turing, verbatim
+from caovand.core import flags, graphs, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
@@ -128,7 +128,8 @@ def _plan(
     auto_spec: str | None,
     remembered: Plan | None,
 ) -> Plan:
-    words = flags.read(config.engine.extra_args, inventory.engine.flags)
+    engine = inventory.engine
+    words = flags.read(config.engine.extra_args, engine.flags, engine.switches)
     given = flags.values(words)
     verbatim.check(given)
     chosen = _mode(config, given, mode, mode_origin)
@@ -263,6 +264,7 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
     found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
+    found += _lost_graph_mode(draft, plan)
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
@@ -290,6 +292,22 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
         cost = TURBOQUANT_COST[kind]
         found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
     return found
+
+
+def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
+    """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
+    given = draft.given.get("compilation_config")
+    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
+        return []
+    captured = graphs.mode(given, plan.value("optimization_level"))
+    if plan.value("enforce_eager") or captured == "NONE":
+        return []
+    mode = (draft.config.policy.cuda_graphs or "piecewise").upper()
+    return [
+        "--compilation-config names no cudagraph_mode, so vLLM captures its own"
+        f" {captured} instead of {mode}, which would be planned here; add"
+        f' "cudagraph_mode": "{mode}" to it'
+    ]
 
 
 def _open_doors(draft: Draft, plan: Plan) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.draft import Draft, Unplannable
+from caovand.core.flags import count, whole_number
 from caovand.core.inventory import Gpu
 from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import Load, free_share, layout_for, utilization
@@ -140,6 +141,10 @@ def _base(draft: Draft) -> Load:
         turing=draft.turing,
         version=draft.engine.version,
         compilation=_compilation(draft),
+        alignment=count(draft.given.get("block_size")) or Load.alignment,
+        quantization=str(draft.given.get("quantization") or ""),
+        kv_blocks=whole_number(draft.given.get("num_gpu_blocks_override")),
+        state_dtype=str(draft.given.get("mamba_ssm_cache_dtype") or "auto"),
     )
 
 

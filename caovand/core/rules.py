@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 
 from caovand.core import cpu, families, turing
+from caovand.core.cpu import UNKNOWN_LIMIT
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
 from caovand.core.flags import count
@@ -158,7 +159,7 @@ def language_model_only(draft: Draft) -> Setting | None:
 def max_model_len(draft: Draft) -> Setting | None:
     typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
     if typed is not None:
-        if limit and typed > limit:
+        if limit and typed > limit and draft.model.limit_known:
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
                 f"set max_model_len = {limit} or less"
@@ -169,6 +170,8 @@ def max_model_len(draft: Draft) -> Setting | None:
     if draft.sizing is None:
         return None
     context = draft.sizing.load.context
+    if not draft.model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if draft.sizing.step == "offloaded":

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 LARGEST_HEADER = 100_000_000
 BITS = {
@@ -24,13 +23,11 @@ class BadShard(Exception):
     """Why this file cannot hold what it should."""
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor as its header describes it; `size` in bytes."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
     size: int
 
 
@@ -53,27 +50,44 @@ def parse_header(text: bytes, file_size: int) -> list[Tensor]:
     if not isinstance(header, dict):
         raise BadShard("its header is no table of tensors")
     header.pop("__metadata__", None)
-    found = [_tensor(name, entry) for name, entry in header.items()]
+    found: list[Tensor] = []
+    ranges: list[tuple[int, int]] = []
+    sizes: dict[tuple[str, tuple[int, ...]], int | None] = {}  # few shapes, many tensors
+    for name, entry in header.items():
+        try:
+            dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+            begin, end = entry["data_offsets"]
+            known = (dtype, shape) in sizes
+        except (KeyError, TypeError, ValueError):
+            raise BadShard(f'its header does not describe tensor "{name}"') from None
+        if not known:
+            sizes[dtype, shape] = _size(name, dtype, shape)
+        wanted = sizes[dtype, shape]
+        numbers = type(begin) is int and type(end) is int
+        if not numbers or not 0 <= begin <= end or wanted not in (None, end - begin):
+            raise _contradiction(name)
+        found.append(Tensor(name, dtype, end - begin))
+        ranges.append((begin, end))
+    ranges.sort()
     at = 0
-    for begin, end, _ in sorted((b, e, t.name) for t, b, e in found):
+    for begin, end in ranges:
         if begin != at:
             raise BadShard("its tensors overlap or leave gaps")
         at = end
-    wanted = 8 + len(text) + at
-    if file_size != wanted:
-        kind = "truncated" if file_size < wanted else "too long"
-        raise BadShard(f"it is {kind}: {file_size} bytes where its header asks for {wanted}")
-    return [tensor for tensor, _, _ in found]
+    whole = 8 + len(text) + at
+    if file_size != whole:
+        kind = "truncated" if file_size < whole else "too long"
+        raise BadShard(f"it is {kind}: {file_size} bytes where its header asks for {whole}")
+    return found
 
 
-def _tensor(name: str, entry: Any) -> tuple[Tensor, int, int]:
-    try:
-        dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
-        begin, end = entry["data_offsets"]
-        numbers = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
-    except (KeyError, TypeError, ValueError):
-        raise BadShard(f'its header does not describe tensor "{name}"') from None
+def _size(name: str, dtype: str, shape: tuple[Any, ...]) -> int | None:
+    """Bytes of a tensor of this type and shape, None where the type is not known."""
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise _contradiction(name)
     bits = BITS.get(dtype)
-    if not numbers or begin > end or (bits and (prod(shape) * bits + 7) // 8 != end - begin):
-        raise BadShard(f'its header contradicts itself about tensor "{name}"')
-    return Tensor(name, dtype, shape, end - begin), begin, end
+    return (prod(shape) * bits + 7) // 8 if bits else None
+
+
+def _contradiction(name: str) -> BadShard:
+    return BadShard(f'its header contradicts itself about tensor "{name}"')

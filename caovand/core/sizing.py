@@ -22,11 +22,10 @@ from caovand.core.memory import (
     MIB,
     Load,
     free_share,
-    kv_bytes,
     lacking_gib,
     layout_for,
     longest_context,
-    spare,
+    room_for_context,
     utilization,
     visible_mib,
 )
@@ -204,7 +203,8 @@ def _longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) 
     """The longest context for a load; 0 for none."""
     if wishes.utilization is None:
         return longest_context(model, load, gpus)
-    room = int(spare(kv_bytes(model, replace(load, utilization=wishes.utilization), gpus)))
+    load = replace(load, utilization=wishes.utilization)
+    room = int(room_for_context(model, load, gpus))
     return layout_for(model, load).longest(room, model.max_model_len)
 
 

@@ -11,7 +11,7 @@ from caovand.core.flags import count, is_left_to_vllm
 
 COUNTS = (
     "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size",
-    "data_parallel_size", "kv_cache_memory_bytes",
+    "data_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_override", "block_size",
 )  # fmt: skip
 
 

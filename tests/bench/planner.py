@@ -18,7 +18,7 @@ from tests.core.machines import CUDA, HOST, inventory, plan, turing
 from tests.e2e.conftest import ENGINE
 from tests.patience import eventually
 
-SHARDS, TENSORS = 60, 400
+SHARDS, TENSORS = 60, 1000
 ROUNDS = 20
 
 

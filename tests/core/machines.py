@@ -102,6 +102,26 @@ GPT_OSS = ModelCard(
         *weights(embedding=1.079, head=1.079, layers=1.18),
     ),
 )
+GEMMA_4 = ModelCard(
+    path="/srv/models/gemma-4-26B-A4B",
+    architecture="Gemma4ForConditionalGeneration",
+    model_type="gemma4_text",
+    layer_types=(("sliding_attention",) * 5 + ("full_attention",)) * 5,
+    max_model_len=262144,
+    hidden_size=2816,
+    intermediate_size=2112,
+    vocab_size=262144,
+    heads=16,
+    kv_heads=8,
+    head_dim=256,
+    global_kv_heads=2,
+    global_head_dim=512,
+    sliding_window=1024,
+    experts=128,
+    expert_size=704,
+    vision=True,
+    weights=weights(layers=3.07, experts=42.54, embedding=1.375, vision=1.02),
+)
 LLAMA_70B_AWQ = ModelCard(
     path="/srv/models/Llama-70B-AWQ",
     architecture="LlamaForCausalLM",

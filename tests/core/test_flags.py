@@ -134,3 +134,28 @@ def test_any_words_are_read_and_none_is_lost(words: list[str]) -> None:
     found = read(words, KNOWN)
     assert [word for flag in found for word in flag.words] == words
     values(found)
+
+
+SOME = ("--enforce-eager", "--headless", "--disable-log-stats")
+
+
+@pytest.mark.parametrize("switch", SOME)
+@pytest.mark.parametrize(("known", "switches"), [((), ()), (SOME, SOME), (SOME, ())])
+def test_a_switch_without_a_twin_leaves_the_model(
+    switch: str, known: tuple[str, ...], switches: tuple[str, ...]
+) -> None:
+    found = read([switch, "/m/model"], known, switches)
+    assert [(flag.name, flag.value) for flag in found][1:] == [("", "/m/model")]
+    assert found[0].value is True
+
+
+def test_the_engines_own_switches_win_over_those_we_know() -> None:
+    found = read(["--brand-new", "/m/model"], ["--brand-new"], ["--brand-new"])
+    assert [flag.name for flag in found] == ["brand_new", ""]
+    found = read(["--headless", "pod-3"], ["--headless", "--grpc"], ["--grpc"])
+    assert found[0].value == "pod-3"
+
+
+@pytest.mark.parametrize(("text", "number"), [(".9", 0.9), ("1.", 1.0), ("+0.5", 0.5)])
+def test_numbers_are_read_as_float_reads_them(text: str, number: float) -> None:
+    assert values(read(["--gpu-memory-utilization", text])) == {"gpu_memory_utilization": number}

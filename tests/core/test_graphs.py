@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.graphs import count, graphs_mib, sizes
+from caovand.core.graphs import count, graphs_mib, mode, sizes
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,20 @@ def test_sizes_that_were_asked_for_are_the_ones(
 
 def test_graphs_grow_with_layers() -> None:
     assert graphs_mib(10, 64) > graphs_mib(10, 24) > graphs_mib(0, 64) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "level", "captured"),
+    [
+        ({}, None, "FULL_AND_PIECEWISE"),
+        ({}, 0, "NONE"),
+        ({}, 1, "PIECEWISE"),
+        ({"cudagraph_mode": "PIECEWISE"}, 0, "NONE"),  # there are no pieces
+        ({"cudagraph_mode": "full", "mode": "none"}, None, "FULL"),
+        ({"cudagraph_mode": "PIECEWISE", "mode": "VLLM_COMPILE"}, None, "PIECEWISE"),
+    ],
+)
+def test_what_is_captured_follows_what_is_compiled(
+    config: dict[str, object], level: int | None, captured: str
+) -> None:
+    assert mode(config, level) == captured

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.kv_cache import head_bytes, layout
+from caovand.core.inventory import LinearAttention
+from caovand.core.kv_cache import head_bytes, layout, state_bytes
 from tests.core.machines import (
+    GEMMA_4,
     GIB,
     GPT_OSS,
     LLAMA_70B_AWQ,
@@ -100,3 +102,28 @@ def test_the_longest_context_fits_and_the_next_does_not(available: int, limit: i
     longest = blocks.longest(available, limit)
     assert longest == 0 or blocks.needed(longest) <= available
     assert longest == limit or blocks.needed(longest + 1) > available
+
+
+def test_full_attention_and_windows_may_have_heads_of_their_own() -> None:
+    blocks = layout(GEMMA_4, batch_tokens=2048, version=(0, 19, 0))
+    assert (blocks.block_tokens, blocks.window_tokens, blocks.block_bytes) == (32, 16, 655360)
+    assert blocks.blocks_of_request(262144) == 8192 + 5 * 193
+    narrow = replace(GEMMA_4, global_kv_heads=8)  # now a full page is the longer one
+    blocks = layout(narrow, batch_tokens=2048)
+    assert (blocks.block_tokens, blocks.window_tokens) == (16, 32)
+    assert blocks.block_bytes == 5 * 16 * 8 * 512 * 2 * 2
+
+
+def test_the_states_of_mamba_2_are_vllms() -> None:
+    """Granite 4.0 H Small and Nemotron-H 8B, by mamba2_state_shape of mamba_utils.py."""
+    granite = replace(TINY_HYBRID, linear=None, mamba=LinearAttention(1, 128, 128, 64, 4, "auto"))
+    convolution, state = (8192 + 2 * 1 * 128) * 3, 128 * 64 * 128
+    assert state_bytes(granite, 0, 1, 2) == 2 * (convolution + state)
+    split = (8192 + 2 * 4 * 128) // 4 * 3  # one group is had by each of four ranks
+    assert state_bytes(granite, 0, 4, 2) == 2 * (split + state // 4)
+    nemotron = replace(
+        TINY_HYBRID, linear=None, mamba=LinearAttention(8, 128, 128, 64, 4, "float32")
+    )
+    convolution = (8192 + 2 * 8 * 128) * 3
+    assert state_bytes(nemotron, 0, 1, 2) == 2 * convolution + 4 * state
+    assert state_bytes(nemotron, 0, 1, 2, "float16") == 2 * (convolution + state)

@@ -10,6 +10,7 @@ from caovand.core.inventory import Gpu, ModelCard
 from caovand.core.memory import Load, estimate, longest_context, reserve_mib, utilization
 from tests.core.machines import (
     A100,
+    GEMMA_4,
     GPT_OSS,
     H200,
     LLAMA_70B_AWQ,
@@ -64,6 +65,13 @@ RUNS = (
     Run(
         "gpt-oss on A100", GPT_OSS, A100,
         Load(131072, 256, 2048, 0.65, version=(0, 19, 0)), 13.72, 36.56, 798_624, 0.69,
+    ),
+    Run(
+        "Gemma 4 on A100, fp8 while loading", GEMMA_4, A100,
+        Load(
+            262144, 256, 2048, 0.65, version=(0, 19, 0), vision=True, quantization="fp8",
+        ),
+        25.7, 24.45, 106_800,
     ),
     Run(
         "27B AWQ on 2 x 2080 Ti, fp16", QWEN_27B_AWQ, turing(2), TURING,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from caovand.core.checkpoint import part, sharding
+from caovand.core.checkpoint import part, sharding, weigh
+from caovand.core.inventory import LinearAttention
 from caovand.core.model_config import BadConfig, describe
 
 TEXT: dict[str, Any] = {
@@ -110,3 +111,81 @@ def test_a_config_of_no_model_is_refused(config: dict[str, Any]) -> None:
 def test_a_tensors_name_tells_its_part_and_its_split(name: str, where: str, how: str) -> None:
     assert part(name, 61) == where
     assert sharding(name) == how
+
+
+def test_full_attention_has_heads_of_its_own_where_the_configuration_says_so() -> None:
+    sizes = {"head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2}
+    card = describe({**DENSE, **sizes, "attention_k_eq_v": True})
+    assert (card.head_dim, card.global_head_dim, card.global_kv_heads) == (256, 512, 2)
+    assert describe({**DENSE, **sizes}).global_kv_heads == 0  # vLLM asks for attention_k_eq_v
+
+
+GEMMA_3: dict[str, Any] = {
+    "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}  # fmt: skip
+"""The text part of gemma-3-4b-it as it was published."""
+
+
+def test_what_a_family_leaves_out_is_what_transformers_fills_in() -> None:
+    card = describe({"architectures": ["G"], "model_type": "gemma3", "text_config": GEMMA_3})
+    assert (card.max_model_len, card.limit_known) == (131072, True)
+    assert (card.heads, card.kv_heads, card.head_dim, card.vocab_size) == (8, 4, 256, 262208)
+    assert card.layer_types.count("full_attention") == 5
+    assert card.layer_types[:6] == ("sliding_attention",) * 5 + ("full_attention",)
+    assert (card.sliding_window, card.notes) == (1024, ())
+    written = {**GEMMA_3, "num_key_value_heads": 2, "vocab_size": None}
+    card = describe({"architectures": ["G"], "model_type": "gemma3", "text_config": written})
+    assert (card.kv_heads, card.vocab_size) == (2, 262208)
+
+
+def test_a_limit_that_is_not_written_down_is_not_known() -> None:
+    assert not describe(DENSE).limit_known
+    assert describe({**DENSE, "n_positions": 1024}).limit_known
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [
+        (
+            {
+                "model_type": "granitemoehybrid", "mamba_n_groups": 1, "mamba_n_heads": 8,
+                "mamba_d_head": "auto", "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
+                "layer_types": ["mamba", "attention"],
+            },
+            (1, 8, 128, 16, 4, "auto"),
+        ),
+        (
+            {
+                "model_type": "nemotron_h", "n_groups": 8, "mamba_num_heads": 128,
+                "mamba_head_dim": 64, "ssm_state_size": 128, "conv_kernel": 4,
+                "hybrid_override_pattern": "M*",
+            },
+            (8, 128, 128, 64, 4, "float32"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_shape_of_mamba_2_is_read(sizes: dict[str, Any], shape: tuple[Any, ...]) -> None:
+    card = describe({**DENSE, **sizes})
+    assert card.mamba == LinearAttention(*shape)
+    assert card.layer_types == ("mamba", "full_attention")
+    assert describe(DENSE).mamba is None
+
+
+def test_tensors_are_weighed_as_if_each_name_were_looked_at() -> None:
+    names = [
+        "model.embed_tokens.weight", "lm_head.weight", "mtp.layers.0.fc.weight", "strange\ud800",
+        "model.visual.blocks.31.attn.weight", "model.visual.blocks.0.attn.weight",
+        *(f"model.layers.{n}.mlp.experts.{e}.up_proj.weight" for n in range(12) for e in (0, 10)),
+        *(f"model.layers.{n}.input_layernorm.weight" for n in range(12)),
+        *(f"model.layers.{n}.self_attn.k_proj.weight" for n in range(12)),
+    ]  # fmt: skip
+    for layers in (0, 10):
+        sums: dict[tuple[str, str], int] = {}
+        for size, name in enumerate(names, 1):
+            key = part(name, layers), sharding(name)
+            sums[key] = sums.get(key, 0) + size
+        found = weigh(((name, "BF16", size) for size, name in enumerate(names, 1)), layers)
+        assert {(w.part, w.sharding): w.size for w in found} == sums
+        assert any(w.part == "mtp" and w.sharding == "kv" for w in found) is (layers == 10)

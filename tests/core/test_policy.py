@@ -151,6 +151,29 @@ def test_verbatim_flags_win_and_are_named() -> None:
     assert found.extra_args == tuple(words)
 
 
+@pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        ('{"max_cudagraph_capture_size": 64}', "FULL_AND_PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": null}', "FULL_AND_PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "PIECEWISE"}', "PIECEWISE"),
+        ('{"max_cudagraph_capture_size": 64, "cudagraph_mode": "none"}', "NONE"),
+        ('{"max_cudagraph_capture_size": 64, "mode": 0}', "NONE"),
+        ('{"max_cudagraph_capture_size": 64, "mode": 3}', "FULL_AND_PIECEWISE"),
+    ],
+)
+def test_graph_settings_without_a_mode_are_vllms_own_mode(config: str, mode: str) -> None:
+    machine = inventory(gpus=H200)
+    found = plan(machine, engine={"extra_args": ["--compilation-config", config]})
+    graphs = dict(forecast(found, machine).parts)["graphs"]
+    full = {"cudagraph_mode": mode, "max_cudagraph_capture_size": 64}
+    same = plan(machine, engine={"extra_args": ["--compilation-config", json.dumps(full)]})
+    assert graphs == dict(forecast(same, machine).parts)["graphs"]
+    assert (graphs > 0) is (mode != "NONE")
+    told = any("names no cudagraph_mode" in warning for warning in found.warnings)
+    assert told is (mode == "FULL_AND_PIECEWISE")
+
+
 def test_turing_gets_the_recommended_settings() -> None:
     found = plan()
     wanted = {
@@ -217,6 +240,22 @@ def test_bfloat16_on_turing_is_refused_with_what_to_set() -> None:
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(Unplannable, match="set max_model_len = 262144 or less"):
         plan(model={"max_model_len": 300000})
+
+
+def test_a_context_whose_limit_is_unknown_is_left_to_vllm() -> None:
+    for known in (inventory(gpus=H200), ON_CPU):
+        model = replace(known.model, max_model_len=2048, limit_known=False)
+        machine = replace(known, model=model)
+        found = plan(machine)
+        assert found.value("max_model_len") == "auto"
+        assert "does not tell" in found.settings["max_model_len"].reason
+        memory = forecast(found, machine)
+        assert memory.fits is None
+        assert "set max_model_len" in memory.reason
+        asked = plan(machine, model={"max_model_len": 8192})
+        assert asked.value("max_model_len") == 8192
+        assert forecast(asked, machine).fits is True
+        assert not forecast(asked, machine).conflicts
 
 
 def test_a_split_the_heads_do_not_allow_is_refused() -> None:

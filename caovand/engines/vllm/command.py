@@ -37,7 +37,7 @@ def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Comm
         if name in plan.verbatim and name != MERGED:
             continue
         argv += _words(name, setting.value, engine)
-    secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags))
+    secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     if cache_dir is not None:

@@ -1,0 +1,88 @@
+"""Flags that change memory: forecast as vLLM does it, or no verdict that names the flag."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from caovand.core.forecast import forecast, load_of
+from caovand.core.inventory import Inventory, LinearAttention
+from caovand.core.memory import layout_for
+from tests.core.machines import GPT_OSS, H200, QWEN_27B_MEASURED, inventory, plan
+
+LLM = inventory(QWEN_27B_MEASURED, gpus=H200)
+OSS = inventory(GPT_OSS, gpus=H200)
+
+
+@pytest.mark.parametrize(
+    ("words", "machine"),
+    [
+        (("--enable-lora", "--max-loras", "4"), LLM),
+        (("--hf-overrides", '{"num_hidden_layers": 2}'), LLM),
+        (("--disable-hybrid-kv-cache-manager",), OSS),
+        (("--load-format", "bitsandbytes"), LLM),
+        (("--quantization", "bitsandbytes"), LLM),
+        (("--mamba-cache-dtype", "float32"), LLM),
+        (("-dcp", "2"), LLM),
+        (("--speculative-config", '{"model": "/m/eagle", "num_speculative_tokens": 3}'), LLM),
+    ],
+)
+def test_what_is_not_forecast_is_named(words: tuple[str, ...], machine: Inventory) -> None:
+    found = forecast(plan(machine, engine={"extra_args": list(words)}), machine)
+    assert found.fits is None
+    name = "--decode-context-parallel-size" if words[0] == "-dcp" else words[0]
+    assert found.reason.startswith(name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--no-enable-lora",),
+        ("--load-format", "safetensors"),
+        ("--quantization", "fp8"),
+        ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 3}'),
+    ],
+)
+def test_what_is_forecast_gets_a_verdict(words: tuple[str, ...]) -> None:
+    assert forecast(plan(LLM, engine={"extra_args": list(words)}), LLM).fits is True
+
+
+def test_blocks_that_are_counted_are_the_cache() -> None:
+    words = ["--num-gpu-blocks-override", "600"]
+    found = plan(LLM, engine={"extra_args": words})
+    memory, load = forecast(found, LLM), load_of(found, LLM)
+    assert memory.kv_mib * (1 << 20) == 600 * layout_for(LLM.model, load).block_bytes
+    assert memory.fits is True
+    assert 0 <= memory.max_model_len - found.value("max_model_len") < 1024
+    assert memory.max_model_len < LLM.model.max_model_len
+    many = plan(LLM, engine={"extra_args": [words[0], "600000"]})
+    assert forecast(many, LLM).fits is False
+
+
+def test_the_length_of_blocks_and_the_type_of_states_are_those_asked_for() -> None:
+    def tokens(machine: Inventory, *words: str) -> int:
+        found = plan(machine, engine={"extra_args": list(words)})
+        return layout_for(machine.model, load_of(found, machine)).block_tokens
+
+    assert tokens(OSS) == 16
+    assert tokens(OSS, "--block-size", "64") == 64
+    assert tokens(LLM, "--block-size", "256") % 256 == 0
+    plain = tokens(LLM)
+    assert tokens(LLM, "--mamba-ssm-cache-dtype", "float32") > plain
+    typed = replace(LLM.model.linear, state_dtype="float32") if LLM.model.linear else None
+    machine = inventory(replace(LLM.model, linear=typed), gpus=H200)
+    assert tokens(machine) == tokens(LLM, "--mamba-ssm-cache-dtype", "float32")
+    assert tokens(machine, "--mamba-ssm-cache-dtype", "float16") == plain
+
+
+def test_states_of_an_unknown_shape_get_no_verdict() -> None:
+    machine = inventory(replace(LLM.model, linear=None), gpus=H200)
+    found = forecast(plan(machine), machine)
+    assert found.fits is None
+    assert "shape of the recurrent states" in found.reason
+    granite = LinearAttention(1, 128, 128, 64, 4, "auto")
+    machine = inventory(replace(LLM.model, linear=None, mamba=granite), gpus=H200)
+    assert forecast(plan(machine), machine).fits is True
+    both = replace(machine.model, layer_types=("full_attention",) * 8)
+    assert forecast(plan(inventory(both, gpus=H200)), inventory(both, gpus=H200)).fits is None
