@@ -265,6 +265,8 @@ def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
     run = f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n'
     engine = probe_engine(script(tmp_path, run), None)
     assert (engine.vllm, "--port" in engine.flags) == ("0.21.0", True)
+    assert "--help" in engine.switches  # argparse's own, which takes no value
+    assert "--port" not in engine.switches
 
 
 ANSWERS = """#!/bin/sh
