@@ -115,7 +115,7 @@ def test_with_an_engine_and_a_model_it_serves(machine: Machine) -> None:
     assert machine.show("ActiveState") == "active"
     status = machine.until_state("SERVING", patience_s=BOOT_S)
     assert machine.show("StatusText").startswith("SERVING tiny on http://127.0.0.1:8000")
-    ask = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 5})
+    ask = json.dumps({"model": "tiny", "prompt": "hello there", "max_tokens": 5})
     answer = machine.must(
         "curl", "-sf", "-H", "Content-Type: application/json", "-d", ask,
         "http://127.0.0.1:8000/v1/completions",
@@ -225,7 +225,7 @@ def test_the_daemon_outlives_an_engine_that_hits_the_memory_limit(serving: Machi
 
 def begin_request(machine: Machine, name: str) -> None:
     """Ask for something that takes many seconds; how it went will be in the journal."""
-    ask = json.dumps({"model": "tiny", "prompt": "hi", "max_tokens": 1900, "ignore_eos": True})
+    ask = json.dumps({"model": "tiny", "prompt": "hi there", "max_tokens": 1900, "ignore_eos": True})
     machine.write("/opt/ask.json", ask)
     machine.must(
         "systemd-run", "--quiet", f"--unit={name}", "curl", "-s", "-o", "/dev/null",
