@@ -225,7 +225,9 @@ def test_the_daemon_outlives_an_engine_that_hits_the_memory_limit(serving: Machi
 
 def begin_request(machine: Machine, name: str) -> None:
     """Ask for something that takes many seconds; how it went will be in the journal."""
-    ask = json.dumps({"model": "tiny", "prompt": "hi there", "max_tokens": 1900, "ignore_eos": True})
+    ask = json.dumps(
+        {"model": "tiny", "prompt": "hi there", "max_tokens": 1900, "ignore_eos": True}
+    )
     machine.write("/opt/ask.json", ask)
     machine.must(
         "systemd-run", "--quiet", f"--unit={name}", "curl", "-s", "-o", "/dev/null",
