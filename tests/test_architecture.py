@@ -145,3 +145,20 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     while free := {name for name, needs in graph.items() if not needs & set(graph) - {name}}:
         graph = {name: needs for name, needs in graph.items() if name not in free}
     assert graph == {}
+
+
+def is_release(node: ast.AST) -> bool:
+    """Whether this is a literal such as (0, 22)."""
+    if not isinstance(node, ast.Tuple) or len(node.elts) < 2:
+        return False
+    numbers = [one.value for one in node.elts if isinstance(one, ast.Constant)]
+    return len(numbers) == len(node.elts) and numbers[0] == 0 and all(numbers[1:2])
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {"caovand.core.releases"}))
+def test_what_differs_between_releases_stands_in_one_place(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    compared = [one for node in ast.walk(tree) if isinstance(node, ast.Compare)
+                for one in (node.left, *node.comparators)]  # fmt: skip
+    named = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    assert not list(filter(is_release, compared + named)), "it belongs in core/releases.py"

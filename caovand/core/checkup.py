@@ -10,20 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from caovand.core import releases
 from caovand.core.devices import unusable
 from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
 from caovand.core.precision import WITHOUT_HALF
 from caovand.core.turing import (
-    FIRST_WITHOUT_FLASHINFER,
     flashinfer_refusal,
     flashinfer_unfit,
     version_numbers,
 )
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
-OLDEST_VLLM, NEWEST_VLLM = (0, 21), (0, 33)
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
@@ -180,7 +179,7 @@ def engine(facts: Facts) -> Iterator[Finding]:
         text, _, mend = facts.engine_problem.partition("; ")
         yield Finding("engine", "FAIL", text, mend)
         return
-    if OLDEST_VLLM <= found.version[:2] <= NEWEST_VLLM:
+    if releases.OLDEST_TESTED <= found.version[:2] <= releases.NEWEST_TESTED:
         yield Finding("engine", "PASS", f"vLLM {found.vllm} ({found.build}), torch {found.torch}")
     else:
         text = f"vLLM {found.vllm} is outside what caovan was tested with (0.21 to 0.33)"
@@ -209,7 +208,7 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
     why = flashinfer_refusal(found, width, bool(found.plugin) and facts.wants_plugin)
     if why:
         mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
-        if found.version >= FIRST_WITHOUT_FLASHINFER:
+        if found.version >= releases.FLASHINFER_REFUSES_SM75:
             mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
         yield Finding("engine", "WARN", f"{why}: attention falls to Triton", mend)
     elif not found.nvcc and found.python_version:

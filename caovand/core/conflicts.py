@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from caovand.core import releases
 from caovand.core.devices import indivisible, largest_split, stages
 from caovand.core.flags import count
 from caovand.core.inventory import Gpu, Inventory
@@ -18,9 +19,6 @@ from caovand.core.precision import AMPERE, LEAST_CAPABILITY, WITHOUT_HALF, refus
 from caovand.core.turing import backend_in, flashinfer_refusal, flashinfer_unfit
 
 ADA = (8, 9)
-TRITON_WITHOUT_FP8 = (0, 22)
-"""The release from which Triton's attention refuses every fp8 cache before SM89; 0.21 lets it
-begin and then has no kernel for fp8_e4m3."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _attention(scene: Scene) -> Iterator[str]:
     kind = str(plan.value("kv_cache_dtype") or "auto")
     early = scene.first(ADA)
     plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
-    plain = plain and (engine.version >= TRITON_WITHOUT_FP8 or kind != "fp8_e5m2")
+    plain = plain and (engine.version >= releases.TRITON_REFUSES_FP8 or kind != "fp8_e5m2")
     if early and plain and backend == "TRITON_ATTN":
         yield (
             f"cannot keep the cache in {kind} with TRITON_ATTN: {early}, and it needs SM89; "

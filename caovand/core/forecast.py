@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from caovand.core import graphs
+from caovand.core import graphs, releases
 from caovand.core.conflicts import conflicts
 from caovand.core.devices import other_parallelism
 from caovand.core.draft import TURING
@@ -50,7 +50,9 @@ def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
     """
     if mode is not None:
         return bool(mode == "align")
-    return bool(version >= (0, 22)) if prefix_caching is None else bool(prefix_caching)
+    if prefix_caching is None:
+        return version >= releases.PREFIX_CACHING_ALIGNS
+    return bool(prefix_caching)
 
 
 def load_of(plan: Plan, inventory: Inventory) -> Load:

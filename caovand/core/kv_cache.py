@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from caovand.core import releases
 from caovand.core.inventory import ModelCard
 
 FULL, WINDOW, STATE = "full_attention", "sliding_attention", ("linear_attention", "mamba")
-FIRST_WITH_HELD_BLOCK = (0, 22)
 TURBOQUANT = {
     "turboquant_k8v4": (8, 4),
     "turboquant_4bit_nc": (4, 4),
@@ -123,7 +123,7 @@ class Layout:
 
     def tokens(self, available: int, context: int, version: tuple[int, ...]) -> int:
         """The cache size as vLLM of this version reports it."""
-        if version and version < (0, 20) and available > 0:
+        if version and version < releases.TOKENS_BY_REQUEST and available > 0:
             groups = self.full_groups + self.window_groups + self.state_groups
             tokens = min(self.block_tokens, self.window_tokens or self.block_tokens)
             return available // self.block_bytes // groups * tokens
@@ -151,7 +151,7 @@ def layout(
     batch_tokens: int = 8192,
     aligned_states: bool = False,
     alignment: int = 16,
-    version: tuple[int, ...] = (0, 21),
+    version: tuple[int, ...] = releases.REFERENCE,
     state_dtype: str = "auto",
 ) -> Layout:
     """The layout for this model; `alignment` is the attention kernel's block of tokens.
@@ -184,6 +184,6 @@ def layout(
         state_blocks=(2 if aligned_states else 1) + mtp,
         window=model.sliding_window or 1,
         batch_tokens=batch_tokens,
-        held_blocks=1 if version >= FIRST_WITH_HELD_BLOCK else 0,
+        held_blocks=1 if version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
     )

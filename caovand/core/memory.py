@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, log2
 from typing import Any
 
-from caovand.core import graphs
+from caovand.core import graphs, releases
 from caovand.core.inventory import Gpu, ModelCard, Weights
 from caovand.core.kv_cache import TURBOQUANT, Layout, layout
 
@@ -66,7 +66,7 @@ class Load:
     vision: bool = False
     turing: bool = False
     offload_gib: float = 0.0
-    version: tuple[int, ...] = (0, 21, 0)
+    version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None
     alignment: int = 16
     compilation: Mapping[str, Any] = field(default_factory=dict)
@@ -243,7 +243,7 @@ def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     if load.kv_bytes is not None:
         return load.kv_bytes
     share = load.utilization * _smallest_mib(gpus) * MIB
-    graphs_counted = load.version >= (0, 21)  # earlier releases did not subtract them
+    graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
     spent = sum(size for name, size in overheads(model, load) if graphs_counted or name != "graphs")
     return share - weights_bytes(model, load) - spent
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import ceil
 
-from caovand.core import cpu, families, turing
+from caovand.core import cpu, families, releases, turing
 from caovand.core.cpu import UNKNOWN_LIMIT
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
@@ -20,10 +20,6 @@ from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.speculation import speculative_config
 
 Rule = Callable[[Draft], Setting | None]
-FIRST_WITHOUT_MAMBA_MODE = (0, 33)
-"""The release after 0.32, the last that takes --mamba-cache-mode."""
-FIRST_WITH_STATES_IN_STEPS = (0, 32)
-"""Releases before it refuse a step that is shorter than a block."""
 
 WORTH = {
     "generous": "its speed: more takes smaller steps, or CUDA graphs",
@@ -101,7 +97,7 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 def enable_prefix_caching(draft: Draft) -> Setting | None:
     step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
-    if step and draft.engine.version < FIRST_WITH_STATES_IN_STEPS and step < block_tokens(draft):
+    if step and draft.engine.version < releases.STATES_IN_STEPS and step < block_tokens(draft):
         return policy(
             False,
             f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
@@ -117,7 +113,7 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
 def mamba_cache_mode(draft: Draft) -> Setting | None:
     if not draft.cuda or not draft.model.hybrid or not draft.value("enable_prefix_caching"):
         return None
-    if draft.engine.version >= FIRST_WITHOUT_MAMBA_MODE:
+    if draft.engine.version >= releases.STATES_BY_THEMSELVES:
         return policy(None, f"vLLM {draft.engine.vllm} keeps states at block borders by itself")
     return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
 

@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core import releases
 from caovand.core.draft import Draft, policy
 from caovand.core.inventory import EngineInfo, ModelCard
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Setting
-
-FIRST_WITHOUT_FLASHINFER = (0, 22)
-BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
-"""From and to: attention with 256-wide heads fails to build for SM75."""
-MENDED_FLASHINFER = (0, 6, 16)
-"""The first that the plugin offers again to releases that refuse these cards."""
 
 FLASHINFER_HEADS = (64, 128, 256)
 TRITON_LEAST = 32
@@ -42,13 +37,13 @@ def flashinfer_serves(draft: Draft) -> bool:
 def flashinfer_refusal(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     """Why FlashInfer's attention does not serve SM75 here; empty where it does."""
     installed = version_numbers(engine.flashinfer)
-    first, last = BROKEN_FLASHINFER
+    first, last = releases.BROKEN_FLASHINFER
     if not installed:
         return "FlashInfer is not installed in the engine's environment"
-    if engine.version >= FIRST_WITHOUT_FLASHINFER:
+    if engine.version >= releases.FLASHINFER_REFUSES_SM75:
         if not plugin:
             return f"vLLM {engine.vllm} does not let FlashInfer serve SM75 without caovan's plugin"
-        if installed < MENDED_FLASHINFER:
+        if installed < releases.MENDED_FLASHINFER:
             return f"FlashInfer {engine.flashinfer} does not serve SM75; 0.6.16 and newer do"
     elif first <= installed <= last and head_dim >= 256:
         return f"FlashInfer {engine.flashinfer} cannot serve 256-wide heads on SM75"

@@ -1,0 +1,32 @@
+"""What differs between releases of vLLM, and of FlashInfer beneath it, as data in one place.
+
+Which flags an engine takes is asked of its own parser and stands nowhere here; the wordings of its
+log are rows in `engines/vllm`. A bound is the first release that behaves as its name says.
+"""
+
+from __future__ import annotations
+
+OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
+REFERENCE = (0, 21, 0)
+"""What is assumed of an engine that was not asked."""
+TOKENS_BY_REQUEST = (0, 20)
+"""The cache size is reported by what requests of full length take, not by blocks and groups."""
+GRAPHS_SUBTRACTED = (0, 21)
+"""The memory of CUDA graphs is taken off before the cache is sized."""
+FLASHINFER_REFUSES_SM75 = (0, 22)
+"""FlashInfer's attention is for SM80 and newer, but for a plugin that offers it again."""
+TRITON_REFUSES_FP8 = (0, 22)
+"""Triton's attention refuses every fp8 cache before SM89; 0.21 lets it begin and then has no kernel
+for fp8_e4m3."""
+HELD_BLOCK = (0, 22)
+"""One block of the cache is held back."""
+PREFIX_CACHING_ALIGNS = (0, 22)
+"""A hybrid model's prefix caching is on, in mode align, unless it is told otherwise."""
+STATES_IN_STEPS = (0, 32)
+"""A step may be shorter than a block; releases before refuse that with prefix caching."""
+STATES_BY_THEMSELVES = (0, 33)
+"""States are kept at block borders without --mamba-cache-mode, which 0.32 was the last to take."""
+BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
+"""From and to: attention with 256-wide heads fails to build for SM75."""
+MENDED_FLASHINFER = (0, 6, 16)
+"""The first that the plugin offers again to releases that refuse these cards."""
