@@ -15,7 +15,7 @@ from caovand.core.flags import count
 from caovand.core.plan import Plan
 
 BLOCK = 16  # tokens: context lengths are multiples of it
-LEAST_CONTEXT = 2048
+LEAST_CONTEXT, LEAST_FITTING = 2048, 512  # guessed, and where vLLM names what fits
 LEAST_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
 GMU_STEP = 0.03
 GMU_DOWNS = 3  # after so many steps something else is the matter
@@ -74,7 +74,8 @@ def _context(plan: Plan, finding: Finding) -> Step | None:
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
     # A context that holds no conversation is no remedy; who asked for a short one gets less of it.
-    floor = LEAST_CONTEXT if now >= LEAST_CONTEXT or not fits else BLOCK
+    least = LEAST_FITTING if fits else LEAST_CONTEXT
+    floor = least if now >= least or not fits else BLOCK
     if not floor <= goal < now:
         return None
     return Step({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
