@@ -68,7 +68,8 @@ test-matrix: .venv/ready ## the fault matrix over the stand-in engine
 # The daemon's tests only: packaging, kernels and the fault matrix do not depend on its libraries.
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## the daemon's tests on the oldest libraries it must work with
-	$(OLDEST) -m pytest -q -m 'not long and not engine' \
+	$(OLDEST) -m pytest -q -m 'not long and not engine' --hypothesis-profile=brief \
+		--ignore=tests/core/test_short_walks.py \
 		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/test_supervisor.py tests/test_verbs.py
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.

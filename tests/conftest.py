@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "caovan",
+everywhere = settings(
     derandomize=True,
     deadline=None,  # a busy machine is no bug
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("caovan", everywhere)
+# A second run of the same tests, over other libraries: the properties were looked for in the first.
+settings.register_profile("brief", everywhere, max_examples=15)
 settings.load_profile("caovan")

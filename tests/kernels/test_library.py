@@ -110,6 +110,7 @@ def test_library_needs_neither_the_cuda_runtime_nor_python_nor_torch(build: Path
     assert not [name for name in needed if re.match(r"libcudart|libpython|libtorch|libc10", name)]
 
 
+@pytest.mark.long
 def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "csrc", tmp_path / "csrc", ignore=shutil.ignore_patterns("build", "__pycache__")
