@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,11 @@ class Wishes:
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
-async def end_leftovers(ledger: Path) -> tuple[Process, ...]:
-    """End what a killed daemon left, and tell it; raises Obstacle where it outlives KILL."""
-    found, left = await child.end_leftovers(ledger)
+async def end_leftovers(
+    ledger: Path, before_kill: Callable[[Sequence[int]], Awaitable[None]]
+) -> tuple[Process, ...]:
+    """End what a killed daemon left; what that was. Raises Obstacle where it outlives KILL."""
+    found, left = await child.end_leftovers(ledger, before_kill)
     if left:
         raise Obstacle(
             "vram-busy",

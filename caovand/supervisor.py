@@ -311,7 +311,7 @@ class Supervisor:
                 text = "cannot start: the engine before is still being ended"
                 raise inspection.Obstacle("vram-busy", text, hold=True)
             if self._child is None:
-                ended = await inspection.end_leftovers(self._ledger)
+                ended = await inspection.end_leftovers(self._ledger, self._take_files_over)
                 if ended:
                     self.notice("noticed", f"ended what an earlier engine left: {named(ended)}")
                 await asyncio.to_thread(self._litter.begin)
@@ -404,6 +404,7 @@ class Supervisor:
         self._cards.engine(used, child.seen)
         self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._spawn_task(watching.until_exit(child))
+        self._spawn_task(self._look_at_files())
         self._proving = self._spawn_task(watching.prove(child))
 
     def _end_child(self, action: End) -> None:
@@ -448,6 +449,10 @@ class Supervisor:
         pids = [process.pid for process in self._child.look()]
         self._looking = asyncio.ensure_future(asyncio.to_thread(self._litter.look, pids))
         await asyncio.wait([self._looking], timeout=FILES_S)
+
+    async def _take_files_over(self, pids: Sequence[int]) -> None:
+        look = asyncio.ensure_future(asyncio.to_thread(self._litter.take_over, pids))
+        await asyncio.wait([look], timeout=FILES_S)
 
     async def _clean(self) -> None:
         left: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ exec setpriv --pdeathsig TERM -- "$@"
 """
 LOOK_S = 0.02
 KILL_S = 10.0
+TRACKER_S = 1.0
 DRAIN_S = 0.2
 
 
@@ -162,11 +163,22 @@ class Child:
 
 
 async def sweep(look: Callable[[], tuple[Process, ...]], limit_s: float) -> tuple[Process, ...]:
-    """KILL what `look` finds until it finds nothing; what is left after `limit_s` seconds."""
+    """KILL what `look` finds until it finds nothing; what is left after `limit_s` seconds.
+
+    Python's resource tracker ends by itself once all the others have, and removes what they shared.
+    """
     clock = asyncio.get_running_loop().time
     deadline = clock() + limit_s
+    alone_since: float | None = None
     while left := look():
-        for process in left:
+        others = [process for process in left if not processes.is_resource_tracker(process)]
+        if others:
+            alone_since = None
+        elif alone_since is None:
+            alone_since = clock()
+        elif clock() > alone_since + TRACKER_S:
+            others = list(left)
+        for process in others:
             processes.send(process, signal.SIGKILL)
         if clock() > deadline:
             return left
@@ -225,9 +237,16 @@ def leftovers(ledger: Path) -> tuple[Process, ...]:
     return tuple(p for p in table if p.pid in ours and p.pid != os.getpid() and not p.zombie)
 
 
-async def end_leftovers(ledger: Path) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
-    """End what a killed daemon left; what was found, and what of it outlived KILL."""
+async def end_leftovers(
+    ledger: Path, before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None
+) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+    """End what a killed daemon left; what was found, and what of it outlived KILL.
+
+    `before_kill` gets the pids of what was found.
+    """
     found = leftovers(ledger)
+    if found and before_kill is not None:
+        await before_kill([process.pid for process in found])
     left = await sweep(lambda: leftovers(ledger), KILL_S)
     if not left:
         forget(ledger)

@@ -3,7 +3,8 @@
 vLLM and its libraries put sockets and scratch files into the temporary folder and shared memory
 into /dev/shm; who is killed removes neither. So the engine gets a temporary folder of its own,
 emptied after each end; and shared memory that its processes use is written down while they live,
-also for a next daemon, and removed afterwards if no living process uses it.
+with what was there before them, also for a next daemon, and removed afterwards if no living process
+uses it.
 """
 
 from __future__ import annotations
@@ -42,14 +43,22 @@ class Litter:
         self._before: frozenset[str] = frozenset()
         self._looks: Counter[str] = Counter()
         self._ours: frozenset[str] = frozenset()
+        self._told = False
 
     def begin(self) -> None:
         """An engine is about to start: nothing of an earlier one is left, the folder is there."""
         self.remove()
         self._before, self._looks = frozenset(self._files()), Counter()
+        self._told = False
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def take_over(self, pids: Iterable[int]) -> None:
+        """See what these processes use, left by a daemon that was killed between two looks."""
+        if written := self._written():
+            self._before, self._ours = written
+            self.look(pids)
 
     def look(self, pids: Iterable[int]) -> None:
         """See what these processes, the engine's, use that was not there before them."""
@@ -57,6 +66,8 @@ class Litter:
         # A neighbour's file stays nobody's of ours: looking at it again and again costs time.
         known = self._before | self._ours
         fresh = {name for name in files if name not in known and self._looks[name] < LOOKS}
+        if not self._told:
+            self._write()
         if not fresh:
             return
         self._looks.update(fresh)
@@ -65,16 +76,13 @@ class Litter:
             used |= self._used_by(pid)
         if found := {name for name in fresh if files[name] in used}:
             self._ours |= found
-            with contextlib.suppress(OSError):
-                store.write_json(self._ledger, sorted(self._ours))
+            self._write()
 
     def remove(self) -> tuple[str, ...]:
         """Remove what dead engines left; what could not be removed."""
-        known = store.read_json(self._ledger)
-        names = {str(name) for name in known} if isinstance(known, list) else set()
-        files = self._files()
-        left: list[str] = []
-        if ours := (names | self._ours) & files.keys():
+        files, left = self._files(), list[str]()
+        written = self._written()
+        if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
             used: set[int] = set()
             for entry in os.listdir(self._proc):
                 if entry.isdigit():
@@ -88,6 +96,20 @@ class Litter:
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
         return tuple(left)
+
+    def _write(self) -> None:
+        names = {"before": sorted(self._before), "ours": sorted(self._ours)}
+        with contextlib.suppress(OSError):
+            store.write_json(self._ledger, names)
+            self._told = True
+
+    def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        """What the ledger names: what was there before the engine, and what is the engine's."""
+        known = store.read_json(self._ledger)
+        try:
+            return frozenset(map(str, known["before"])), frozenset(map(str, known["ours"]))
+        except (TypeError, KeyError):
+            return None
 
     def _files(self) -> dict[str, int]:
         """The names in the shared folder, with their inodes."""

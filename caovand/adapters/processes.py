@@ -77,6 +77,15 @@ def every() -> list[Process]:
     return [process for process in map(read, pids) if process is not None]
 
 
+def is_resource_tracker(process: Process) -> bool:
+    """Whether it is Python's, which removes at its end what its users shared."""
+    try:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"multiprocessing.resource_tracker" in words
+
+
 def held_mib(pids: Iterable[int]) -> int:
     """Memory that these processes would give back by ending, in MiB."""
     pages = 0

@@ -210,6 +210,43 @@ def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyP
     run(test)
 
 
+SEMAPHORE = """
+import multiprocessing, signal
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+signal.pause()
+"""
+STAYS = """# as multiprocessing.resource_tracker would
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_the_resource_tracker_gets_to_remove_what_killed_processes_shared(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.start(sys.executable, "-c", SEMAPHORE)
+        await soon(lambda: engine.lines)
+        name = Path("/dev/shm/sem." + engine.lines[0].removeprefix("/"))
+        assert name.exists()
+        os.kill(started.pid, signal.SIGKILL)
+        assert await started.end(0) == ()
+        assert not name.exists()
+
+    run(test)
+
+
+def test_a_resource_tracker_that_stays_is_killed_too(engine: Engine) -> None:
+    async def test() -> None:
+        started = engine.start(sys.executable, "-S", "-c", STAYS)
+        await soon(lambda: engine.lines)
+        assert await started.end(0) == ()
+        assert started.status == -signal.SIGKILL
+
+    run(test)
+
+
 # -- starting ---
 
 

@@ -126,6 +126,37 @@ def test_a_next_daemon_removes_what_a_killed_one_wrote_down(tmp_path: Path) -> N
         path.unlink(missing_ok=True)
 
 
+def test_what_a_daemon_was_killed_too_soon_to_write_down_is_removed_by_the_next(
+    tmp_path: Path,
+) -> None:
+    old, new = own_name("before"), own_name("fresh")
+    old.write_bytes(b"")
+    try:
+        first = litter(tmp_path, shared=SHARED)
+        first.begin()
+        first.look(())
+        with user(old, "map") as reader, user(new, "map") as maker:
+            second = litter(tmp_path, shared=SHARED)
+            second.take_over((reader.pid, maker.pid))
+        second.begin()
+        assert (old.exists(), new.exists()) == (True, False)
+    finally:
+        old.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
+
+
+def test_without_a_ledger_nothing_is_taken_for_an_earlier_engines(tmp_path: Path) -> None:
+    path = own_name("unknown")
+    try:
+        with user(path, "map") as somebody:
+            one = litter(tmp_path, shared=SHARED)
+            one.take_over((somebody.pid,))
+        one.begin()
+        assert path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
     short = Path(f"/tmp/caovan-litter-{os.getpid()}")
     one = Litter((short,), tmp_path / "ledger.json", tmp_path / "none")
