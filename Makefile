@@ -52,13 +52,18 @@ lint: .venv/ready ## ruff and mypy
 
 .PHONY: test
 test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
-	@$(MAKE) -s -j3 --output-sync=target test-newest test-oldest test-matrix
-	$(PY) -m pytest -m 'engine and not long'
-	@$(MAKE) -s test-torch
+	@$(MAKE) -s -j2 --output-sync=target test-newest test-matrix
+	@$(MAKE) -s -j2 --output-sync=target test-engine test-oldest
 
+# Half of this time is waiting for daemons: three at a time keep two cores busy.
 .PHONY: test-newest
 test-newest: .venv/ready
-	$(PY) -m pytest -m 'not long and not engine and not matrix'
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine and not matrix'
+
+.PHONY: test-engine
+test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
+	$(PY) -m pytest -m 'engine and not long'
+	@$(MAKE) -s test-torch
 
 # Its rows mostly wait for what a daemon waits for.
 .PHONY: test-matrix
@@ -66,9 +71,11 @@ test-matrix: .venv/ready ## the fault matrix over the stand-in engine
 	$(PY) -m pytest -q -n 4 -m matrix tests/faults
 
 # The daemon's tests only: packaging, kernels and the fault matrix do not depend on its libraries.
+# They leave the last core to a real engine that may be tested meanwhile.
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## the daemon's tests on the oldest libraries it must work with
-	$(OLDEST) -m pytest -q -m 'not long and not engine' --hypothesis-profile=brief \
+	CAOVAN_TEST_SPARE_CORE=1 $(OLDEST) -m pytest -q -n 2 --dist worksteal \
+		-m 'not long and not engine' --hypothesis-profile=brief \
 		--ignore=tests/core/test_short_walks.py \
 		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/test_supervisor.py tests/test_verbs.py
 

@@ -80,6 +80,7 @@ def generate(site: Path, **environment: str) -> tuple[dict, str]:
     return json.loads(result.removeprefix("RESULT ")), done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not MODEL.exists(), reason="no tiny hybrid model: `make test` makes it")
 def test_plugin_loads_refuses_politely_and_changes_no_result(site: Path) -> None:
     without, log = generate(site, VLLM_PLUGINS="none")
