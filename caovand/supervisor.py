@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import random
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,14 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.kernel_log import KernelLog
-from caovand.adapters.litter import Litter
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import events, flags, good_plan, incident, ladder, machine, status
+from caovand.core import events, flags, incident, ladder, machine, status
+from caovand.core.announcement import announcement
 from caovand.core.config import Config, ConfigError, Mode
-from caovand.core.conflicts import conflicts
 from caovand.core.events import (
     Action,
     End,
@@ -50,7 +48,7 @@ from caovand.core.events import (
     Unkillable,
 )
 from caovand.core.failure import Finding
-from caovand.core.forecast import forecast, gpus_of
+from caovand.core.forecast import forecast
 from caovand.core.incident import Case
 from caovand.core.ladder import Decision
 from caovand.core.machine import Rules, Snapshot, State
@@ -59,7 +57,9 @@ from caovand.core.observation import GpuSample
 from caovand.core.plan import Plan
 from caovand.core.wire import Notice
 from caovand.engines.vllm.command import build, shown
+from caovand.leavings import Leavings
 from caovand.lowered import Lowered
+from caovand.planning import Planning
 from caovand.recorder import Recorder
 from caovand.watching import Watching
 
@@ -68,7 +68,6 @@ POLL_S = 5.0
 NOTICES = 1000
 KERNEL_LINES = 200
 RECORD_S = 5.0
-FILES_S = 5.0
 DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
 
 
@@ -96,14 +95,10 @@ class Supervisor:
         self._file = RotatedFile(directories.logs / "engine.log")
         self._ledger = directories.state / "engine-processes.json"
         self._lowered = Lowered(directories.state / "good-plan.json")
-        # Compilers run what they put there, and /run may forbid that: the cache comes first.
-        self._litter = Litter(
-            (directories.cache, directories.runtime), directories.state / "engine-files.json"
-        )
-        self._prepared: inspection.Prepared | None = None
+        self._leavings = Leavings(directories, self.notice)
+        self._planning = Planning(directories, environ, self._lowered)
         self._plan_mode: Mode = "auto"
         self._forecast: MemoryEstimate | None = None
-        self._salt = os.urandom(16)
         self._failed: Counter[str] = Counter()
         self._cgroup = engine_cgroup(os.environ)
         self._loop = asyncio.get_running_loop()
@@ -125,7 +120,6 @@ class Supervisor:
         self._ending: asyncio.Task[None] | None = None
         self._inspecting: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
-        self._looking: asyncio.Future[None] | None = None
         self._endpoint: Endpoint | None = None
         self.argv: tuple[str, ...] = ()
         self._revision = 0
@@ -188,15 +182,8 @@ class Supervisor:
         good = self._lowered.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
-        rules = ladder.rules_of(self.config.policy, self._conflicts)
+        rules = ladder.rules_of(self.config.policy, self._planning.conflicts)
         return ladder.decide(plan, finding, repeats, rules)
-
-    def _conflicts(self, plan: Plan) -> Sequence[str]:
-        """What of a plan cannot run on these cards, as the planner knows."""
-        if self._prepared is None:
-            return ()
-        inventory = self._prepared.inventory
-        return conflicts(plan, inventory, gpus_of(plan, inventory))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Inspect):
@@ -292,44 +279,19 @@ class Supervisor:
     # -- actions ----------------------------------------------------------------------------
 
     async def _inspect(self, action: Inspect) -> None:
-        prepared = self._prepared if self._child else None
-        mark = prepared.fingerprint if prepared else ""
-        living = self.snapshot.plan if prepared else None
-        good = self._lowered.document(living, mark, self._plan_mode)
-        plan = action.plan
-        before_it = self._prepared
-        if plan is not None and before_it is not None and before_it.mode != self.mode[0]:
-            # `mode --defer` waited for this start; the ladder's other steps stay.
-            good = good_plan.to_document(plan, before_it.fingerprint, before_it.mode)
-            plan = None
-        before = prepared.inventory if prepared else None
-        wishes = inspection.Wishes(self.config, self.modes.mode, self._environ, good, before)
-        config = wishes.config
+        living = self.snapshot.plan if self._child else None
         try:
             if self._ending is not None:
                 # The machine gave up waiting for that; a second child beside it must not be.
                 text = "cannot start: the engine before is still being ended"
                 raise inspection.Obstacle("vram-busy", text, hold=True)
             if self._child is None:
-                ended = await inspection.end_leftovers(self._ledger, self._take_files_over)
-                if ended:
-                    self.notice("noticed", f"ended what an earlier engine left: {named(ended)}")
-                await asyncio.to_thread(self._litter.begin)
-            # A plan that is to be tried again needs no second look: engine and model are its own.
-            if plan is None or self._prepared is None:
-                self._prepared = await asyncio.to_thread(
-                    inspection.prepare, wishes, self.directories
-                )
-                plan = self._prepared.plan
-            else:
-                before = self._prepared.inventory
-                await asyncio.to_thread(inspection.check_cards, plan, before)
-            key = inspection.api_key(config, plan.extra_args, self._environ)
-            mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
-            plan = replace(plan, key=mark)
-            host, port = str(plan.value("host")), int(plan.value("port"))
+                await self._clear_the_way()
+            plan, endpoint = await self._planning.plan(
+                self.config, self.modes.mode, action.plan, living, self._plan_mode
+            )
             if self._child is None:
-                await asyncio.to_thread(inspection.check_port, port)
+                await asyncio.to_thread(inspection.check_port, endpoint.port)
         except inspection.Obstacle as obstacle:
             event: Event = Refused(
                 self._now(), random.random(), action.number, obstacle.finding, obstacle.hold
@@ -346,24 +308,30 @@ class Supervisor:
             event = Refused(self._now(), random.random(), action.number, finding, False)
         else:
             if self._child is None:
-                tls = plan.value("ssl_certfile") is not None
-                self._endpoint = Endpoint(host, port, key, tls)
+                self._endpoint = endpoint
             event = Planned(self._now(), random.random(), action.number, plan)
         self.apply(event)
 
+    async def _clear_the_way(self) -> None:
+        ended = await inspection.end_leftovers(self._ledger, self._leavings.take_over)
+        if ended:
+            self.notice("noticed", f"ended what an earlier engine left: {named(ended)}")
+        await self._leavings.begin()
+
     def _start_child(self, action: Spawn) -> None:
         assert self._child is None
-        assert self._prepared is not None
+        prepared = self._planning.prepared
+        assert prepared is not None
         assert self._endpoint is not None
-        command = build(action.plan, self._prepared.inventory.engine, self.directories.cache)
+        command = build(action.plan, prepared.inventory.engine, self.directories.cache)
         env = inherited(self._environ)
-        if self._litter.folder is not None:
-            env["TMPDIR"] = str(self._litter.folder)
+        if self._leavings.folder is not None:
+            env["TMPDIR"] = str(self._leavings.folder)
         env.update(command.env)
         if self._endpoint.key:
             env["VLLM_API_KEY"] = self._endpoint.key
-        self.argv, self._plan_mode = shown(command), self._prepared.mode
-        self._forecast = forecast(action.plan, self._prepared.inventory)
+        self.argv, self._plan_mode = shown(command), prepared.mode
+        self._forecast = forecast(action.plan, prepared.inventory)
         generation = action.generation
         watching = Watching(
             generation,
@@ -398,13 +366,13 @@ class Supervisor:
             )
             return
         self._child, self._watching = child, watching
-        used = self._used_cards()
-        gpus = self._prepared.inventory.gpus
+        used = self._planning.cards(self.config.engine.gpus)
+        gpus = prepared.inventory.gpus
         watching.buses = frozenset(gpu.bus for gpu in gpus if gpu.index in used)
         self._cards.engine(used, child.seen)
         self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._spawn_task(watching.until_exit(child))
-        self._spawn_task(self._look_at_files())
+        self._spawn_task(self._leavings.look(child))
         self._proving = self._spawn_task(watching.prove(child))
 
     def _end_child(self, action: End) -> None:
@@ -421,10 +389,11 @@ class Supervisor:
     async def _end(self, action: End) -> None:
         child = self._child
         await self._recorder.before_kill()
-        await self._look_at_files()
-        left = await child.end(action.grace_s, self._look_at_files) if child else ()
+        await self._leavings.look(child)
+        last_look = partial(self._leavings.look, child)
+        left = await child.end(action.grace_s, last_look) if child else ()
         if child and not left:
-            await self._clean()
+            await self._leavings.remove()
             await self._until_memory_is_back(child)
         self._child, self._ending = None, None
         generation = action.generation
@@ -436,30 +405,12 @@ class Supervisor:
             self.apply(Gone(self._now(), random.random(), generation))
 
     async def _until_memory_is_back(self, child: Child) -> None:
-        before = self._prepared.inventory.gpus if self._prepared else ()
+        inventory = self._planning.inventory
+        before = inventory.gpus if inventory else ()
         # A daemon that ends has no next engine to wait for.
         missing = await self._cards.memory_back(before, child.seen, lambda: self.snapshot.quitting)
         if missing:
             self.notice("noticed", f"the engine ended, and its memory is not free: {missing}")
-
-    async def _look_at_files(self) -> None:
-        """See which files the engine uses; /proc of a hung process may not answer."""
-        if self._child is None or (self._looking is not None and not self._looking.done()):
-            return
-        pids = [process.pid for process in self._child.look()]
-        self._looking = asyncio.ensure_future(asyncio.to_thread(self._litter.look, pids))
-        await asyncio.wait([self._looking], timeout=FILES_S)
-
-    async def _take_files_over(self, pids: Sequence[int]) -> None:
-        look = asyncio.ensure_future(asyncio.to_thread(self._litter.take_over, pids))
-        await asyncio.wait([look], timeout=FILES_S)
-
-    async def _clean(self) -> None:
-        left: tuple[str, ...] = ()
-        with contextlib.suppress(asyncio.TimeoutError):
-            left = await asyncio.wait_for(asyncio.to_thread(self._litter.remove), FILES_S)
-        if left:
-            self.notice("noticed", f"cannot remove what the engine left: {', '.join(left[:5])}")
 
     def _look_after_child(self) -> None:
         kernel = self._kernel.read()
@@ -472,15 +423,9 @@ class Supervisor:
             if child.unrecorded:
                 text = "; if this daemon is killed, the next one may not find the engine"
                 self.notice("noticed", child.unrecorded + text)
-        self._spawn_task(self._look_at_files())
-        self._cards.engine(self._used_cards(), child.seen)
+        self._spawn_task(self._leavings.look(child))
+        self._cards.engine(self._planning.cards(self.config.engine.gpus), child.seen)
         self._spawn_task(self._watching.poll(child, kernel))
-
-    def _used_cards(self) -> frozenset[int]:
-        """The cards the engine may use, by NVML's index."""
-        chosen = self.config.engine.gpus
-        seen = {gpu.index for gpu in self._prepared.inventory.gpus} if self._prepared else set()
-        return frozenset(seen if chosen is None else seen & set(chosen))
 
     def _on_gpu(self, sample: GpuSample) -> None:
         if self._watching is not None and self._child is not None:
@@ -498,25 +443,13 @@ class Supervisor:
             self._remember(after)
         if after.plan is not before.plan:
             self._lowered.date(after.plan)
-        if after.state is not before.state:
-            text = f"{before.state.value} -> {after.state.value}"
-            failed = after.finding is not None and after.finding is not before.finding
-            if after.reason and (failed or after.reason != before.reason):
-                text += f": {after.reason}"
-            if after.state is State.BACKOFF and after.deadline is not None:
-                text += f"; retry in {after.deadline - after.since:.1f} s"
-            if failed and after.remedy is not None and after.remedy.text:
-                text += f"; {after.remedy.text}"
-            kind = "failure" if failed else "state"
-            self.notice(kind, text, state=after.state.value, failures=after.failures)
-            if failed:
-                assert after.finding is not None
-                self._failed[after.finding.failure] += 1
-                self._record(after)
-        elif after.state is State.HOLD and after.reason != before.reason:
-            self.notice("failure", f"still HOLD: {after.reason}", state=after.state.value)
-        elif after.refusal is not None and after.refusal is not before.refusal:
-            self.notice("failure", f"the new plan cannot be used: {after.refusal.text}")
+        told = announcement(before, after)
+        if told is not None:
+            self.notice(told.kind, told.text, **told.data)
+        if told is not None and told.failed:
+            assert after.finding is not None
+            self._failed[after.finding.failure] += 1
+            self._record(after)
         if status.one_line(after) != status.one_line(before):
             self.notifier.status(status.one_line(after))
         self._wake()
@@ -532,20 +465,21 @@ class Supervisor:
             return
         self._kernel_lines.extend(self._kernel.read())
         env = {**self._environ, **dict(self.config.engine.env)}
+        inventory = self._planning.inventory
         case = Case(
             snapshot.finding,
             watching.lines() if child and watching else (),
             self.describe(),
             plan=snapshot.plan,
             decision=snapshot.remedy if child else None,
-            inventory=self._prepared.inventory if self._prepared else None,
+            inventory=inventory,
             argv=self.argv if child else (),
             samples=tuple(self._cards.history),
             kernel=tuple(self._kernel_lines),
             metrics=watching.metrics if child and watching else "",
             secrets=self._secrets(env, snapshot.plan),
         )
-        python = self._prepared.inventory.engine.python if self._prepared else ""
+        python = inventory.engine.python if inventory else ""
         # Those that are gone already, and those that came since.
         members = {p.pid: p for p in (*child.members, *child.look())} if child else {}
         self._recorder.take(case, tuple(members.values()), python)
@@ -568,11 +502,11 @@ class Supervisor:
 
     def _remember(self, snapshot: Snapshot) -> None:
         """The plan has served stably: keep it for the next start if the ladder had to lower it."""
-        if snapshot.plan is None or self._prepared is None:
+        prepared = self._planning.prepared
+        if snapshot.plan is None or prepared is None:
             return
         try:
-            mark = self._prepared.fingerprint
-            self._lowered.served_stably(snapshot.plan, mark, self._plan_mode)
+            self._lowered.served_stably(snapshot.plan, prepared.fingerprint, self._plan_mode)
         except OSError as problem:
             self._log.warning(f"cannot remember the plan that served: {problem}")
 
