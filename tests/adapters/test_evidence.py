@@ -59,7 +59,7 @@ def test_a_py_spy_that_hangs_costs_no_more_than_the_limit(tmp_path: Path) -> Non
     python = script(tmp_path, f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
     begun = time.monotonic()
     text = evidence.stacks([me(), me()], python, 0.3)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     assert "(no time left)" in text
 
 
@@ -136,7 +136,7 @@ def test_an_incident_of_a_hang_has_the_real_stacks_and_no_secret(
         begun = time.monotonic()
         keeper.take(case, (hung,), sys.executable)
         await keeper.before_kill()
-        assert time.monotonic() - begun < STACKS_S + 10
+        assert time.monotonic() - begun < STACKS_S + 60
         await soon(lambda: told)
         folder = tmp_path / "incidents" / told[0]
         return {path.name: path.read_text() for path in folder.iterdir()}

@@ -152,7 +152,7 @@ def within(seconds: float, endpoint: Endpoint, words: str) -> None:
     started = time.monotonic()
     with pytest.raises(Unanswered, match=words):
         call(endpoint, "/x", seconds)
-    assert time.monotonic() - started < seconds + 10
+    assert time.monotonic() - started < seconds + 60
 
 
 def test_a_server_that_accepts_and_says_nothing(serve: Serve) -> None:

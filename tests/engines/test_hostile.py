@@ -29,7 +29,8 @@ def test_no_line_takes_long_however_it_is_made(start: str, piece: str) -> None:
     began = time.process_time()
     read(line)
     find_cause([line])
-    assert time.process_time() - began < 1.0
+    # Some milliseconds; what grows with the square of the length takes minutes.
+    assert time.process_time() - began < 20
 
 
 _WORDS = st.sampled_from(

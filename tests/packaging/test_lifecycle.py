@@ -257,7 +257,7 @@ def test_stop_keeps_its_deadline_with_a_request_running(machine: Machine) -> Non
     begin_request(machine, "cut-request")
     begun = time.monotonic()
     machine.must("systemctl", "stop", "caovan")
-    assert time.monotonic() - begun < SHUTDOWN_S + 20
+    assert time.monotonic() - begun < SHUTDOWN_S + 60
     assert (machine.show("Result"), machine.show("ExecMainStatus")) == ("success", "0")
     assert machine.pids() == set()
     assert machine.must("ls", "/dev/shm") == ""
