@@ -40,6 +40,8 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
 
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
+GRANULE = 1024
+"""Tokens; a context chosen by us is a multiple of it."""
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM looks at the free memory."""
 
@@ -302,7 +304,12 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
             low = middle
         else:
             high = middle - 1
-    return low if low == model.max_model_len else low // 1024 * 1024 or low
+    return granular(low, model.max_model_len)
+
+
+def granular(context: int, limit: int) -> int:
+    """The model's limit, or a whole multiple of GRANULE: forecasts err by more than the rest."""
+    return context if context == limit else context // GRANULE * GRANULE or context
 
 
 def spare(available: float) -> float:

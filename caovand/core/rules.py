@@ -17,16 +17,10 @@ from caovand.core.flags import count
 from caovand.core.plan import Setting
 from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
+from caovand.core.sizing import Sizing
 from caovand.core.speculation import speculative_config
 
 Rule = Callable[[Draft], Setting | None]
-
-WORTH = {
-    "generous": "its speed: more takes smaller steps, or CUDA graphs",
-    "modest": "smaller steps: more takes CUDA graphs",
-    "lean": "doing without CUDA graphs",
-}
-"""What a way of running gives, by its name, and what more context would take."""
 
 
 def host(draft: Draft) -> Setting | None:
@@ -176,14 +170,23 @@ def max_model_len(draft: Draft) -> Setting | None:
             "what fits without moving many more weights to host memory; set [model] max_model_len"
             " for more",
         )
-    longest = draft.sizing.longest
-    if longest > context:
-        return policy(
-            context,
-            f"the longest that is worth {WORTH[draft.sizing.step]}; {longest} tokens fit:"
-            f" set [model] max_model_len = {longest}",
-        )
-    return policy(context, f"the longest that fits; the model's own limit is {limit}")
+    if not draft.sizing.fits:
+        return policy(context, "no context fits; this is the least that is worth a start")
+    return policy(context, _why_no_longer(draft.sizing, limit))
+
+
+def _why_no_longer(sizing: Sizing, limit: int) -> str:
+    """The reason of a context under the model's limit; a longer one is told where it fits."""
+    load = sizing.load
+    if sizing.longest <= load.context:
+        return f"the longest that fits; the model's own limit is {limit}"
+    graphs = "" if load.eager else "CUDA graphs and "
+    reason = f"the longest that fits with {graphs}{load.sequences} sequences at once"
+    if sizing.bounded:
+        reason = "half the limit: with more, the vision tower would be worth more than context"
+    elif sizing.step == "lean":
+        reason = "a longer one is not worth doing without CUDA graphs and further sequences"
+    return f"{reason}; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
 
 
 def max_num_seqs(draft: Draft) -> Setting | None:

@@ -1,10 +1,10 @@
 """How much is asked of the cards: sequences, step size, context, share, offloading.
 
 They hang together: the share leaves a reserve that grows with the context, and the context is
-what the share leaves room for. A leaner way of running buys context, but each only up to a bound:
-beyond it speed is worth more. So the context never grows where memory shrinks: what is chosen is
-the largest of the contexts that the ways are good for, and the most generous way that holds it.
-Weights go to host memory only where no way holds the least.
+what the share leaves room for. Where nobody named one it is the longest that fits with CUDA graphs,
+in small steps if need be; without graphs only up to a bound, beyond which their speed is worth more
+than context. It is run in the most generous way that holds it, and so never grows where memory
+shrinks. Weights go to host memory only where no way holds the least.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from caovand.core.memory import (
     MIB,
     Load,
     free_share,
+    granular,
     lacking_gib,
     layout_for,
     longest_context,
@@ -31,10 +32,8 @@ from caovand.core.memory import (
 )
 
 SMALLEST_CONTEXT = 512
-TIER = 8192
-"""For more than this the leaner ways are good in whole doublings: a little is not worth it."""
-MODEST_BOUND, LEAN_BOUND = 131_072, 32_768
-"""Small steps cost reading speed; doing without graphs costs writing speed too, and more."""
+GRAPHLESS_CONTEXT = 32_768
+"""Up to this, context is worth more than CUDA graphs: with less, long chats and tools break off."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 2048
 OFFLOADED_CONTEXT_SHARE = 1 / 64
 """Of a card, for more than the smallest context: it displaces weights, which costs speed."""
@@ -60,13 +59,15 @@ class Wishes:
 class Sizing:
     """The load that was chosen, how ("generous", "modest", ...), and whether it fits.
 
-    `longest` is the context that the leanest way would hold.
+    `longest` is the context that the leanest way would hold; `bounded` says that less was chosen
+    than this way holds.
     """
 
     load: Load
     step: str
     fits: bool
     longest: int = 0
+    bounded: bool = False
 
     @property
     def sound(self) -> bool:
@@ -140,13 +141,13 @@ def choose(
     if not wishes.context:
         longest = {name: _longest(load, model, gpus, wishes) for name, load in steps.items()}
     least = min(SMALLEST_CONTEXT, model.max_model_len)
-    context = wishes.context or min(_worthwhile(longest, model), most or model.max_model_len)
+    context = wishes.context or min(_worthwhile(longest), most or model.max_model_len)
     if wishes.context or context >= least:
         for name, load in steps.items():
             sized = _at(load, context, gpus, wishes)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
             if holds(sized, model, gpus) if wishes.context else longest[name] >= context:
-                return Sizing(sized, name, True, longest.get("lean", 0))
+                return Sizing(sized, name, True, longest.get("lean", 0), context == most)
     offloaded = None if base.offload_gib else _offloaded(base, model, gpus, wishes, ram_mib)
     if offloaded:
         return Sizing(offloaded, "offloaded", True)
@@ -164,21 +165,9 @@ def longest_lean(base: Load, model: ModelCard, gpus: Sequence[Gpu]) -> int:
     return _longest(_steps(base, model, gpus, free)["lean"], model, gpus, free)
 
 
-def _worthwhile(longest: Mapping[str, int], model: ModelCard) -> int:
-    """The largest context that a way is good for."""
-
-    def tier(context: int, bound: int) -> int:
-        if context < min(TIER, model.max_model_len):
-            return 0
-        whole = max((TIER << n for n in range(16) if TIER << n <= context), default=0)
-        return min(context if context == model.max_model_len else whole, bound)
-
-    lean = longest["lean"]
-    return max(
-        longest["generous"],
-        tier(longest["modest"], MODEST_BOUND),
-        tier(lean, LEAN_BOUND) or lean,
-    )
+def _worthwhile(longest: Mapping[str, int]) -> int:
+    """The context to have: all that fits with graphs, and without them up to their worth."""
+    return max(longest["modest"], min(longest["lean"], GRAPHLESS_CONTEXT))
 
 
 def _steps(base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> dict[str, Load]:
@@ -205,7 +194,8 @@ def _longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) 
         return longest_context(model, load, gpus)
     load = replace(load, utilization=wishes.utilization)
     room = int(room_for_context(model, load, gpus))
-    return layout_for(model, load).longest(room, model.max_model_len)
+    limit = model.max_model_len
+    return granular(layout_for(model, load).longest(room, limit), limit)
 
 
 def _at(load: Load, context: int, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
