@@ -13,10 +13,10 @@ from typing import Any
 LARGEST, LARGEST_OF_GPT_OSS = 512, 1024
 COMPILED = 3
 """vLLM's compilation mode that cuts the model in pieces, which is its default."""
-FIRST_MIB, LAYER_MIB = 30, 0.24
-"""What capturing takes at all, and one graph a layer: fitted to three measured starts.
+FIRST_MIB, LAYER_MIB, EXPERTS_MIB = 30, 0.24, 0.125
+"""What capturing takes at all, one graph a layer, and its experts: fitted to four measured starts.
 
-A fourth, with 128 experts, took 0.3 GiB more: experts are several kernels a layer.
+Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
 """
 
 
@@ -66,6 +66,7 @@ def count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int
     return counts.get(mode.upper(), len(captured) + decoding)
 
 
-def graphs_mib(graphs: int, layers: int) -> float:
-    """What so many graphs of a model of so many layers take."""
-    return FIRST_MIB + graphs * layers * LAYER_MIB if graphs else 0.0
+def graphs_mib(graphs: int, layers: int, experts: bool = False) -> float:
+    """What so many graphs of a model of so many layers, each with experts or not, take."""
+    each = LAYER_MIB + (EXPERTS_MIB if experts else 0)
+    return FIRST_MIB + graphs * layers * each if graphs else 0.0

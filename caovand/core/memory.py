@@ -219,7 +219,9 @@ def _graphs_mib(model: ModelCard, load: Load) -> float:
         load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
     )
     layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
-    return graphs.graphs_mib(graphs.count(mode, captured, load.sequences, load.mtp), layers)
+    experts = bool(model.experts) and model.quantization != "mxfp4"
+    count = graphs.count(mode, captured, load.sequences, load.mtp)
+    return graphs.graphs_mib(count, layers, experts)
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:

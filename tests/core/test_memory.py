@@ -71,7 +71,7 @@ RUNS = (
         Load(
             262144, 256, 2048, 0.65, version=(0, 19, 0), vision=True, quantization="fp8",
         ),
-        25.7, 24.45, 106_800,
+        25.7, 24.45, 106_800, 0.95,
     ),
     Run(
         "27B AWQ on 2 x 2080 Ti, fp16", QWEN_27B_AWQ, turing(2), TURING,
