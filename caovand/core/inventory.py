@@ -149,7 +149,8 @@ class ModelCard:
     those of full attention where it differs from a window's (0 where it does not). `latent` is
     what a token's compressed key-value pair (MLA) takes, in elements; `group_size` how many
     quantised weights of one output share a scale, `block_size` how many outputs do (block fp8);
-    `plain_attention` is set where attention is not quantised. `notes` are what is odd about the
+    `plain_attention` is set where attention is not quantised. The last `kv_shared` layers read the
+    caches of earlier ones (Gemma 3n). `notes` are what is odd about the
     folder without making it unusable.
     """
 
@@ -169,6 +170,7 @@ class ModelCard:
     global_kv_heads: int = 0
     global_head_dim: int = 0
     sliding_window: int = 0
+    kv_shared: int = 0
     latent: int = 0
     linear: LinearAttention | None = None
     mamba: LinearAttention | None = None
@@ -189,6 +191,11 @@ class ModelCard:
     def hybrid(self) -> bool:
         """Whether some layers keep a recurrent state instead of a KV cache."""
         return not {"linear_attention", "mamba"}.isdisjoint(self.layer_types)
+
+    @property
+    def cached_layers(self) -> tuple[str, ...]:
+        """The types of the layers that keep a cache or a state of their own."""
+        return self.layer_types[: len(self.layer_types) - self.kv_shared]
 
     def size(self, *parts: Part) -> int:
         """Bytes stored for these parts, for all of them where none is named."""

@@ -87,6 +87,7 @@ def describe(
         else 0,
         global_head_dim=_number(text, "global_head_dim"),
         sliding_window=0 if text.get("use_sliding_window") is False else window,
+        kv_shared=_kv_shared(text, layers),
         latent=latent + rope if latent else 0,
         linear=_linear(text),
         mamba=_mamba(text, hidden),
@@ -127,6 +128,14 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
         kinds = ("full_attention", "sliding_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     return ("full_attention",) * count
+
+
+def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
+    """How many of the last layers keep no cache of their own."""
+    shared = _number(text, "num_kv_shared_layers")
+    if shared and shared >= len(layers):
+        raise BadConfig(f'"num_kv_shared_layers" is {shared}, and it has {len(layers)} layers')
+    return shared
 
 
 def _pattern(text: Mapping[str, Any]) -> int:

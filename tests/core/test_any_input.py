@@ -151,6 +151,7 @@ def test_any_verbatim_flags_are_planned_with_or_refused(words: list[tuple[str, l
         ({"layer_types": "full_attention"}, "no list of names"),
         ({"layer_types": ["full_attention", 3]}, "no list of names"),
         ({"layer_types": ["full_attention"]}, "has 8 layers and lists the types of 1"),
+        ({"num_kv_shared_layers": 8}, '"num_kv_shared_layers" is 8, and it has 8 layers'),
         ({"linear_conv_kernel_dim": 0}, 'does not give "linear_conv_kernel_dim"'),
         ({"quantization_config": "awq"}, "no table"),
         ({"dtype": 16}, '"dtype" is 16, no name'),

@@ -127,3 +127,13 @@ def test_the_states_of_mamba_2_are_vllms() -> None:
     convolution = (8192 + 2 * 8 * 128) * 3
     assert state_bytes(nemotron, 0, 1, 2) == 2 * convolution + 4 * state
     assert state_bytes(nemotron, 0, 1, 2, "float16") == 2 * (convolution + state)
+
+
+def test_layers_that_share_a_cache_take_none() -> None:
+    """Gemma 3n E4B: of 35 layers the last 15 read the caches of the first 20."""
+    kinds = (("sliding_attention",) * 4 + ("full_attention",)) * 7
+    whole = replace(GEMMA_4, layer_types=kinds, global_kv_heads=0, global_head_dim=0)
+    shared = replace(whole, kv_shared=15)
+    short = replace(whole, layer_types=kinds[:20])
+    assert layout(shared) == layout(short)
+    assert layout(shared).needed(32768) < 0.6 * layout(whole).needed(32768)

@@ -140,6 +140,12 @@ def test_what_a_family_leaves_out_is_what_transformers_fills_in() -> None:
     assert (card.kv_heads, card.vocab_size) == (2, 262208)
 
 
+def test_layers_that_share_a_cache_are_counted() -> None:
+    card = describe({**DENSE, "num_kv_shared_layers": 1})
+    assert len(card.cached_layers) == len(card.layer_types) - 1
+    assert describe(DENSE).cached_layers == describe(DENSE).layer_types
+
+
 def test_a_limit_that_is_not_written_down_is_not_known() -> None:
     assert not describe(DENSE).limit_known
     assert describe({**DENSE, "n_positions": 1024}).limit_known
