@@ -17,6 +17,7 @@ from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Plan
 from caovand.core.precision import AMPERE, LEAST_CAPABILITY, WITHOUT_HALF, refused_type
 from caovand.core.turing import backend_in, flashinfer_refusal, flashinfer_unfit
+from caovand.core.unmodelled import ELSEWHERE
 
 ADA = (8, 9)
 
@@ -52,8 +53,7 @@ def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[
 
 def _cards(scene: Scene) -> Iterator[str]:
     plan = scene.plan
-    elsewhere = ("nnodes", "data_parallel_address", "data_parallel_size_local")
-    if not scene.gpus or any(plan.value(name) is not None for name in elsewhere):
+    if not scene.gpus or any(plan.value(name) is not None for name in ELSEWHERE):
         return
     if plan.value("distributed_executor_backend") == "ray":
         return

@@ -110,11 +110,6 @@ def _refuse(gpu: Gpu) -> None:
         raise Unplannable(f"cannot use GPU {gpu.index}: {why}", "backend-unsupported")
 
 
-def other_parallelism(given: Mapping[str, Any]) -> bool:
-    """Whether cards are also used in stages or as replicas; nothing is forecast for that."""
-    return stages(given) > 1
-
-
 def stages(given: Mapping[str, Any]) -> int:
     """How many cards hold one place in the split: pipeline stages times replicas."""
     names = ("pipeline_parallel_size", "data_parallel_size")
@@ -148,7 +143,7 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
 def split_is_ours(draft: Draft) -> bool:
     """Whether the policy chooses over how many cards the model is split."""
     given, typed = draft.given, draft.config.policy.tensor_parallel_size
-    return typed is None and "tensor_parallel_size" not in given and not other_parallelism(given)
+    return typed is None and "tensor_parallel_size" not in given and stages(given) == 1
 
 
 def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:

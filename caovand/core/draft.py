@@ -33,7 +33,7 @@ class Unplannable(Exception):
 class Draft:
     """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used.
 
-    `sizing` is there once the cards were sized.
+    `sizing` is there once the cards were sized; `unweighed` says why it knows no context.
     """
 
     config: Config
@@ -45,6 +45,7 @@ class Draft:
     auto_spec: str | None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     sizing: Sizing | None = None
+    unweighed: str = ""
 
     @property
     def engine(self) -> EngineInfo:

@@ -13,7 +13,7 @@ from typing import Any
 
 from caovand.core import graphs, releases
 from caovand.core.conflicts import conflicts
-from caovand.core.devices import other_parallelism
+from caovand.core.devices import stages
 from caovand.core.draft import TURING
 from caovand.core.flags import count as count_of
 from caovand.core.flags import is_left_to_vllm, whole_number
@@ -164,11 +164,12 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "config.json does not tell the model's layers"
     if not model.limit_known and count_of(plan.value("max_model_len")) is None:
         return "config.json does not tell the longest context; set max_model_len to have a forecast"
-    why = unmodelled(plan, model)
+    settings = {name: setting.value for name, setting in plan.settings.items()}
+    why = unmodelled(settings, model)
     if why:
         return why
-    if other_parallelism({name: setting.value for name, setting in plan.settings.items()}):
-        return "stages and replicas are not forecast"
+    if not gpus and stages(settings) > 1:
+        return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":
         return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
     if not gpus and _kv_bytes(plan, inventory.engine.build) is None:

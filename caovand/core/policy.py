@@ -19,7 +19,6 @@ from caovand.core.devices import (
     deals_experts,
     freest,
     left_out,
-    other_parallelism,
     split_is_ours,
     splits_below,
     world_size,
@@ -172,7 +171,7 @@ def _with_cards(draft: Draft) -> Draft:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
-    if best and (best.sizing is None or not ours):
+    if best and (best.sizing is None or best.unweighed or not ours):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
     for size in splits_below(draft.model, most, whole_experts=deals_experts(draft)):
@@ -209,7 +208,7 @@ def _on_freest(draft: Draft, count: int) -> Draft:
     """The draft on so many of its cards at most, those with the most free memory."""
     draft = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count)))
     draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
-    if draft.gpus and draft.model.layer_types and not other_parallelism(draft.given):
+    if draft.gpus and draft.model.layer_types:
         draft = sized(draft)
     return draft
 

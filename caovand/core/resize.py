@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from caovand.core.devices import stages
 from caovand.core.draft import Draft, Unplannable
 from caovand.core.flags import count, whole_number
 from caovand.core.inventory import Gpu
@@ -17,6 +18,7 @@ from caovand.core.kv_cache import element_bytes
 from caovand.core.memory import Load, free_share, layout_for, utilization
 from caovand.core.sizing import (
     GENEROUS_BATCH,
+    STEPS,
     Sizing,
     Wishes,
     choose,
@@ -24,6 +26,7 @@ from caovand.core.sizing import (
     sequences_for,
     wishes_of,
 )
+from caovand.core.unmodelled import unmodelled, weights_unknown
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
@@ -34,6 +37,22 @@ LEAST_ALONE = 4096
 
 
 def sized(draft: Draft) -> Draft:
+    """The draft with its sizing; where a flag keeps memory from being forecast, one without limits.
+
+    Of such a flag the steps are kept that go without it, if they do.
+    """
+    why = unmodelled(draft.given, draft.model)
+    if not why:
+        return _weighed(draft)
+    draft = replace(draft, unweighed=why)
+    if not weights_unknown(draft.given, draft.model):
+        found = _weighed(draft)
+        if found.sizing and found.sizing.sound:
+            return found
+    return replace(draft, sizing=Sizing(_load_of_unknown(draft), STEPS[0], True))
+
+
+def _weighed(draft: Draft) -> Draft:
     """The draft with its sizing; the vision tower may give way to context."""
     wishes = _realistic(wishes_of(draft.config, draft.given), draft)
     base = replace(_base(draft), offload_gib=wishes.offload_gib)
@@ -50,16 +69,23 @@ def sized(draft: Draft) -> Draft:
 
 def share_of_unknown(draft: Draft) -> float:
     """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
+    return _load_of_unknown(draft).utilization
+
+
+def _load_of_unknown(draft: Draft) -> Load:
+    """What is asked where nothing is forecast."""
     wishes = _realistic(wishes_of(draft.config, draft.given), draft)
-    if wishes.utilization is not None:
-        return wishes.utilization
+    batch = wishes.batch_tokens or GENEROUS_BATCH
+    few = min(sequences_for(draft.model, draft.gpus, draft.turing), batch)
     load = replace(
         _base(draft),
         context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
-        sequences=wishes.sequences or sequences_for(draft.model, draft.gpus, draft.turing),
-        batch_tokens=wishes.batch_tokens or GENEROUS_BATCH,
+        sequences=wishes.sequences or few,
+        batch_tokens=batch,
+        eager=wishes.eager,
     )
-    return utilization(load, draft.gpus)
+    share = wishes.utilization
+    return replace(load, utilization=utilization(load, draft.gpus) if share is None else share)
 
 
 def block_tokens(draft: Draft) -> int:
@@ -112,7 +138,8 @@ def _wait_for_others(base: Load, draft: Draft) -> None:
 
 
 def _choose(base: Load, draft: Draft, wishes: Wishes, most: int | None = None) -> Sizing:
-    return choose(base, draft.model, draft.gpus, wishes, draft.host.ram_mib, most)
+    ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
+    return choose(base, draft.model, draft.gpus, wishes, ram_mib, most)
 
 
 def _realistic(wishes: Wishes, draft: Draft) -> Wishes:

@@ -141,7 +141,7 @@ def language_model_only(draft: Draft) -> Setting | None:
         return user(typed, "[model] text_only")
     if draft.model.weights and not draft.model.size("vision"):
         return policy(True, "the checkpoint holds no weights of a vision tower")
-    if draft.sizing and not draft.sizing.load.vision:
+    if draft.sizing and not draft.unweighed and not draft.sizing.load.vision:
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None
 
@@ -162,6 +162,8 @@ def max_model_len(draft: Draft) -> Setting | None:
     context = draft.sizing.load.context
     if not draft.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
+    if draft.unweighed:
+        return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if draft.sizing.step == "offloaded":

@@ -1,7 +1,8 @@
 """Flags that change memory in ways that are not forecast: with them no verdict is given.
 
-A forecast that ignored them would be trusted and wrong. What vLLM does with a flag that is absent
-here is forecast, or takes no memory of a card that matters.
+A forecast that ignored them would be trusted and wrong, and so would a context that was chosen by
+it: that is left to vLLM. What vLLM does with a flag that is absent here is forecast, or takes no
+memory of a card that matters.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.devices import stages
+from caovand.core.flags import whole_number
 from caovand.core.inventory import ModelCard
 from caovand.core.memory import ONLINE
-from caovand.core.plan import Plan
 
 FLAGS = {
     "enable_lora": "adapters take memory of every card",
-    "hf_overrides": "it changes the model that config.json describes",
     "mamba_cache_dtype": "it changes the size of the recurrent states",
     "mamba_block_size": "it changes how often recurrent states are kept",
     "kv_cache_dtype_skip_layers": "layers then keep caches of different sizes",
@@ -26,32 +27,51 @@ FLAGS = {
 }
 OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
 """Load formats whose weights are not those that the folder's safetensors show."""
+ELSEWHERE = ("nnodes", "data_parallel_address", "data_parallel_size_local")
+"""Flags by which the engine runs on several machines."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
-def unmodelled(plan: Plan, model: ModelCard) -> str:
+def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
     """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
-    for name, why in FLAGS.items():
-        value = plan.value(name)
-        if value is True or value not in (None, False, 1, "auto", {}, []):
-            return _told(name, why)
+    why = weights_unknown(given, model)
+    if why:
+        return why
+    for name, reason in FLAGS.items():
+        if _is_set(given.get(name)):
+            return _told(name, reason)
     if model.hybrid and not (model.linear or model.mamba):
         return "config.json does not tell the shape of the recurrent states"
     if model.mamba and not model.hybrid:
         return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
-    if windows and plan.value("disable_hybrid_kv_cache_manager"):
+    if windows and given.get("disable_hybrid_kv_cache_manager"):
         return _told("disable_hybrid_kv_cache_manager", "every layer then keeps the whole context")
-    kind = plan.value("quantization")
-    if kind and model.quantization is None and str(kind) not in ONLINE:
-        return _told(f"quantization {kind}", "what it leaves of these weights is not known")
-    if str(plan.value("load_format")) in OTHER_WEIGHTS:
-        return _told(
-            f"load_format {plan.value('load_format')}", "it loads other weights than safetensors"
-        )
-    if _drafts_with_a_model(plan.value("speculative_config")):
+    if _drafts_with_a_model(given.get("speculative_config")):
         return _told("speculative_config", "the drafting model takes memory of its own")
     return ""
+
+
+def weights_unknown(given: Mapping[str, Any], model: ModelCard) -> str:
+    """Why it is not known what a rank will hold of the weights; empty where it is."""
+    if _is_set(given.get("hf_overrides")):
+        return _told("hf_overrides", "it changes the model that config.json describes")
+    kind, form = given.get("quantization"), given.get("load_format")
+    if kind and model.quantization is None and str(kind) not in ONLINE:
+        return _told(f"quantization {kind}", "what it leaves of these weights is not known")
+    if str(form) in OTHER_WEIGHTS:
+        return _told(f"load_format {form}", "it loads other weights than safetensors")
+    if (whole_number(given.get("pipeline_parallel_size")) or 1) > 1:
+        return _told("pipeline_parallel_size", "what a stage holds is not forecast")
+    if stages(given) > 1 and model.experts:
+        return _told("data_parallel_size", "experts are then spread over the replicas")
+    if stages(given) > 1 and any(given.get(name) is not None for name in ELSEWHERE):
+        return _told("data_parallel_size", "replicas may be on other machines")
+    return ""
+
+
+def _is_set(value: Any) -> bool:
+    return value is True or value not in (None, False, 1, "auto", {}, [])
 
 
 def _drafts_with_a_model(config: Any) -> bool:

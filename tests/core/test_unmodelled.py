@@ -9,10 +9,23 @@ import pytest
 from caovand.core.forecast import forecast, load_of
 from caovand.core.inventory import Inventory, LinearAttention
 from caovand.core.memory import layout_for
-from tests.core.machines import GPT_OSS, H200, QWEN_27B_MEASURED, inventory, plan
+from tests.core.machines import (
+    CPU,
+    GPT_OSS,
+    H200,
+    HOST,
+    LLAMA_70B_AWQ,
+    QWEN_27B_MEASURED,
+    TINY_HYBRID,
+    cards,
+    inventory,
+    plan,
+    turing,
+)
 
 LLM = inventory(QWEN_27B_MEASURED, gpus=H200)
 OSS = inventory(GPT_OSS, gpus=H200)
+CARDS = cards(2, "NVIDIA H100 80GB HBM3", (9, 0), 81559)
 
 
 @pytest.mark.parametrize(
@@ -26,13 +39,66 @@ OSS = inventory(GPT_OSS, gpus=H200)
         (("--mamba-cache-dtype", "float32"), LLM),
         (("-dcp", "2"), LLM),
         (("--speculative-config", '{"model": "/m/eagle", "num_speculative_tokens": 3}'), LLM),
+        (("--pipeline-parallel-size", "2"), inventory(QWEN_27B_MEASURED, gpus=turing(4))),
+        (("--data-parallel-size", "2"), inventory(GPT_OSS, gpus=CARDS)),
+        (
+            ("--data-parallel-size", "2", "--data-parallel-size-local", "1"),
+            inventory(QWEN_27B_MEASURED, gpus=CARDS),
+        ),
     ],
 )
 def test_what_is_not_forecast_is_named(words: tuple[str, ...], machine: Inventory) -> None:
-    found = forecast(plan(machine, engine={"extra_args": list(words)}), machine)
+    made = plan(machine, engine={"extra_args": list(words)})
+    found = forecast(made, machine)
     assert found.fits is None
+    assert made.value("max_model_len") == "auto"
+    assert found.reason in made.settings["max_model_len"].reason
+    assert made.value("max_num_seqs") > 0
     name = "--decode-context-parallel-size" if words[0] == "-dcp" else words[0]
     assert found.reason.startswith(name)
+
+
+def test_what_is_not_forecast_is_not_sized_by_what_is_known() -> None:
+    """The weights that are read are not those that would need another way of running."""
+    small = inventory(QWEN_27B_MEASURED, cards(1, "NVIDIA L4", (8, 9), 23034))
+    assert plan(small).value("cpu_offload_gb") > 0
+    found = plan(small, engine={"extra_args": ["--quantization", "bitsandbytes"]})
+    assert found.value("cpu_offload_gb") is found.value("enforce_eager") is None
+    typed = {"engine": {"extra_args": ["--enable-lora"]}, "model": {"max_model_len": 4096}}
+    assert plan(LLM, **typed).value("max_model_len") == 4096
+
+
+def test_what_is_not_forecast_keeps_the_split_and_what_fits_without_it() -> None:
+    machine = inventory(LLAMA_70B_AWQ)
+    bare, found = plan(machine), plan(machine, engine={"extra_args": ["--enable-lora"]})
+    assert found.value("tensor_parallel_size") == bare.value("tensor_parallel_size") == 2
+    for name in ("enforce_eager", "max_num_batched_tokens", "gpu_memory_utilization"):
+        assert found.value(name) == bare.value(name)
+
+
+def test_each_replica_is_forecast_as_a_model_of_its_own() -> None:
+    machine, alone = inventory(gpus=turing(4)), inventory()
+    words = {"engine": {"extra_args": ["--data-parallel-size", "2"]}}
+    found, expected = plan(machine, **words), plan(alone)
+    for name in ("tensor_parallel_size", "max_model_len", "gpu_memory_utilization"):
+        assert found.value(name) == expected.value(name)
+    assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1,2,3"
+    assert forecast(found, machine) == forecast(expected, alone)
+
+
+def test_replicas_share_host_memory_that_weights_are_offloaded_to() -> None:
+    host = replace(HOST, ram_mib=24_000)
+    one = inventory(LLAMA_70B_AWQ, turing(1), host=host)
+    assert plan(one).value("cpu_offload_gb") > 0
+    two = inventory(LLAMA_70B_AWQ, turing(2), host=host)
+    words = {"engine": {"extra_args": ["--data-parallel-size", "2"]}}
+    assert plan(two, **words).value("cpu_offload_gb") is None
+
+
+def test_replicas_of_a_cpu_build_are_not_forecast() -> None:
+    machine = inventory(TINY_HYBRID, (), CPU)
+    found = plan(machine, engine={"extra_args": ["--data-parallel-size", "2"]})
+    assert forecast(found, machine).reason.startswith("replicas of a CPU build")
 
 
 @pytest.mark.parametrize(
