@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from caovand.core.checkpoint import weigh
+from caovand.core.config_values import BadConfig
 from caovand.core.inventory import ModelCard
-from caovand.core.model_config import BadConfig, describe, invented_weights
+from caovand.core.model_config import describe, invented_weights
 from caovand.core.safetensors import BadShard, Tensor, header_length, parse_header
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
@@ -76,6 +77,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
             f"cannot read model {folder}: it has no config.json{hint}; "
             "point [model] path at the folder that `hf download` made, or download it again"
         )
+    if not config.get("quantization_config"):  # where ModelOpt said it before 0.30
+        config = {**config, "quantization_config": _json(folder, "hf_quant_config.json")}
     tokenizer = _json(folder, "tokenizer_config.json") or {}
     card = _described(folder, config, tokenizer)
     notes = card.notes

@@ -15,7 +15,14 @@ from caovand.core.flags import count
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Plan
-from caovand.core.precision import AMPERE, LEAST_CAPABILITY, WITHOUT_HALF, refused_type
+from caovand.core.precision import (
+    AMPERE,
+    EXCLUSIVE,
+    LEAST_CAPABILITY,
+    WITHOUT_HALF,
+    method,
+    refused_type,
+)
 from caovand.core.turing import backend_in, flashinfer_refusal, flashinfer_unfit
 from caovand.core.unmodelled import ELSEWHERE
 
@@ -36,8 +43,8 @@ class Scene:
 
     @property
     def quantization(self) -> str:
-        """How the weights are stored, or are asked to be read."""
-        return str(self.plan.value("quantization") or self.inventory.model.quantization or "")
+        """How the weights are stored, or are quantised while they are loaded."""
+        return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
 
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty where there is none."""
@@ -88,6 +95,12 @@ def _dtype(scene: Scene) -> Iterator[str]:
 
 
 def _quantisation(scene: Scene) -> Iterator[str]:
+    asked = method(str(scene.plan.value("quantization") or scene.quantization))
+    if asked != scene.quantization and {asked, scene.quantization} <= EXCLUSIVE:
+        yield (
+            f"cannot read {scene.quantization} weights as {asked}: vLLM takes the checkpoint's own"
+            " method; leave --quantization out"
+        )
     least = LEAST_CAPABILITY.get(scene.quantization, (0, 0))
     old = scene.first(least)
     if old:

@@ -207,17 +207,23 @@ class _Width:
 
 
 def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """What vLLM cuts: MLP or experts on both sides, attention at its heads."""
+    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
     # mxfp4 kernels pad every rank's part, and say so in no group size.
     group, block = max(model.group_size, 1), max(model.block_size, 1)
+    quantised = lcm(group, block)
+
+    def beside(part: str, width: int) -> _Width:
+        return _Width(part, width, 1 if part in model.spared else quantised)
+
     found = []
     if model.experts and model.expert_size:
         if not whole_experts:
-            found.append(_Width("experts", model.expert_size, lcm(group, block)))
+            found.append(_Width("experts", model.expert_size, quantised))
     elif not (model.experts and whole_experts):
-        found.append(_Width("MLP", model.intermediate_size, lcm(group, block)))
-    if not model.latent and not model.plain_attention:
-        found.append(_Width("attention", model.heads * model.head_dim, lcm(group, block)))
+        found.append(_Width("MLP", model.intermediate_size, quantised))
+    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
+    if not model.latent and "attention" not in model.spared:
+        found.append(_Width("attention", model.heads * model.head_dim, quantised))
     return found
 
 

@@ -149,9 +149,10 @@ class ModelCard:
     those of full attention where it differs from a window's (0 where it does not). `latent` is
     what a token's compressed key-value pair (MLA) takes, in elements; `group_size` how many
     quantised weights of one output share a scale, `block_size` how many outputs do (block fp8);
-    `plain_attention` is set where attention is not quantised. The last `kv_shared` layers read the
-    caches of earlier ones (Gemma 3n). `notes` are what is odd about the
-    folder without making it unusable.
+    `spared` are the parts kept as floats ("attention", "shared experts", "MLP"). `shared_size` and
+    `dense_size` are the widths of the MLPs beside a model's experts, 0 where there are none. The
+    last `kv_shared` layers read the caches of earlier ones (Gemma 3n). `notes` are what is odd
+    about the folder without making it unusable.
     """
 
     path: str
@@ -178,9 +179,11 @@ class ModelCard:
     quantization: str | None = None
     group_size: int = 0
     block_size: int = 0
-    plain_attention: bool = False
+    spared: frozenset[str] = frozenset()
     experts: int = 0
     expert_size: int = 0
+    shared_size: int = 0
+    dense_size: int = 0
     vision: bool = False
     chat_template: str | None = None
     weights: tuple[Weights, ...] = ()

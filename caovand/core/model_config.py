@@ -7,7 +7,9 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.config_values import LARGEST, BadConfig, number, table, word
 from caovand.core.inventory import LinearAttention, ModelCard, Weights
+from caovand.core.quantisation import Quantisation, quantisation
 from caovand.core.shapes import weights_by_shape
 
 LENGTHS = (
@@ -45,14 +47,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """What Transformers fills in, by model type: Gemma is published with only what differs from it."""
-LARGEST = 1 << 31
 MOST_LAYERS = 10_000
-NONE = -1
-"""How some configurations write that there is none: no window, no quantisation groups."""
-
-
-class BadConfig(Exception):
-    """Why config.json does not describe a model."""
 
 
 def describe(
@@ -60,44 +55,47 @@ def describe(
 ) -> ModelCard:
     """What the configuration alone says; nothing of weights."""
     architecture, text = _architecture(config), _text(config)
-    heads = _number(text, *HEADS) or 1
-    hidden = _number(text, *HIDDEN)
-    window = _number(text, "sliding_window")
-    latent, rope = _number(text, "kv_lora_rank"), _number(text, "qk_rope_head_dim")
-    quantised = _table(config, "quantization_config") or _table(text, "quantization_config")
+    heads = number(text, *HEADS) or 1
+    hidden = number(text, *HIDDEN)
+    window = number(text, "sliding_window")
+    latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
+    quantised = _quantisation(config, text)
+    experts = number(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
     if not layers and not hidden:
         raise BadConfig('it gives no sizes, such as "num_hidden_layers" and "hidden_size"')
     return ModelCard(
         path=path,
         architecture=architecture,
-        model_type=_word(text, "model_type") or _word(config, "model_type"),
+        model_type=word(text, "model_type") or word(config, "model_type"),
         layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
-        limit_known=any(_number(text, name) for name in LENGTHS),
+        limit_known=any(number(text, name) for name in LENGTHS),
         mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
         hidden_size=hidden,
-        intermediate_size=_number(text, "intermediate_size", "n_inner"),
-        vocab_size=_number(text, "vocab_size"),
+        intermediate_size=number(text, "intermediate_size", "n_inner"),
+        vocab_size=number(text, "vocab_size"),
         heads=heads,
-        kv_heads=_number(text, "num_key_value_heads", "multi_query_group_num") or heads,
-        head_dim=_number(text, "head_dim") or hidden // heads,
-        global_kv_heads=_number(text, "num_global_key_value_heads")
+        kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads,
+        head_dim=number(text, "head_dim") or hidden // heads,
+        global_kv_heads=number(text, "num_global_key_value_heads")
         if text.get("attention_k_eq_v")
         else 0,
-        global_head_dim=_number(text, "global_head_dim"),
+        global_head_dim=number(text, "global_head_dim"),
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         kv_shared=_kv_shared(text, layers),
         latent=latent + rope if latent else 0,
         linear=_linear(text),
         mamba=_mamba(text, hidden),
         dtype=_dtype(text) or _dtype(config) or "bfloat16",
-        quantization=(_word(quantised, "quant_method") or "unknown").lower() if quantised else None,
-        group_size=_groups(quantised)[1],
-        block_size=_groups(quantised)[0],
-        plain_attention=_spares_attention(quantised),
-        experts=_number(text, "num_experts", "num_local_experts", "n_routed_experts"),
-        expert_size=_number(text, "moe_intermediate_size"),
+        quantization=quantised.method,
+        group_size=quantised.group_size,
+        block_size=quantised.block_size,
+        spared=quantised.spared,
+        experts=experts,
+        expert_size=number(text, "moe_intermediate_size"),
+        shared_size=_shared_experts(text),
+        dense_size=_dense_layers(text) if experts else 0,
         vision=any(config.get(name) for name in VISION),
         notes=tuple(_notes(text, layers)),
     )
@@ -107,7 +105,29 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
     """What vLLM makes up for this configuration with `--load-format dummy`."""
     text = _text(config)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
-    return weights_by_shape(card, tied=bool(tied), gated=bool(text.get("attn_output_gate")))
+    gated, bits = bool(text.get("attn_output_gate")), _quantisation(config, text).bits
+    return weights_by_shape(card, tied=bool(tied), gated=gated, bits=bits)
+
+
+def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
+    name = "quantization_config"
+    return quantisation(table(config, name) or table(text, name))
+
+
+def _shared_experts(text: Mapping[str, Any]) -> int:
+    """The width of the experts that every token goes through; 0 for none."""
+    each = number(text, "moe_intermediate_size") * number(text, "n_shared_experts")
+    return number(text, "shared_expert_intermediate_size") or each
+
+
+def _dense_layers(text: Mapping[str, Any]) -> int:
+    """The width of the MLPs that stand before, between or beside experts; 0 for none."""
+    parts = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
+    named = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
+    beside = word(text, "model_type").startswith("gemma4")
+    if not (parts or named or beside):
+        return 0
+    return number(text, "intermediate_size_mlp", "intermediate_size")
 
 
 def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
@@ -116,11 +136,11 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     listed = text.get("layer_types") or text.get("layers_block_type")
     if listed is not None:
         return _listed(listed, count)
-    pattern = _word(text, "hybrid_override_pattern")
+    pattern = word(text, "hybrid_override_pattern")
     if pattern:
         return _listed(list(pattern), count)
-    every = _number(text, "full_attention_interval")
-    if every and _number(text, "linear_num_value_heads"):
+    every = number(text, "full_attention_interval")
+    if every and number(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     every = _pattern(text)
@@ -132,7 +152,7 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
     """How many of the last layers keep no cache of their own."""
-    shared = _number(text, "num_kv_shared_layers")
+    shared = number(text, "num_kv_shared_layers")
     if shared and shared >= len(layers):
         raise BadConfig(f'"num_kv_shared_layers" is {shared}, and it has {len(layers)} layers')
     return shared
@@ -141,7 +161,7 @@ def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
 def _pattern(text: Mapping[str, Any]) -> int:
     """Every how many layers one attends to everything, the others to a window; 0 for no such."""
     every = text.get("sliding_window_pattern")
-    window = _number(text, "sliding_window") and text.get("use_sliding_window") is not False
+    window = number(text, "sliding_window") and text.get("use_sliding_window") is not False
     return every if window and type(every) is int and every > 0 else 0
 
 
@@ -160,14 +180,14 @@ def context_limit(
     config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> int:
     """Tokens vLLM allows at most: the positions, scaled by RoPE, limited by the tokenizer."""
-    limits = [_number(text, name) for name in LENGTHS]
+    limits = [number(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
     if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
         limit = int(tokens)
-    if "gemma3" in _word(config, "model_type"):
+    if "gemma3" in word(config, "model_type"):
         return int(limit)  # its positions are scaled already
-    rope = _table(text, "rope_parameters") or _table(text, "rope_scaling")
+    rope = table(text, "rope_parameters") or table(text, "rope_scaling")
     nested = [part for part in rope.values() if isinstance(part, Mapping)]
     factor = 1.0
     for part in nested or [rope]:
@@ -176,7 +196,7 @@ def context_limit(
             continue
         factor = _factor(part) or factor
         if kind == "yarn":
-            limit = _number(part, "original_max_position_embeddings") or limit
+            limit = number(part, "original_max_position_embeddings") or limit
     if not 1 <= limit * factor <= LARGEST:
         raise BadConfig(f"its context of {limit:.0f} positions is scaled by {factor:g}")
     return int(limit * factor)
@@ -185,7 +205,7 @@ def context_limit(
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The text model's part, with its family's defaults for what is not written down."""
     text = _text_as_written(config)
-    kind = _word(text, "model_type") or _word(config, "model_type")
+    kind = word(text, "model_type") or word(config, "model_type")
     defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
     return {**defaults, **{name: value for name, value in text.items() if value is not None}}
 
@@ -193,9 +213,9 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         for name in ("text_config", "llm_config", "language_config"):
-            if _table(config, name):
-                return _table(config, name)
-        thinker = _table(config, "thinker_config")
+            if table(config, name):
+                return table(config, name)
+        thinker = table(config, "thinker_config")
         if not thinker:
             return config
         config = thinker
@@ -214,9 +234,9 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
     """What is odd about the sizes without making the model unusable."""
     wanted = {
         "num_hidden_layers": bool(layers),
-        "hidden_size": bool(_number(text, *HIDDEN)),
-        "num_attention_heads": bool(_number(text, *HEADS)),
-        "vocab_size": bool(_number(text, "vocab_size")),
+        "hidden_size": bool(number(text, *HIDDEN)),
+        "num_attention_heads": bool(number(text, *HEADS)),
+        "vocab_size": bool(number(text, "vocab_size")),
     }
     absent = [name for name, present in wanted.items() if not present]
     unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
@@ -234,54 +254,11 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
     return notes
 
 
-def _number(table: Mapping[str, Any], *names: str) -> int:
-    """The first of these keys that holds a count, else 0; of a list by layers the largest."""
-    for name in names:
-        value = table.get(name)
-        if value is None or value == NONE:
-            continue
-        if isinstance(value, list) and value:
-            return max(_count(name, entry) for entry in value)
-        return _count(name, value)
-    return 0
-
-
-def _count(name: str, value: Any) -> int:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
-        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, no count up to {LARGEST}')
-    return int(value)
-
-
-def _layers(table: Mapping[str, Any], *names: str) -> int:
-    count = _number(table, *names)
+def _layers(text: Mapping[str, Any], *names: str) -> int:
+    count = number(text, *names)
     if count > MOST_LAYERS:
         raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
     return count
-
-
-def _groups(quantised: Mapping[str, Any]) -> tuple[int, int]:
-    """How many outputs and how many inputs share a scale: of block fp8 both, else inputs only.
-
-    The format compressed-tensors says it for each of its groups of layers.
-    """
-    nested = quantised.get("config_groups")
-    groups = nested.values() if isinstance(nested, Mapping) else ()
-    weights = [_table(group, "weights") for group in groups if isinstance(group, Mapping)]
-    for table in (quantised, *weights):
-        for name in ("weight_block_size", "block_structure"):
-            block = table.get(name)
-            if isinstance(block, list) and len(block) == len(("outputs", "inputs")):
-                return _count(name, block[0]), _count(name, block[1])
-    sizes = [_number(table, "group_size", "q_group_size") for table in (quantised, *weights)]
-    return 0, max(sizes)
-
-
-def _spares_attention(quantised: Mapping[str, Any]) -> bool:
-    """Whether the attention of some layers is kept as it was: then its width is not looked at."""
-    lists = [quantised.get(name) for name in ("ignore", "modules_to_not_convert", "ignored_layers")]
-    names = [name for listed in lists if isinstance(listed, list) for name in listed]
-    return any(isinstance(name, str) and "attn" in name for name in names)
 
 
 def _factor(rope: Mapping[str, Any]) -> float:
@@ -295,24 +272,8 @@ def _factor(rope: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The table under this key, empty where there is none."""
-    found = table.get(name)
-    if found is not None and not isinstance(found, Mapping):
-        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, no table')
-    return found or {}
-
-
-def _word(table: Mapping[str, Any], name: str) -> str:
-    """The text under this key, empty where there is none."""
-    found = table.get(name)
-    if found is not None and not (isinstance(found, str) and found.isprintable()):
-        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, no name')
-    return found or ""
-
-
 def _dtype(config: Mapping[str, Any]) -> str:
-    return _word(config, "dtype") or _word(config, "torch_dtype")
+    return word(config, "dtype") or word(config, "torch_dtype")
 
 
 MAMBA_2 = (
@@ -327,21 +288,21 @@ def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
     """The shape of Mamba-2's states, None where the configuration gives none that is known."""
     for names in MAMBA_2:
         written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
-        groups, heads, width, state, kernel = (_number(written, name) for name in names)
+        groups, heads, width, state, kernel = (number(written, name) for name in names)
         if heads and not width:
-            width = (_number(text, "mamba_expand") or 2) * hidden // heads
+            width = (number(text, "mamba_expand") or 2) * hidden // heads
         if groups and heads and width and state and kernel:
-            nemotron = "float32" if "nemotron" in _word(text, "model_type").lower() else "auto"
-            kind = _word(text, "mamba_ssm_cache_dtype") or nemotron
+            nemotron = "float32" if "nemotron" in word(text, "model_type").lower() else "auto"
+            kind = word(text, "mamba_ssm_cache_dtype") or nemotron
             return LinearAttention(groups, heads, state, width, kernel, kind)
     return None
 
 
 def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
-    if not _number(text, "linear_num_value_heads"):
+    if not number(text, "linear_num_value_heads"):
         return None
     sizes = {
-        name: _number(text, name)
+        name: number(text, name)
         for name in (
             "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
             "linear_value_head_dim", "linear_conv_kernel_dim",
@@ -356,5 +317,5 @@ def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
         key_dim=sizes["linear_key_head_dim"],
         value_dim=sizes["linear_value_head_dim"],
         conv_kernel=sizes["linear_conv_kernel_dim"],
-        state_dtype=_word(text, "mamba_ssm_dtype") or "auto",
+        state_dtype=word(text, "mamba_ssm_dtype") or "auto",
     )

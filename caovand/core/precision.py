@@ -13,9 +13,23 @@ LEAST_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
     "experts_int8": AMPERE,
+    "modelopt": AMPERE,
+    "modelopt_mxfp8": AMPERE,
     "fp_quant": (10, 0),
 }
-"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33."""
+"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+
+ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
+"""
+EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
+"""Methods of which vLLM refuses one by flag where the checkpoint is quantised by another."""
+
+
+def method(name: str) -> str:
+    """The method that a name of --quantization asks for, whatever the kernel."""
+    return name.removeprefix("auto_").removesuffix("_marlin")
+
+
 HALF = frozenset({"half", "float16"})
 
 

@@ -1,7 +1,8 @@
 """Weights of a model whose folder has none, from the shapes that its configuration gives.
 
 vLLM makes weights up with `--load-format dummy`, which is how a plan is tried before a download.
-The result is within a few percent for transformers with gated MLPs, experts, and Gated DeltaNet.
+The result is within a few percent for transformers with gated MLPs, experts, and Gated DeltaNet;
+where they are quantised, it may be less than a checkpoint that spares some layers.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ BYTES = 2
 """Made-up weights are of the activation type, which is half or bfloat16."""
 
 
-def weights_by_shape(model: ModelCard, tied: bool, gated: bool) -> tuple[Weights, ...]:
-    """Sizes by part; `tied` shares embedding and head, `gated` attention has an output gate."""
+def weights_by_shape(
+    model: ModelCard, tied: bool, gated: bool, bits: float = 8 * BYTES
+) -> tuple[Weights, ...]:
+    """Sizes by part; `tied` shares embedding and head, `gated` attention has an output gate.
+
+    `bits` are those of a quantised weight: linear layers and experts are, of gpt-oss experts only.
+    """
     hidden, count = model.hidden_size, len(model.layer_types)
     recurrent = sum(kind in ("linear_attention", "mamba") for kind in model.layer_types)
     attending = count - recurrent
@@ -21,7 +27,7 @@ def weights_by_shape(model: ModelCard, tied: bool, gated: bool) -> tuple[Weights
     keys = 2 * hidden * model.kv_heads * model.head_dim
     dense = 3 * hidden * model.intermediate_size
     state = _recurrent(hidden, model.linear) if model.linear else 0
-    feed = 0 if model.experts else dense
+    feed = 3 * hidden * model.shared_size if model.experts else dense
     experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
     parts: list[tuple[Part, Sharding, int]] = [
         ("embedding", "sharded", model.vocab_size * hidden),
@@ -36,7 +42,16 @@ def weights_by_shape(model: ModelCard, tied: bool, gated: bool) -> tuple[Weights
             model.mtp_layers * (2 * hidden * hidden + queries + keys + feed + experts),
         ),
     ]
-    return tuple(Weights(part, way, "BF16", size * BYTES) for part, way, size in parts if size)
+    packed = {"experts"} if model.quantization == "mxfp4" else {"experts", "layers"}
+    if bits == 8 * BYTES:
+        packed = set()
+    return tuple(
+        Weights(part, way, "U8", int(size * bits / 8))
+        if part in packed and way != "replicated"
+        else Weights(part, way, "BF16", size * BYTES)
+        for part, way, size in parts
+        if size
+    )
 
 
 def _recurrent(hidden: int, linear: LinearAttention) -> int:

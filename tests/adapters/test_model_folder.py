@@ -255,3 +255,13 @@ def test_a_downloaded_hub_model_is_read(
     (snapshots / "abc").symlink_to(folder)
     card = read_model("Qwen/Qwen3-0.6B")
     assert (card.path, card.architecture) == ("Qwen/Qwen3-0.6B", "Qwen3ForCausalLM")
+
+
+def test_a_quantisation_in_a_file_of_its_own_is_read(folder: Path) -> None:
+    said = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(said))
+    assert read_model(str(folder)).quantization == "modelopt"
+    (folder / "config.json").write_text(
+        json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}})
+    )
+    assert read_model(str(folder)).quantization == "awq"

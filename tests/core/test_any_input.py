@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from caovand.core.config import Config
 from caovand.core.config import parse as parse_config
+from caovand.core.config_values import BadConfig
 from caovand.core.forecast import forecast
 from caovand.core.inventory import Inventory
 from caovand.core.inventory_file import BadInventory, parse, render
-from caovand.core.model_config import BadConfig, describe, invented_weights
+from caovand.core.model_config import describe, invented_weights
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import describe as report
 from caovand.engines.vllm.command import build, shown

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint import part, sharding, weigh
+from caovand.core.config_values import BadConfig
 from caovand.core.inventory import LinearAttention
-from caovand.core.model_config import BadConfig, describe
+from caovand.core.model_config import describe
 
 TEXT: dict[str, Any] = {
     "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 8,
@@ -80,6 +81,48 @@ def test_quantisation_and_latent_attention_are_seen() -> None:
         }
     )
     assert (card.quantization, card.group_size, card.latent) == ("awq", 128, 576)
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "group"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt", 0),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, "modelopt_fp4", 16),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "modelopt_mxfp8", 0),
+        (
+            {
+                "producer": {"name": "modelopt"},
+                "quantization": {"quant_algo": "NVFP4", "group_size": 16},
+            },
+            "modelopt_fp4",
+            16,
+        ),
+        ({"quant_method": "AWQ"}, "awq", 0),
+        ({"bits": 4}, "unknown", 0),
+    ],
+)
+def test_a_method_is_called_as_vllm_calls_it(
+    table: dict[str, Any], method: str, group: int
+) -> None:
+    card = describe({**DENSE, "quantization_config": table})
+    assert (card.quantization, card.group_size) == (method, group)
+
+
+@pytest.mark.parametrize(
+    ("more", "shared", "dense"),
+    [
+        ({}, 0, 0),
+        ({"n_shared_experts": 2, "first_k_dense_replace": 1}, 2816, 10944),
+        ({"shared_expert_intermediate_size": 512, "decoder_sparse_step": 1}, 512, 0),
+        ({"mlp_only_layers": [0]}, 0, 10944),
+        ({"interleave_moe_layer_step": 2, "intermediate_size_mlp": 16384}, 0, 16384),
+        ({"model_type": "gemma4_text"}, 0, 10944),
+    ],
+)
+def test_what_stands_beside_experts_is_seen(more: dict[str, Any], shared: int, dense: int) -> None:
+    moe = {**DENSE, "num_experts": 64, "moe_intermediate_size": 1408, "intermediate_size": 10944}
+    card = describe({**moe, **more})
+    assert (card.shared_size, card.dense_size) == (shared, dense)
 
 
 def test_a_window_that_is_not_used_is_none() -> None:

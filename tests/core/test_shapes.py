@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from caovand.core.inventory import reclaimed
 from caovand.core.memory import Load, weights_bytes
+from caovand.core.model_config import describe, invented_weights
 from caovand.core.shapes import weights_by_shape
 from tests.core.machines import GIB, QWEN_27B_MEASURED, turing
+
+SHAPE: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 5120,
+    "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256,
+    "intermediate_size": 17408, "vocab_size": 248320, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "attn_output_gate": True,
+    "max_position_embeddings": 262144,
+}  # fmt: skip
 
 
 def test_the_27b_shape_weighs_what_vllm_loaded() -> None:
@@ -18,6 +29,39 @@ def test_the_27b_shape_weighs_what_vllm_loaded() -> None:
     )
     loaded = weights_bytes(card, Load(16384, 1, 8192, 0.8, mtp=3))
     assert loaded / GIB == pytest.approx(51.02, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("table", "gib"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 11.7),
+        ({"quant_method": "compressed-tensors",
+          "config_groups": {"g": {"weights": {"num_bits": 8}}}}, 22.7),
+        ({"quant_method": "fp8"}, 22.7),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 13.0),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 11.3),
+        ({"quant_method": "new"}, 45.3),
+    ],
+)  # fmt: skip
+def test_quantised_weights_that_are_made_up_are_as_small(table: dict[str, Any], gib: float) -> None:
+    config = {**SHAPE, "quantization_config": table}
+    made = invented_weights(config, describe(config))
+    assert sum(w.size for w in made if w.part == "layers") / GIB == pytest.approx(gib, rel=0.02)
+    assert sum(w.size for w in made if w.part == "head") / GIB == pytest.approx(2.37, rel=0.01)
+
+
+def test_of_gpt_oss_only_the_experts_are_quantised() -> None:
+    """gpt-oss-20b's checkpoint has 10.15e9 bytes of experts."""
+    config = {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_hidden_layers": 24,
+        "hidden_size": 2880, "intermediate_size": 2880, "num_local_experts": 32,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+        "quantization_config": {"quant_method": "mxfp4"},
+    }  # fmt: skip
+    made = invented_weights(config, describe(config))
+    experts = sum(w.size for w in made if w.part == "experts")
+    assert experts == pytest.approx(10_150_000_000, rel=0.01)
+    assert {w.dtype for w in made if w.part == "layers"} == {"BF16"}
 
 
 def test_the_memory_of_a_running_engine_counts_as_free_for_its_successor() -> None:
