@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.survey import chosen_mode, configuration, daemon_config, look, running
+from caovand.core import good_plan
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.flags import shown_value
 from caovand.core.forecast import forecast, gpus_of
@@ -74,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     mode = args.mode or chosen_mode(daemon, args.inventory)
     config = configuration(args.config or daemon_config(daemon), args.model)
     machine = look(config, args.inventory, daemon.get("engine_pid")).with_model(config)
-    found = make(config, machine, mode)
+    kept = None if args.inventory else remembered(directories(os.environ, os.getuid()).state)
+    found = make(config, machine, mode, kept)
     if args.json:
         print(json.dumps(as_json(found)))
     else:
@@ -82,10 +85,22 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def make(config: Config, machine: Inventory, mode: Mode | None) -> Planned:
-    """The plan as the daemon would make it; Problem where there is none."""
+def remembered(state: Path) -> Any:
+    """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
+    return store.read_json(state / "good-plan.json")
+
+
+def make(config: Config, machine: Inventory, mode: Mode | None, kept: Any = None) -> Planned:
+    """The plan as the daemon would make it, which takes the steps `kept`; Problem for none."""
+    mark = good_plan.fingerprint(config, machine)
     try:
-        plan = make_plan(config, machine, mode=mode, auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"))
+        plan = make_plan(
+            config,
+            machine,
+            mode=mode,
+            auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"),
+            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode),
+        )
     except Unplannable as problem:
         raise Problem(Exit.FAILED, str(problem)) from None
     cache = directories(os.environ, os.getuid()).cache

@@ -26,7 +26,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.ending import ended
-from caovand.cli.plan import Planned, make, show
+from caovand.cli.plan import Planned, make, remembered, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.core import flags, verbatim
 from caovand.core.config import (
@@ -93,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
     order = read(words, engine, *((known.flags, known.switches) if known else ()))
     alone = args.exec or "--exec" in args.words
     mode = None if alone else remembered_mode(order)
-    config = keyed(order, own_places(order).state)
-    found = make(config, machine.with_model(config), mode)
+    state = own_places(order).state
+    config = keyed(order, state)
+    found = make(config, machine.with_model(config), mode, None if alone else remembered(state))
     console = Console(highlight=False, soft_wrap=True, stderr=True)
     show(found, console)
     if alone:

@@ -1,0 +1,74 @@
+"""What the ladder lowered and served is shown where the next start is: in `plan` and in serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters import config_file, model_folder, store
+from caovand.cli import plan as plan_verb
+from caovand.cli import serve, survey
+from caovand.cli.main import main
+from caovand.core import good_plan
+from caovand.core.config import Config, ModelSection
+from caovand.core.inventory import Inventory
+from caovand.core.plan import Plan, Setting
+from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
+
+MODEL = QWEN_27B_AWQ.path
+LOWERED = Plan(
+    MODEL, {"max_model_len": Setting(4096, "ladder", "the cache was short")}, {}, rungs=("context",)
+)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
+    """Two 2080 Ti without a daemon, and folders of our own."""
+    for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
+        monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
+    monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
+    seen = survey.Machine(turing(2), HOST, CUDA)
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
+    for module in (plan_verb, serve):
+        monkeypatch.setattr(module, "look", lambda *asked: seen)
+    return Inventory(seen.gpus, seen.host, CUDA, QWEN_27B_AWQ)
+
+
+def keep(state: Path, config: Config, machine: Inventory) -> None:
+    """As a daemon of this configuration keeps it."""
+    state.mkdir(parents=True, exist_ok=True)
+    mark = good_plan.fingerprint(config, machine)
+    store.write_json(state / "good-plan.json", good_plan.to_document(LOWERED, mark, "auto"))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_serve_shows_the_steps_that_its_daemon_will_take(
+    alone: bool,
+    machine: Inventory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [MODEL, "--port", "9000", "--api-key", "hunter2"]
+    order = serve.read(words)
+    state = serve.own_places(order).state
+    keep(state, config_file.load(serve.write_config(state, order)), machine)
+    for name in ("become_daemon", "become_engine"):
+        monkeypatch.setattr(serve, name, lambda *asked: None)
+    monkeypatch.setattr(serve, "_engine", lambda: order.config.engine)
+    serve.main(["--exec", *words] if alone else words)
+    told = capsys.readouterr().err
+    assert ("remembered" in told) is not alone
+    assert ("--max-model-len 4096" in told) is not alone
+
+
+def test_the_plan_is_that_of_the_next_start_here(
+    machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path / "state", Config(model=ModelSection(path=MODEL)), machine)
+    main(["plan", MODEL])
+    assert "--max-model-len 4096" in capsys.readouterr().out
+    main(["plan", MODEL, "--mode", "fast"])
+    assert "--max-model-len 4096" in capsys.readouterr().out  # a mode forgets drafting alone
+    main(["plan", "/srv/models/other"])
+    assert "--max-model-len 4096" not in capsys.readouterr().out
