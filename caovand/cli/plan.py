@@ -182,8 +182,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     if memory.lack:
         return memory.lack
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
-    if memory.kv_mib <= 0:
-        return f"no room is left for a cache, {-memory.kv_mib / 1024:.2f} GiB are lacking; {need}"
+    if memory.no_room:
+        return f"{memory.no_room}; {need}"
     return (
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
         f" the longest context is {memory.max_model_len}"

@@ -309,7 +309,7 @@ def fit(facts: Facts) -> Iterator[Finding]:
     if memory.fits:
         yield Finding("memory", "PASS", f"the model fits: {text}")
     else:
-        short = memory.lack or text
+        short = memory.lack or memory.no_room or text
         mend = "; ".join(memory.advice)
         yield Finding("memory", "FAIL", f"the model does not fit: {short}", mend)
 

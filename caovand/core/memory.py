@@ -102,6 +102,13 @@ class MemoryEstimate:
     reason: str = ""
     conflicts: tuple[str, ...] = ()
 
+    @property
+    def no_room(self) -> str:
+        """That weights and steps alone overflow, in words; empty where they do not."""
+        if self.kv_mib > 0:
+            return ""
+        return f"no room is left for a cache, {-self.kv_mib / 1024:.2f} GiB are lacking"
+
 
 def visible_mib(total_mib: float) -> float:
     """What CUDA sees of a card: the driver keeps some of what NVML reports."""

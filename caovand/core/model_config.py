@@ -55,7 +55,7 @@ def describe(
 ) -> ModelCard:
     """What the configuration alone says; nothing of weights."""
     architecture, text = _architecture(config), _text(config)
-    heads = number(text, *HEADS) or 1
+    heads = number(text, *HEADS)
     hidden = number(text, *HIDDEN)
     window = number(text, "sliding_window")
     latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
@@ -75,9 +75,9 @@ def describe(
         hidden_size=hidden,
         intermediate_size=number(text, "intermediate_size", "n_inner"),
         vocab_size=number(text, "vocab_size"),
-        heads=heads,
-        kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads,
-        head_dim=number(text, "head_dim") or hidden // heads,
+        heads=heads or 1,
+        kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads or 1,
+        head_dim=number(text, "head_dim") or (hidden // heads if heads else 0),
         global_kv_heads=number(text, "num_global_key_value_heads")
         if text.get("attention_k_eq_v")
         else 0,

@@ -87,7 +87,8 @@ def make_plan(
     if memory.conflicts:  # told already
         return replace(plan, advice=advice)
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    short = memory.lack or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    short = memory.lack or memory.no_room or short
     warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=warnings)
 

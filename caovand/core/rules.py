@@ -140,7 +140,7 @@ def language_model_only(draft: Draft) -> Setting | None:
     if typed is not None:
         return user(typed, "[model] text_only")
     if draft.model.weights and not draft.model.size("vision"):
-        return policy(True, "the checkpoint holds no weights of a vision tower")
+        return policy(True, "the model's folder holds no weights of a vision tower")
     if draft.sizing and not draft.unweighed and not draft.sizing.load.vision:
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None

@@ -86,7 +86,7 @@ def attention_backend(draft: Draft) -> Setting | None:
         return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
-    if draft.model.latent or _narrow(draft.model):
+    if _left_to_vllm(draft.model):
         return policy(None, f"{_unfit(draft)}; vLLM takes another by itself")
     if flashinfer_serves(draft):
         return policy(
@@ -100,7 +100,7 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
         return None
     if attention(draft) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
-    if draft.model.latent or _narrow(draft.model):
+    if _left_to_vllm(draft.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(draft):
         return policy(None, f"{attention(draft)} was asked for, which keeps no fp8 cache here")
@@ -118,12 +118,18 @@ def traps(draft: Draft) -> list[str]:
     return [f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"]
 
 
-def _narrow(model: ModelCard) -> bool:
-    """Whether heads are narrower than Triton's attention takes them."""
-    return 0 < model.head_dim < TRITON_LEAST
+def _left_to_vllm(model: ModelCard) -> bool:
+    """Whether neither FlashInfer nor Triton is known to serve the model's heads."""
+    return bool(model.latent) or _unknown(model) or 0 < model.head_dim < TRITON_LEAST
+
+
+def _unknown(model: ModelCard) -> bool:
+    return bool(model.architecture) and not model.head_dim
 
 
 def _unfit(draft: Draft) -> str:
+    if _unknown(draft.model):
+        return "config.json does not tell how wide the attention heads are"
     return flashinfer_unfit(draft.model, str(draft.value("dtype") or ""))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from caovand.core.devices import stages
 from caovand.core.flags import whole_number
 from caovand.core.inventory import ModelCard
+from caovand.core.kv_cache import STATE
 from caovand.core.memory import ONLINE
 
 FLAGS = {
@@ -40,6 +41,8 @@ def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
     for name, reason in FLAGS.items():
         if _is_set(given.get(name)):
             return _told(name, reason)
+    if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
+        return "config.json does not tell the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
         return "config.json does not tell the shape of the recurrent states"
     if model.mamba and not model.hybrid:

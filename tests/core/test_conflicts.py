@@ -15,6 +15,8 @@ from tests.core.machines import (
     A100,
     CUDA,
     GPT_OSS,
+    HOST,
+    LLAMA_70B_AWQ,
     QWEN_27B_AWQ,
     SMALL_HYBRID,
     inventory,
@@ -159,6 +161,16 @@ def test_the_doctor_fails_a_conflict_with_its_remedy() -> None:
     assert (failed.verdict, failed.remedy) == ("FAIL", "use --tensor-parallel-size 2")
 
 
+def test_memory_that_is_short_is_never_said_to_be_left() -> None:
+    machine = inventory(LLAMA_70B_AWQ, turing(1), host=replace(HOST, ram_mib=8192))
+    made = plan(machine)
+    memory = forecast(made, machine)
+    found = checkup(replace(GOOD, memory=memory))
+    told = [*made.warnings, *(finding.text for finding in found if finding.verdict == "FAIL")]
+    assert len([text for text in told if "no room is left for a cache, " in text]) == 2
+    assert not any("-" in text for text in told)
+
+
 @pytest.mark.parametrize(
     ("change", "backend", "said"),
     [
@@ -166,6 +178,7 @@ def test_the_doctor_fails_a_conflict_with_its_remedy() -> None:
         ({"head_dim": 96}, "TRITON_ATTN", "no kernel for heads of 96"),
         ({"head_dim": 16}, None, "no kernel for heads of 16; vLLM takes another by itself"),
         ({"latent": 576}, None, "vLLM takes another by itself"),
+        ({"head_dim": 0}, None, "does not tell how wide the attention heads are; vLLM takes"),
         ({"model_type": "gpt_oss"}, "TRITON_ATTN", "no attention sinks"),
         ({"model_type": "gemma4_text"}, "TRITON_ATTN", "two widths"),
         ({"model_type": "glm4"}, "TRITON_ATTN", "no kernel for float32"),
@@ -178,6 +191,12 @@ def test_turing_gets_an_attention_that_serves_the_model(
     assert found.value("attention_backend") == backend
     assert said in found.settings["attention_backend"].reason
     assert (found.value("kv_cache_dtype") == "fp8") is (backend == "FLASHINFER")
+    assert not any("cannot use" in text for text in found.warnings)
+
+
+def test_heads_of_unknown_width_are_no_conflict() -> None:
+    machine = inventory(replace(GEMMA, model_type="llama", head_dim=0))
+    found = plan(machine, engine={"extra_args": ["--attention-backend", "FLASHINFER"]})
     assert not any("cannot use" in text for text in found.warnings)
 
 

@@ -125,6 +125,11 @@ def test_what_stands_beside_experts_is_seen(more: dict[str, Any], shared: int, d
     assert (card.shared_size, card.dense_size) == (shared, dense)
 
 
+def test_heads_that_are_not_told_have_no_width() -> None:
+    card = describe({**DENSE, "num_attention_heads": None, "head_dim": None})
+    assert (card.heads, card.kv_heads, card.head_dim) == (1, 1, 0)
+
+
 def test_a_window_that_is_not_used_is_none() -> None:
     more = {"sliding_window": 4096, "use_sliding_window": False}
     assert describe({**DENSE, **more}).sliding_window == 0

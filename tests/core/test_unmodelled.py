@@ -142,6 +142,13 @@ def test_the_length_of_blocks_and_the_type_of_states_are_those_asked_for() -> No
     assert tokens(machine, "--mamba-ssm-cache-dtype", "float16") == plain
 
 
+def test_heads_that_are_not_told_get_no_verdict() -> None:
+    machine = inventory(replace(LLAMA_70B_AWQ, head_dim=0), H200)
+    found = plan(machine)
+    assert forecast(found, machine).reason == "config.json does not tell the attention heads"
+    assert found.value("max_model_len") == "auto"
+
+
 def test_states_of_an_unknown_shape_get_no_verdict() -> None:
     machine = inventory(replace(LLM.model, linear=None), gpus=H200)
     found = forecast(plan(machine), machine)
