@@ -22,7 +22,7 @@ from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.ending import ended
-from caovand.cli.plan import make
+from caovand.cli.plan import make, remembered_here
 from caovand.cli.survey import (
     Machine,
     chosen_mode,
@@ -160,7 +160,7 @@ def gather(
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
-        found = make(config, inventory, mode)
+        found = make(config, inventory, mode, remembered_here(saved))
     except Problem as problem:
         return replace(facts, plan_problem=problem.message)
     port = found.plan.value("port")

@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
     mode = args.mode or chosen_mode(daemon, args.inventory)
     config = configuration(args.config or daemon_config(daemon), args.model)
     machine = look(config, args.inventory, daemon.get("engine_pid")).with_model(config)
-    kept = None if args.inventory else remembered(directories(os.environ, os.getuid()).state)
-    found = make(config, machine, mode, kept)
+    found = make(config, machine, mode, remembered_here(args.inventory))
     if args.json:
         print(json.dumps(as_json(found)))
     else:
@@ -88,6 +87,11 @@ def run(args: argparse.Namespace) -> int:
 def remembered(state: Path) -> Any:
     """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
     return store.read_json(state / "good-plan.json")
+
+
+def remembered_here(saved: Path | None) -> Any:
+    """That of this machine's daemon; of the machine of a saved inventory nothing is known."""
+    return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
 def make(config: Config, machine: Inventory, mode: Mode | None, kept: Any = None) -> Planned:

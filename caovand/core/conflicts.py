@@ -68,9 +68,10 @@ def _cards(scene: Scene) -> Iterator[str]:
     others = stages({name: setting.value for name, setting in plan.settings.items()})
     if split * others > len(scene.gpus):
         fits = largest_split(scene.inventory.model, max(len(scene.gpus) // others, 1))
+        fewer = " and fewer stages or replicas" if others > 1 else ""
         yield (
             f"cannot use {split * others} GPUs: {len(scene.gpus)} can be used here; "
-            f"use --tensor-parallel-size {fits}" + (" and fewer stages" if others > 1 else "")
+            f"use --tensor-parallel-size {fits}{fewer}"
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from caovand.adapters import config_file, model_folder, store
+from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
-from caovand.cli import serve, survey
 from caovand.cli.main import main
 from caovand.core import good_plan
 from caovand.core.config import Config, ModelSection
@@ -30,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
     seen = survey.Machine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    for module in (plan_verb, serve):
+    for module in (doctor, plan_verb, serve):
         monkeypatch.setattr(module, "look", lambda *asked: seen)
     return Inventory(seen.gpus, seen.host, CUDA, QWEN_27B_AWQ)
 
@@ -72,3 +73,18 @@ def test_the_plan_is_that_of_the_next_start_here(
     assert "--max-model-len 4096" in capsys.readouterr().out  # a mode forgets drafting alone
     main(["plan", "/srv/models/other"])
     assert "--max-model-len 4096" not in capsys.readouterr().out
+
+
+def test_the_doctor_looks_at_the_plan_of_the_next_start(
+    machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["doctor", MODEL])
+    whole = capsys.readouterr().out
+    keep(tmp_path / "state", Config(model=ModelSection(path=MODEL)), machine)
+    main(["doctor", MODEL])
+    lowered = capsys.readouterr().out
+    needed = re.compile(r"([\d.]+) GiB needed for one whole request")
+    before, after = needed.search(whole), needed.search(lowered)
+    assert before
+    assert after
+    assert float(after[1]) < float(before[1])
