@@ -13,7 +13,7 @@ from math import ceil, log2
 from typing import Any
 
 from caovand.core import graphs, releases
-from caovand.core.inventory import Gpu, ModelCard, Weights
+from caovand.core.inventory import Gpu, ModelCard, Part, Weights
 from caovand.core.kv_cache import TURBOQUANT, Layout, layout
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -42,6 +42,11 @@ Only linear layers and experts shrink: embeddings, head, norms, routers and the 
 """
 GRANULE = 1024
 """Tokens; a context chosen by us is a multiple of it."""
+OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
+"""What --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
+
+Releases after 0.21 move a vision tower too, which is not counted on.
+"""
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM looks at the free memory."""
 
@@ -155,11 +160,12 @@ def _free_share(gpu: Gpu) -> float:
 
 def weights_bytes(model: ModelCard, load: Load) -> float:
     """What loading leaves on one rank, buffers of the step and of the positions included."""
-    kept = (w for w in model.weights if _loaded(w, load))
+    kept = [w for w in model.weights if _loaded(w, load)]
     stored = sum(_on_rank(w, model, load) for w in kept)
+    layers = sum(_on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
     drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
     positions = model.max_model_len * POSITION_BYTES
-    return max(stored - load.offload_gib * GIB, 0.0) + drafter + positions
+    return stored - min(load.offload_gib * GIB, layers) + drafter + positions
 
 
 def _loaded(weights: Weights, load: Load) -> bool:

@@ -7,16 +7,27 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.inventory import Gpu, ModelCard
-from caovand.core.memory import Load, estimate, longest_context, reserve_mib, utilization
+from caovand.core.memory import (
+    Load,
+    estimate,
+    longest_context,
+    reserve_mib,
+    utilization,
+    weights_bytes,
+)
 from tests.core.machines import (
     A100,
     GEMMA_4,
+    GIB,
     GPT_OSS,
     H200,
     LLAMA_70B_AWQ,
     QWEN_27B_AWQ,
     QWEN_27B_MEASURED,
     SMALL_HYBRID,
+    cards,
+    inventory,
+    plan,
     turing,
     weights,
 )
@@ -148,3 +159,16 @@ def test_a_cache_of_a_size_of_its_own_has_to_fit_beside_the_weights() -> None:
     load = Load(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
     assert estimate(SMALL_HYBRID, load, A100).fits
     assert not estimate(SMALL_HYBRID, replace(load, kv_bytes=90 << 30), A100).fits
+
+
+def test_embeddings_and_heads_are_never_offloaded() -> None:
+    load = Load(512, 1, 512, 0.9, mtp=3)
+    whole = weights_bytes(QWEN_27B_AWQ, load)
+    less = weights_bytes(QWEN_27B_AWQ, replace(load, offload_gib=10))
+    assert whole - less == 10 * GIB
+    least = weights_bytes(QWEN_27B_AWQ, replace(load, offload_gib=100))
+    assert least > QWEN_27B_AWQ.size("embedding", "head", "mtp")
+    small = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
+    found = plan(inventory(gpus=small))
+    assert found.value("cpu_offload_gb") is None
+    assert any("does not fit" in text for text in found.warnings)
