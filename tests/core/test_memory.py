@@ -94,15 +94,15 @@ RUNS = (
     ),
     Run(
         "the same, int8", QWEN_27B_AWQ, turing(2),
-        replace(TURING, kv_dtype="int8_per_token_head"), None, None, 518_397,
+        replace(TURING, kv_dtype="int8_per_token_head"), None, None, 518_397, used_gib=20.6,
     ),
     Run(
         "the same, k8v4", QWEN_27B_AWQ, turing(2),
-        replace(TURING, kv_dtype="turboquant_k8v4"), None, None, 520_461,
+        replace(TURING, kv_dtype="turboquant_k8v4"), None, None, 520_461, used_gib=20.6,
     ),
     Run(
         "the same, 4bit_nc", QWEN_27B_AWQ, turing(2),
-        replace(TURING, kv_dtype="turboquant_4bit_nc"), None, None, 735_084,
+        replace(TURING, kv_dtype="turboquant_4bit_nc"), None, None, 735_084, used_gib=20.6,
     ),
 )  # fmt: skip
 
