@@ -47,6 +47,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """What Transformers fills in, by model type: Gemma is published with only what differs from it."""
+WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
+"""Types whose window, where they have one, is that of every layer."""
 MOST_LAYERS = 10_000
 
 
@@ -147,7 +149,8 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     if every:
         kinds = ("full_attention", "sliding_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
-    return ("full_attention",) * count
+    windowed = word(text, "model_type") in WINDOWED and number(text, "sliding_window")
+    return ("sliding_attention" if windowed else "full_attention",) * count
 
 
 def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from caovand.core.checkpoint import part, sharding, weigh
 from caovand.core.config_values import BadConfig
 from caovand.core.inventory import LinearAttention
+from caovand.core.kv_cache import layout
 from caovand.core.model_config import describe
 
 TEXT: dict[str, Any] = {
@@ -123,6 +124,18 @@ def test_what_stands_beside_experts_is_seen(more: dict[str, Any], shared: int, d
     moe = {**DENSE, "num_experts": 64, "moe_intermediate_size": 1408, "intermediate_size": 10944}
     card = describe({**moe, **more})
     assert (card.shared_size, card.dense_size) == (shared, dense)
+
+
+def test_a_window_without_a_pattern_is_that_of_every_layer() -> None:
+    """Mistral-7B-v0.1: what a request keeps does not grow beyond its window."""
+    card = describe({**DENSE, "model_type": "mistral", "sliding_window": 4096})
+    assert card.layer_types == ("sliding_attention",) * 2
+    needed = layout(card, batch_tokens=2048).needed
+    assert needed(32768) == needed(16384) > needed(4096)
+    later = describe({**DENSE, "model_type": "mistral", "sliding_window": None})
+    assert later.layer_types == ("full_attention",) * 2
+    other = describe({**DENSE, "model_type": "qwen2", "sliding_window": 4096})
+    assert other.layer_types == ("full_attention",) * 2
 
 
 def test_heads_that_are_not_told_have_no_width() -> None:
