@@ -120,8 +120,11 @@ BLAMED: Mapping[str, str] = {
     "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
 }  # fmt: skip
 
-# No plan needs less of the disk, whatever was being written: nothing is given up for it.
-DISK_FULL = "disk.full"
+# No plan needs less of the disk, whatever was read or written: nothing is given up for it.
+DISK: Mapping[str, str] = {
+    "disk.full": "waiting for room on the disk{of}: free some (`df -h`)",
+    "disk.error": "waiting for the disk to be readable: `journalctl -k` tells of the fault",
+}
 
 RUNG_NAMES = tuple(rung.name for rung in RUNGS)
 _OF_THE_MOMENT = "share "
@@ -175,8 +178,10 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
     Those that were `spared` are not among them.
     """
-    if finding.signature == DISK_FULL:
-        return Decision("hold", text=_room(finding), spared=True)
+    if finding.signature in DISK:
+        where = finding.captures.get("path")
+        text = DISK[finding.signature].format(of=f" of {where}" if where else "")
+        return Decision("hold", text=text, spared=True)
     reaction = REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":
@@ -197,11 +202,6 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
     return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
-
-
-def _room(finding: Finding) -> str:
-    where = finding.captures.get("path")
-    return f"waiting for room on the disk{f' of {where}' if where else ''}: free some (`df -h`)"
 
 
 def cures(finding: Finding) -> tuple[Rung, ...]:

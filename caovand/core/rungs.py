@@ -240,16 +240,25 @@ def _kv_dtype_small(plan: Plan, finding: Finding) -> Step | None:
     return Step({"kv_cache_dtype": "fp8"}, value="fp8", change=f"KV cache {now or 'auto'} -> fp8")
 
 
+def _is_of_weights(finding: Finding) -> bool:
+    """Whether the card cannot run the weights: neither attention nor cache are at fault."""
+    return any(name in finding.captures for name in ("method", "scheme", "other", "kernel"))
+
+
 def _kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
     now = plan.value("kv_cache_dtype")
-    if now in (None, "auto"):
+    if now in (None, "auto") or _is_of_weights(finding):
         return None
     return Step({"kv_cache_dtype": "auto"}, value="auto", change=f"KV cache {now} -> auto")
 
 
 def _half(plan: Plan, finding: Finding) -> Step | None:
     now = plan.value("dtype")
-    if now in ("half", "float16") or "needs" not in finding.captures:
+    of_dtype = "needs" in finding.captures or finding.captures.get("dtype") in (
+        "bfloat16",
+        "float32",
+    )
+    if now in ("half", "float16") or not of_dtype:
         return None
     return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")
 
@@ -264,7 +273,7 @@ def _attention(plan: Plan, finding: Finding) -> Step | None:
     if "triton_attn" in finding.text.lower():
         tried.add("TRITON_ATTN")
     left = [name for name in BACKENDS if name not in tried and name != now]
-    if _on_cpu(plan) or not left:
+    if _on_cpu(plan) or not left or _is_of_weights(finding):
         return None
     change = f"attention {now or 'automatic'} -> {left[0]}"
     return Step({"attention_backend": left[0]}, value=left[0], change=change)

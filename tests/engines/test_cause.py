@@ -12,6 +12,7 @@ from caovand.engines.vllm.cause import RING, find_cause, find_in_kernel
 WORKER = "(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
 SERVER = "(APIServer pid=3) ERROR 11-20 09:00:00 [async_llm.py:704] "
+ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 READY = "(APIServer pid=3) INFO:     Application startup complete."
 LOADING = "(Worker_TP0 pid=7) INFO 11-20 08:59:00 [gpu_model_runner.py:1] Starting to load model m"
 CAPTURING = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
@@ -272,6 +273,87 @@ def test_of_an_engine_that_is_alive_only_the_cause_of_a_failed_process_counts() 
     finding = find_cause([LOADING, failed, oom], "load", alive=True)
     assert finding is not None
     assert finding.failure == "device-oom-load"
+
+
+UTILITY = f"""
+{CORE}Invocation of add_lora method failed
+{CORE}Traceback (most recent call last):
+{CORE}  File "/opt/engine/vllm/v1/engine/core.py", line 9, in _invoke
+{CORE}ValueError: no such adapter""".strip().split("\n")
+STATISTICS = (
+    "(APIServer pid=3) INFO 11-20 09:00:{second} [loggers.py:259] Engine 000: Avg prompt "
+    "throughput: 1.0 tokens/s, Avg generation throughput: {rate} tokens/s, Running: 1 reqs, "
+    "Waiting: 0 reqs, GPU KV cache usage: 1.0%, Prefix cache hit rate: 0.0%"
+)
+
+
+def test_a_call_that_failed_while_serving_goes_on_is_no_death() -> None:
+    assert find_cause([READY, *UTILITY]) is None
+    later = f"{CORE.replace(':00 ', ':09 ')}EngineCore encountered a fatal error."
+    finding = find_cause([READY, *UTILITY, later, ILLEGAL])
+    assert finding is not None
+    assert finding.failure == "illegal-access"
+
+
+def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
+    oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."
+    failed = [READY, f"{WORKER}WorkerProc hit an exception.", oom]
+    live, still = (STATISTICS.format(second=10, rate=rate) for rate in ("9.0", "0.0"))
+    assert find_cause([*failed, live, live]) is None
+    for after in ([], [live], [live, still], [live, still, live]):
+        finding = find_cause([*failed, *after])
+        assert finding is not None, after
+        assert finding.failure == "device-oom-run"
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "phase", "failure"),
+    [
+        ("models/qwen2.py", "KeyError: 'layers.0.mlp.up.weight'", LOADING, "model-missing"),
+        (
+            "layers/linear.py",
+            "RuntimeError: The size of tensor a (8) must",
+            LOADING,
+            "model-missing",
+        ),
+        ("models/qwen2.py", "TypeError: 'int' object is not callable", LOADING, "unknown"),
+        ("models/qwen2.py", "KeyError: 'x'", CAPTURING, "unknown"),
+    ],
+)
+def test_weights_that_do_not_fit_the_configuration(
+    path: str, error: str, phase: str, failure: str
+) -> None:
+    finding = cause(f"""
+{phase}
+{CORE}EngineCore failed to start.
+{CORE}Traceback (most recent call last):
+{CORE}  File "/opt/engine/vllm/model_executor/{path}", line 9, in load_weights
+{CORE}{error}
+""")
+    assert finding.failure == failure
+
+
+def test_a_report_of_usage_that_failed_is_no_failure_of_the_engine() -> None:
+    report = [
+        "Exception in thread Thread-3 (_report_usage_worker):",
+        "Traceback (most recent call last):",
+        "requests.exceptions.ConnectionError: Max retries exceeded with url: /",
+    ]
+    assert find_cause([LOADING, *report]) is None
+
+
+def test_a_name_that_is_not_resolved_is_named_better_by_what_follows() -> None:
+    resolver = "socket.gaierror: [Errno -2] Name or service not known"
+    hub = "httpx.ConnectError: [Errno -2] Name or service not known"
+    assert cause(resolver, "resolve").failure == "bad-arguments"
+    assert cause(f"{resolver}\n{hub}", "resolve").failure == "network"
+
+
+def test_a_compiler_that_refuses_a_kernel_is_named_better_by_its_reason() -> None:
+    refused = "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error"
+    reason = "ptxas error   : Entry function 'k' uses too much shared data (0x14000 bytes)"
+    assert cause(refused, "capture").failure == "jit-toolchain"
+    assert cause(f"{refused}\n{reason}", "capture").failure == "shared-memory-limit"
 
 
 def test_an_empty_log_tells_nothing() -> None:

@@ -65,3 +65,45 @@ def test_a_stale_compile_cache_is_left_for_a_new_one() -> None:
     engine = EngineInfo(python="python3", vllm="0.21.0", torch="2.11.0", build="cuda")
     assert cache_key(plan, engine) == "0.21.0-sm75-m-mtp0"
     assert cache_key(lower, engine) == "0.21.0-sm75-m-mtp0-2"
+
+
+def remedy(line: str, phase: str, **values: object) -> Decision:
+    """What is done about a line that ends a start of a plan with these settings."""
+    finding = find_cause([line], phase)
+    assert finding is not None
+    settings = {name: Setting(value, "policy", "") for name, value in values.items()}
+    return decide(Plan(model="m", settings=settings, env={}, device="sm75"), finding, 1, RULES)
+
+
+def test_a_disk_that_cannot_be_read_is_waited_for_and_costs_no_setting() -> None:
+    for phase in ("load", "serving"):
+        decision = remedy("OSError: [Errno 5] Input/output error", phase)
+        assert (decision.verdict, decision.spared) == ("hold", True)
+        assert decision.text.startswith("waiting for the disk to be readable")
+
+
+def test_weights_that_the_card_cannot_run_are_no_reason_to_change_attention_or_cache() -> None:
+    for line in (
+        "ValueError: The quantization method fp8 is not supported for the current GPU.",
+        "ValueError: Failed to find a kernel that can implement the WNA16 linear layer.",
+    ):
+        decision = remedy(line, "load", kv_cache_dtype="fp8", dtype="half")
+        assert (decision.verdict, decision.plan) == ("fail", None)
+
+
+def test_a_quantization_that_needs_float16_gets_it() -> None:
+    line = "ValueError: torch.bfloat16 is not supported for quantization method awq."
+    assert remedy(line, "resolve").text == "activations auto -> half"
+
+
+def test_a_split_that_the_model_does_not_allow_is_not_tried_again() -> None:
+    line = "ValueError: Weight output_size_per_partition = 1 is not divisible by min_thread_n = 64."
+    assert remedy(line, "load").verdict == "fail"
+
+
+def test_what_old_engines_say_of_a_context_that_does_not_fit_is_used() -> None:
+    line = (
+        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens "
+        "that can be stored in KV cache (23456). Try"
+    )
+    assert remedy(line, "kv", max_model_len=32768).text == "context 32768 -> 23456"

@@ -158,6 +158,30 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "that was built for this card and driver.",
     ),
     "disk.full": ("The disk is full: make room, then start again.",),
+    "disk.error": (
+        "The disk or the network share does not give the data: `journalctl -k` says more. Check "
+        "the drive (smartctl) or mount the share anew.",
+    ),
+    "oom.kv.tokens": (
+        "Set max_model_len = {context}: that is what fits.",
+        "For the whole context of {len} tokens raise gpu_memory_utilization or use a smaller "
+        "kv_cache_dtype.",
+    ),
+    "args.split": (
+        "The model cannot be split so: lower tensor_parallel_size to one that divides its heads, "
+        "and its quantized blocks.",
+    ),
+    "args.address": ("This machine has no such address to listen on: correct [server] host.",),
+    "engine.package": (
+        "The engine lacks the package {module}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+        "The engine lacks the package {package}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+    ),
+    "watchdog.dump": (
+        "vLLM's own watchdog saw no step end and wrote all stacks to {dump}: end the whole process "
+        "group and start again.",
+    ),
 }
 
 # What the traceback of a failure went through comes first.
@@ -165,6 +189,7 @@ _BLAMED: Mapping[str, str] = {
     "plugin": "It happened in a plugin: set plugin = false first.",
     "drafter": "It happened while drafting: set mtp = 0 first.",
     "prefix-cache": "It happened in prefix caching: pass --no-enable-prefix-caching first.",
+    "weights": "The weights do not fit config.json: are both of the same model and revision?",
 }
 
 

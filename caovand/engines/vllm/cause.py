@@ -5,7 +5,8 @@ API server wraps that. Wrappers are looked through; a consequence, such as a wor
 counts only where no cause is found; an exception no row knows is still named.
 
 Much that is logged as an error was dealt with: retries of the hub, a bad request, whatever came
-before it served. Such errors are left out; those near the first wrapper count before older ones.
+before it served, or before it went on generating. Such errors are left out; those near the first
+wrapper count before older ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from caovand.core.failure import Failure, Finding
 from caovand.engines.vllm.line import LONGEST, Parts, take_apart
-from caovand.engines.vllm.phases import phase_of
+from caovand.engines.vllm.phases import figures, phase_of
 from caovand.engines.vllm.signatures import (
     BY_ID,
     Signature,
@@ -29,18 +30,27 @@ from caovand.engines.vllm.signatures import (
 RING = 2000  # lines looked at behind the first wrapper
 NEAR = 60  # lines before the first wrapper in which its cause may stand
 UNNAMED = "exception"  # the signature of an exception no row knows
+WENT_ON = 2  # statistics in a row that tell of new tokens: one may still count older ones
 _CHAIN = 400  # lines after a generic cause in which the better one must follow
 _TEXT = 500  # characters of a causing line that are kept
 
-# Where a traceback has been, by a piece of a file's path.
-_PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py$")
+# Where a traceback has been, by a piece of `file:function`.
+_PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
 _DRAFTER = "/spec_decode/"
 _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
 )
+_WEIGHTS = re.compile(
+    r"/vllm/model_executor/\S*:\w*(?:load_weights|weight_loader|load_\w*weight)\w*$"
+)
+# What a checkpoint that is not the configuration's makes of that code.
+_MISFIT = re.compile(
+    r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
+    r"|RuntimeError: (?:The size of tensor a|start \(\d+\) \+ length)"
+)
 _XID_PID = re.compile(r"\bpid='?(\d+)")
-_FRAME = re.compile(r'\s*File "([^"]+)", line \d+')
+_FRAME = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (\S+))?')
 
 # Errors that the engine dealt with: such a line and the traceback under it tell of no failure.
 # Several name a request, and clients choose the names of requests.
@@ -48,7 +58,8 @@ _DEALT_WITH = re.compile(
     r"retrying \d+ of \d+|^Error retrieving |\[Autotuner\]|^Failed to load plugin (?!caovan)"
     r"|^Unexpected error pre-processing request|^Error in preprocessing prompt"
     r"|^Failed to advance FSM for request|Exception in ASGI|^Exception ignored in"
-    r"|^(?:Task|Future) exception was never retrieved"
+    r"|^(?:Task|Future) exception was never retrieved|^Invocation of \w+ method failed"
+    r"|^Exception in thread \S+ \(_report_usage_worker\)"
 )
 _WRAPPER = BY_ID["engine.dead"].pattern
 _CHAINED = ("The above exception was", "During handling of the above exception")
@@ -136,6 +147,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
     aside = _Aside()
     shown = ""  # by the log so far
     stopped = False
+    went_on = 0
     first: int | None = None  # wrapper
     for index, line in enumerate(lines):
         if first is not None and index > first + RING:
@@ -145,6 +157,12 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         if shown == "serving" != before:
             # It got over all of this.
             hits, first, stopped = [], None, False
+        lives = _generates(parts, line)
+        if lives is not None:
+            went_on = went_on + 1 if lives else 0
+            if went_on >= WENT_ON:
+                hits, first = [], None
+            continue
         here = shown or phase
         message = parts.message
         stopped = stopped or bool(_STOPPING.match(message))
@@ -153,7 +171,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         writer = (parts.process, parts.pid, bool(parts.level))
         frame = _FRAME.match(message)
         if frame:
-            frames.setdefault(writer, []).append(frame.group(1))
+            frames.setdefault(writer, []).append(f"{frame[1]}:{frame[2] or ''}")
         elif message.startswith("Traceback (most recent call last)"):
             frames[writer] = []
         elif is_evidence(parts) and not _STOPPED.match(message):
@@ -166,8 +184,17 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             if first is None and row is not None and row.kind == "wrapper":
                 first = index
             seen = tuple(frames.get(writer, ()))
+            went_on = 0
             hits.append(_Hit(index, parts, here, row, captures, seen))
     return hits, stopped
+
+
+def _generates(parts: Parts, line: str) -> bool | None:
+    """Whether vLLM's line of statistics tells of new tokens; None for another line."""
+    if not parts.source.endswith("loggers.py"):
+        return None
+    told = figures(line).get("generation_tps")
+    return None if told is None else bool(told)
 
 
 class _Aside:
@@ -325,6 +352,8 @@ def _component(hit: _Hit) -> str:
         return "compiler"
     if any(_PREFIX_CACHE in frame for frame in hit.frames):
         return "prefix-cache"
+    if hit.phase == "load" and any(_WEIGHTS.search(frame) for frame in near):
+        return "weights"
     return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
 
 
@@ -332,6 +361,8 @@ def _unnamed(hit: _Hit, component: str) -> Failure:
     if component == "plugin":
         return "plugin-error"
     # Python 3.10.0 fails so on code that the compiler makes.
+    if component == "weights" and _MISFIT.match(hit.parts.message):
+        return "model-missing"
     index = hit.phase == "compile" and hit.parts.message.startswith("IndexError: tuple index out")
     if component == "compiler" or index:
         return "compile-failed"

@@ -55,6 +55,11 @@ _OOM_BY_PHASE: Mapping[str, Failure] = {
     **dict.fromkeys(("profile", "compile", "kv", "capture", "warmup"), "device-oom-capture"),
 }
 _DISK_BY_PHASE: Mapping[str, Failure] = {"compile": "compile-failed", "profile": "compile-failed"}
+_READING: Mapping[str, Failure] = dict.fromkeys(_LOADING, "model-missing")
+# Before the engine's process is there, and when it listens: it is about the address to listen on.
+_LISTENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "http"), "bad-arguments")
+# After suspend the driver says no more than this when a card is opened.
+_OPENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "engine"), "gpu-absent")
 _GIB = r"[\d.]+"
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -70,6 +75,9 @@ SIGNATURES: tuple[Signature, ...] = (
          rf"\((?P<need>{_GIB}) GiB KV\s+cache is needed.*?memory \((?P<have>{_GIB}) GiB\)\."
          r"(?: Based on the available memory, the estimated maximum model length is "
          r"(?P<fits>\d+))?"),
+    _sig("oom.kv.tokens", "cause", "kv-cache-short",
+         r"max seq len \((?P<len>\d+)\) is larger than the maximum number of tokens that can be "
+         r"stored in KV cache \((?P<fits>\d+)\)"),
     _sig("vram.busy", "cause", "vram-busy",
          rf"Free memory on device(?: \S+)? \((?P<free>{_GIB})/(?P<total>{_GIB}) GiB\) on startup "
          r"is less than desired GPU memory utilization "
@@ -100,7 +108,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
          r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
          r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
-         r"|CUDA error: invalid device ordinal"),
+         r"|CUDA error: (?:invalid device ordinal|initialization error)"
+         r"|Error 802: system not yet initialized|NVML/RM version mismatch"),
+    _sig("cuda.unknown", "cause", "launch-failure",
+         r"CUDA error: unknown error", _OPENING),
     _sig("gpu.count", "cause", "gpu-absent",
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
@@ -131,7 +142,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
          r"|ninja: build stopped: subcommand failed|Ninja build failed"
          r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-         r"|Error building extension '|Ninja is required to load C\+\+ extensions"),
+         r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+         r"|libcuda\.so cannot found"),
+    _sig("jit.ptxas", "generic", "jit-toolchain",
+         r"PTXASError\b|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
     _sig("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
          r"|(?:gcc|g\+\+|cc|clang)'?, .*returned non-zero exit status"
@@ -148,7 +162,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"quantization method (?P<method>\S+) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w+) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
-         r"|kv_cache_dtype.*is not supported|fp8e4nv not supported in this architecture"),
+         r"|kv_cache_dtype.*is not supported|fp8e4nv not supported in this architecture"
+         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"),
     # Compiling
     _sig("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"
@@ -157,6 +172,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torch_(?:compile|aot_compile)\S*.*\b(?:corrupt|truncated|UnpicklingError)"),
     _sig("disk.full", "cause", "unknown",
          r"No space left on device(?:: '(?P<path>[^']{1,200})')?", _DISK_BY_PHASE),
+    _sig("disk.error", "cause", "unknown",
+         r"^OSError: \[Errno (?:5|116)\]|\(os error (?:5|116)\)", _READING),
     _sig("compile.recursion", "cause", "compile-failed",
          r"^RecursionError: maximum recursion depth"),
     # The request to run something that cannot be run
@@ -166,6 +183,23 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
          r"max_model_len \(\w+=(?P<longest>[\d.]+)"),
+    _sig("args.split", "cause", "bad-arguments",
+         r"(?P<heads>\d+)\) must be divisible by tensor parallel size"
+         r"|^AssertionError: \d+ is not divisible by \d+$"
+         r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
+         r"|input size is not aligned with the quantized weight shape"),
+    _sig("args.combination", "cause", "bad-arguments",
+         r"Quantization method specified in the model config|Unknown quantization method"
+         r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
+         r"|block_size \(\d+\) must be <= max_num_batched_tokens"
+         r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
+    _sig("args.address", "generic", "unknown",
+         r"\[Errno 99\]|^socket\.gaierror: ", _LISTENING),
+    _sig("engine.package", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
+         r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
+         r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
+         r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
     _sig("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']*)'.*\] (?:are not supported|failed to be)"
          r"|model type `(?P<model_type>[^`]+)` but Transformers does not recognize"),
@@ -178,12 +212,15 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
          r"|does not appear to have (?:a file named|files named)|outgoing traffic has been disabled"
          r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
-         r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"),
+         r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+         r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
+         r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
     _sig("model.broken", "cause", "model-missing",
          r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "),
+         r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
+         r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     _sig("model.denied", "cause", "access-denied",
-         r"^PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']*)'"),
+         r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"),
     _sig("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|40[13] Client Error"),
@@ -211,7 +248,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
          r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+))?", _OOM_BY_PHASE),
     _sig("cuda.other", "generic", "launch-failure",
-         r"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|HIP) error: (?P<error>.+)"),
+         r"(?:torch\.AcceleratorError|RuntimeError): (?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): "
+         r"(?P<error>.+)"),
     _sig("compile.failed", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
          r"|^triton\.compiler\.errors\.\w+"),
@@ -220,13 +258,16 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("nccl.failed", "consequence", "collective-timeout",
          r"Watchdog caught collective operation timeout: WorkNCCL\("
          r"(?:.*?OpType=(?P<operation>\w+))?"
-         r"|NCCL error: (?:unhandled|remote|internal)|NCCL error in: "
+         r"|NCCL error: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']*)'"),
     _sig("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out"),
     _sig("start.timeout", "consequence", "start-stall",
          r"Timed out waiting for engine core processes to"
-         r"|Did not receive response from front-end"),
+         r"|Did not receive response from front-end"
+         r"|DistStoreError: Timed out after \d+ seconds waiting for clients"),
+    _sig("watchdog.dump", "consequence", "hang",
+         r"^\[Watchdog\]Dumped stack to (?P<dump>\S{1,400}) due to"),
     _sig("memory.corrupt", "consequence", "engine-died",
          r"^(?P<what>malloc\(\): .*|free\(\): .*|double free or corruption.*|corrupted .*"
          r"|munmap_chunk.*)$"),
@@ -243,7 +284,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
-         r"|Worker failed with error|Invocation of \w+ method failed"),
+         r"|Worker failed with error"),
     # Alarming and harmless
     _sig("benign.flash-attention", "benign", "unknown",
          r"Cannot use FA version (?P<version>\d+) is not supported due to"),
@@ -270,7 +311,8 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 # What a raw line must begin with to be evidence: an exception's name, a program that complains, a
 # C++ log prefix, the kernel. Source lines inside a traceback are indented and never are.
 _EXCEPTION = re.compile(
-    r"(?:(?:\w+\.)+_?[A-Z]\w*|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?:: |$)"
+    r"(?:socket\.gaierror|(?:\w+\.)+_?[A-Z]\w*"
+    r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?:: |$)"
 )
 _RAW = re.compile(
     r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b|nvcc fatal"
@@ -300,8 +342,10 @@ def is_evidence(parts: Parts) -> bool:
         dump = parts.source.endswith("dump_input.py")  # what was scheduled, prompts and all
         return not dump and (message[:2] != "  " or message.startswith("  Value error, "))
     if parts.level:
-        # Newer versions do not call it an error when the engine core is gone.
-        return parts.level == "WARNING" and parts.source.endswith("core_client.py")
+        # Newer versions do not call it an error when the engine core is gone, or stands still.
+        return parts.level == "WARNING" and parts.source.endswith(
+            ("core_client.py", "watch_dog.py")
+        )
     return bool(_EXCEPTION.match(message) or _RAW.match(message) or _KERNEL.match(message))
 
 
