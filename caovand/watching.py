@@ -29,6 +29,7 @@ from caovand.core.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.failure import Finding
 from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick
 from caovand.core.plan import Plan
+from caovand.core.stall import stall_s
 from caovand.core.status import served_name
 from caovand.engines.vllm.cause import NEAR, announces, find_cause, find_in_kernel
 from caovand.engines.vllm.metrics import parse_metrics
@@ -38,6 +39,7 @@ ANSWER_S = 5.0
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
 LOG_BYTES = 4 << 20
+FAILED_S = 300.0  # without progress, after a process of a start has said that it failed
 SAID = 400  # lines kept from around the first that says that a process failed
 PROBE_PROMPT = tuple(range(32, 48))
 
@@ -153,12 +155,12 @@ class Watching:
     def _give_up(self, child: Child) -> None:
         """Fail a start of which a process said that it failed, and that stands still since.
 
-        The machine, too, waits for `stall_s`, and knows nothing of the log.
+        The machine, too, waits for the phase's time, and knows nothing of the log.
         """
         watch, waited_s = self._watch, _now() - self._watch.moved_at
         if not self._said or watch.serving or self._gave_up or child.status is not None:
             return
-        if waited_s < self._rules.stall_s / 2:
+        if waited_s < min(stall_s(watch.phase, self._rules.stall_s) / 2, FAILED_S):
             return
         self._gave_up = True
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
@@ -187,7 +189,7 @@ class Watching:
         def on_step(text: str) -> None:
             self._apply(Progressed(_now(), 0.5, self._generation, "proof", None, text))
 
-        limit_s = self._section.stall_s
+        limit_s = stall_s("proof", self._section.stall_s)
         try:
             await proof.prove(child, self._plan, self._endpoint, limit_s, on_step)
         except proof.NotReady as problem:

@@ -27,7 +27,10 @@ LOADING = "(Worker_TP1 pid=4) INFO 11-20 09:13:07 [gpu_model_runner.py:1] Starti
 READY = "(APIServer pid=1) INFO:     Application startup complete."
 
 
-def watched(act: Callable[[Watching, Callable[[Sequence[str]], None]], None]) -> list[Event]:
+def watched(
+    act: Callable[[Watching, Callable[[Sequence[str]], None]], None],
+    stall_s: float | None = None,
+) -> list[Event]:
     """Events of a watcher that `act` is done to; it may print lines."""
     events: list[Event] = []
 
@@ -35,7 +38,7 @@ def watched(act: Callable[[Watching, Callable[[Sequence[str]], None]], None]) ->
         ring = Ring(2000)
         ring.extend(["of another child"] * 7)
         watching = Watching(
-            1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), ring,
+            1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(stall_s=stall_s), ring,
             events.append, lambda *_: None,
         )  # fmt: skip
 
@@ -74,8 +77,9 @@ def test_an_engine_that_stopped_is_blamed_on_the_process_that_failed(
     assert "nothing moves" in second.finding.text
 
 
+@pytest.mark.parametrize(("given", "patience_s"), [(None, 300.0), (100.0, 50.0)])
 def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, given: float | None, patience_s: float
 ) -> None:
     now = 0.0
     monkeypatch.setattr("caovand.watching._now", lambda: now)
@@ -84,17 +88,18 @@ def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
         nonlocal now
         child: Any = SimpleNamespace(status=None)
         say([LOADING])
-        now = 310.0
+        now = patience_s + 10
         watching._give_up(child)  # nobody failed, as far as is known
         say([f"{WORKER}WorkerProc failed to start.", OOM])
-        now = 600.0
+        now = 2 * patience_s
         watching._give_up(child)
         assert not watching._gave_up
-        now = 611.0
+        now = 2 * patience_s + 11
         watching._give_up(child)
         watching._give_up(child)
 
-    failed = [e.finding.failure for e in watched(act) if isinstance(e, Failed)]
+    events = watched(act, given)
+    failed = [e.finding.failure for e in events if isinstance(e, Failed)]
     assert failed == ["device-oom-load"]
 
 

@@ -157,9 +157,9 @@ class WatchSection:
     idle_probe_s: float = key(
         0.0, "Seconds between completions that test an idle engine; 0 is never.", low=0, high=86400
     )
-    stall_s: float = key(
-        600.0,
-        "Seconds without progress while starting before the start is given up.",
+    stall_s: float | None = key(
+        None,
+        'Seconds without progress before a start is given up; "auto" is 300 to 1800 by its phase.',
         low=10,
         high=86400,
     )

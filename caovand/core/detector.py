@@ -1,7 +1,7 @@
 """From observations of one child to signs: how far it is, that it stalls, hangs, is dead or slow.
 
 `observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls when
-nothing moves for `stall_s`: no mark, no bar, no line of a kind that was not there before. While
+nothing moves for the phase's time: no mark, no bar, no line of a kind not there before. While
 serving, a hang is *suspected* when work is pending and no counter moves for `hang_s`, and
 *confirmed* when a completion of our own does not come back. `/health` is believed only when it
 says that the engine is dead.
@@ -26,6 +26,7 @@ from caovand.core.observation import (
     Progress,
     Tick,
 )
+from caovand.core.stall import stall_s
 
 JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
 DEAD_CHECKS = 2  # answers of 503 in a row: one may belong to an orderly end
@@ -36,9 +37,9 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Rules:
-    """Thresholds in seconds."""
+    """Thresholds in seconds; without a `stall_s` each phase of a start has its own."""
 
-    stall_s: float = 600.0
+    stall_s: float | None = None
     hang_s: float = 60.0
     confirm_s: float = 30.0
     idle_probe_s: float = 0.0
@@ -174,7 +175,7 @@ def _new_kind(watch: Watch, line: LogLine) -> Result:
 
 
 def _stalled(watch: Watch, at: float, rules: Rules) -> Result:
-    if at - watch.moved_at < rules.stall_s:
+    if at - watch.moved_at < stall_s(watch.phase, rules.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
     text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"

@@ -44,6 +44,7 @@ from caovand.core.events import (
 from caovand.core.failure import Finding
 from caovand.core.ladder import Decision
 from caovand.core.plan import Plan
+from caovand.core.stall import stall_s
 
 
 class State(str, Enum):
@@ -75,7 +76,7 @@ class Rules:
     """
 
     failures: int = 5
-    stall_s: float = 600.0
+    stall_s: float | None = None
     stable_after_s: float = 600.0
     drain_s: float = 10.0
     recheck_s: float = 15.0
@@ -163,7 +164,7 @@ def _inspect(s: Snapshot) -> Result:
 def _start(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
     """A new attempt: a new generation, and first of all an inspection."""
     s = _enter(
-        s, State.STARTING, event.at, event.at + max(INSPECT_S, rules.stall_s),
+        s, State.STARTING, event.at, event.at + max(INSPECT_S, stall_s("plan", rules.stall_s)),
         generation=s.generation + 1, spawned=False, phase="plan", **changes,
     )  # fmt: skip
     return _inspect(s)
@@ -199,7 +200,7 @@ def _planned(s: Snapshot, event: Planned, rules: Rules) -> Result:
     s = replace(
         s, plan=plan, pending=None, spawned=True, spawns=s.spawns + 1, refusal=None,
         failures=s.failures if known else 0, replanning=False, phase="launch",
-        deadline=event.at + rules.stall_s,
+        deadline=event.at + stall_s("launch", rules.stall_s),
     )  # fmt: skip
     return s, (Spawn(s.generation, plan),)
 
@@ -233,8 +234,8 @@ def _refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
 
 
 def _progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
-    deadline = s.deadline if event.heartbeat else event.at + rules.stall_s
     phase = s.phase if event.heartbeat else event.phase or s.phase
+    deadline = s.deadline if event.heartbeat else event.at + stall_s(phase, rules.stall_s)
     progress = s.progress if event.heartbeat else event.progress
     return replace(s, phase=phase, progress=progress, detail=event.detail, deadline=deadline), ()
 
@@ -258,12 +259,10 @@ def _stalled(s: Snapshot, event: Tick, rules: Rules) -> Result:
     if not s.spawned:
         return _never_inspected(s, event, rules)
     doing = f" ({s.detail})" if s.detail else ""
-    text = f"no progress in phase {s.phase or 'start'}{doing} for {rules.stall_s:.0f} s"
-    return _failed(
-        s,
-        Failed(event.at, event.chance, s.generation, Finding("start-stall", text, s.phase)),
-        rules,
-    )
+    waited_s = stall_s(s.phase, rules.stall_s)
+    text = f"no progress in phase {s.phase or 'start'}{doing} for {waited_s:.0f} s"
+    finding = Finding("start-stall", text, s.phase)
+    return _failed(s, Failed(event.at, event.chance, s.generation, finding), rules)
 
 
 def _never_inspected(s: Snapshot, event: Tick, rules: Rules) -> Result:

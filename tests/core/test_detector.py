@@ -378,4 +378,4 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
 
 
 def test_rules_come_from_the_configuration() -> None:
-    assert rules_of(WatchSection(hang_s=7, confirm_s=3)) == Rules(600, 7, 3, 0)
+    assert rules_of(WatchSection(hang_s=7, confirm_s=3)) == Rules(None, 7, 3, 0)

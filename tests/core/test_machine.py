@@ -524,7 +524,7 @@ def test_heartbeats_move_no_deadline_and_progress_does() -> None:
     beat = Progressed(50.0, 0.5, s.generation, "load", 0.1, "waiting", heartbeat=True)
     assert after(s, beat).deadline == s.deadline
     moved = after(s, replace(beat, heartbeat=False))
-    assert moved.deadline == 50.0 + Rules().stall_s
+    assert moved.deadline == 50.0 + 1800.0
     assert after(moved, replace(beat, at=60.0)).deadline == moved.deadline
 
 
