@@ -224,8 +224,9 @@ def _pending(progress: Progress) -> float:
 
 
 def _given_up(before: Progress, now: Progress) -> bool:
-    """Requests are gone and none was finished: clients gave up waiting."""
-    return _pending(now) < _pending(before) and now.requests_finished == before.requests_finished
+    """Requests are gone and none was finished: clients gave up, between two looks perhaps."""
+    gone = _pending(now) < _pending(before) or now.requests_ended > before.requests_ended
+    return gone and now.requests_finished == before.requests_finished
 
 
 def _suspect(watch: Watch, at: float, rules: Rules) -> Result:

@@ -58,7 +58,8 @@ class GpuSample:
 class Progress:
     """Counters whose movement proves that the engine works; read from /metrics and /load.
 
-    `pending` is the number of requests being served, None where the engine does not count them.
+    `pending` is the number of requests being served, None where the engine does not count them;
+    `requests_ended` counts those over, finished or not: clients that gave up are among them.
     """
 
     generation_tokens: float
@@ -72,6 +73,7 @@ class Progress:
     accepted_tokens: float
     pending: int | None
     at: float
+    requests_ended: float = 0.0
 
 
 @dataclass(frozen=True)

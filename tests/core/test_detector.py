@@ -31,6 +31,7 @@ COUNTERS = {
     "gen": "generation_tokens", "prompt": "prompt_tokens", "done": "requests_finished",
     "steps": "iterations", "kv": "kv_cache_usage", "run": "running", "wait": "waiting",
     "drafted": "drafted_tokens", "accepted": "accepted_tokens", "p": "pending",
+    "ended": "requests_ended",
 }  # fmt: skip
 
 
@@ -183,6 +184,13 @@ def test_clients_that_give_up_do_not_hide_a_hang() -> None:
         "100 broken hang: work is pending and nothing moved for 60 s; "
         "a completion of our own failed: no answer in 30 s",
     ]
+
+
+def test_clients_that_come_and_give_up_between_two_looks_do_not_hide_a_hang_either() -> None:
+    script = "0 counters\n10 counters ended=1\n69 counters\n70 counters\n100 no-answer"
+    assert [line.split()[1] for line in serve(script)] == ["probe", "broken"]
+    finished = "0 counters\n10 counters ended=1 done=1 gen=9\n70 counters\n80 counters"
+    assert serve(finished) == []
 
 
 def test_without_load_tracking_the_engines_own_gauges_count() -> None:

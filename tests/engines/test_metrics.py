@@ -32,6 +32,16 @@ def test_series_of_one_name_are_added_up_and_shares_are_averaged() -> None:
     assert progress.pending is None
 
 
+def test_completions_that_ended_are_counted_whatever_became_of_them() -> None:
+    paths = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+    text = "".join(
+        f'http_requests_total{{handler="{path}",method="POST",status="{status}"}} 2.0\n'
+        for path in (*paths, "/v1/models", "/tokenize")
+        for status in ("2xx", "4xx", "5xx")
+    )
+    assert parse_metrics(text, None, 0.0).requests_ended == 16
+
+
 def test_what_does_not_parse_is_passed_over() -> None:
     text = (
         "vllm:num_requests_running\nvllm:num_requests_running{} many\n<html>\n"

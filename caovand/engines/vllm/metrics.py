@@ -1,12 +1,15 @@
 """vLLM's Prometheus text as the counters that prove progress.
 
-Names are the same from 0.19 to 0.33. Every series of a name is added up: one for each engine,
-reason and model. A name that is missing counts as 0: it then never moves, which is what it tells.
+Names are the same from 0.19 to 0.33. vLLM's own counters are those of its engine process, which say
+nothing while it stands still; its HTTP server counts every request that ended. Every series of a
+name is added up: one for each engine, reason and model. A name that is missing counts as 0: it then
+never moves, which is what it tells.
 """
 
 from __future__ import annotations
 
 import math
+import re
 
 from caovand.core.observation import Progress
 
@@ -22,6 +25,12 @@ COUNTERS = {
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
 
+# A refused request (4xx) asked nothing of the engine.
+_ENDED = re.compile(
+    r'http_requests_total\{handler="/v1/(?:completions|chat/completions|responses|messages)",'
+    r'method="POST",status="[25]xx"\} '
+)
+
 
 def parse_metrics(text: str, load: int | None, at: float) -> Progress:
     """The counters in a `/metrics` answer; `load` is what `/load` said, None if it does not count.
@@ -30,10 +39,10 @@ def parse_metrics(text: str, load: int | None, at: float) -> Progress:
     """
     sums = dict.fromkeys(COUNTERS.values(), 0.0)
     engines = 0
+    sums["requests_ended"] = 0.0
     for line in text.splitlines():
-        if not line.startswith("vllm:"):
-            continue
-        name = COUNTERS.get(line[: _name_end(line)])
+        ended = _ENDED.match(line)
+        name = "requests_ended" if ended else COUNTERS.get(line[: _name_end(line)])
         if name is None:
             continue
         try:
