@@ -96,13 +96,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
          r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"),
     # The device
+    _sig("xid.lost", "cause", "gpu-lost",
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
     _sig("gpu.lost", "cause", "gpu-lost",
          r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),
-    _sig("xid.lost", "cause", "gpu-lost",
-         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
     _sig("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
