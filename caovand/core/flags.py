@@ -80,6 +80,10 @@ CARRIERS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 """The variable that carries a secret flag's value, out of the sight of the machine's users."""
 SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
 """Names of variables whose values are shown to nobody."""
+# `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are numbers that anybody may read.
+_SECRET_NUMBER = re.compile(
+    r"(?:^|_)(?:KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:AUTH|ACCESS|API|BEARER|HF)_TOKEN)$", re.I
+)
 HIDDEN = "***"
 NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
@@ -273,6 +277,14 @@ def _is_flag(word: str) -> bool:
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     both = {k for k in new if isinstance(new[k], dict) and isinstance(old.get(k), dict)}
     return {**old, **new, **{k: _merge(old[k], new[k]) for k in both}}
+
+
+def is_secret_entry(name: str, value: Any) -> bool:
+    """Whether the value under this name is shown to nobody; of numbers few are secret."""
+    if isinstance(value, bool) or not value:
+        return False
+    names = _SECRET_NUMBER if isinstance(value, (int, float)) else SECRET_NAME
+    return bool(names.search(name))
 
 
 def shown_value(variable: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.core import flags
 from caovand.core.failure import Finding
-from caovand.core.flags import SECRET_NAME
+from caovand.core.flags import SECRET_NAME, is_secret_entry
 from caovand.core.inventory import Inventory
 from caovand.core.ladder import Decision
 from caovand.core.machine import Snapshot
@@ -30,7 +30,7 @@ _SECRET_TEXT = re.compile(
 # `"redis_password": "..."` in a flag's JSON or in Python's words for it, quotes escaped or not.
 _ENTRY = re.compile(
     r"""(?P<q>\\*["'])(?P<name>[\w.-]{1,100})(?P=q)(?P<between>\s*:\s*)"""
-    r"""(?P<v>\\*["'])(?P<value>(?:(?!(?P=v))(?:\\.|.)){1,4000})(?P=v)"""
+    r"""(?:(?P<v>\\*["'])(?:(?!(?P=v))(?:\\.|.)){1,4000}(?P=v)|(?P<number>-?\d[\d.eE+-]{0,60}))"""
 )
 # Too long for a report, and the same for every incident of an engine or a model.
 _BULKY = frozenset(
@@ -119,7 +119,7 @@ def clean(value: Any, secrets: Iterable[str]) -> Any:
         return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "..."
     if isinstance(value, Mapping):
         return {
-            str(name): HIDDEN if _is_secret(str(name), entry) else clean(entry, hidden)
+            str(name): HIDDEN if is_secret_entry(str(name), entry) else clean(entry, hidden)
             for name, entry in value.items()
         }
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -137,15 +137,10 @@ def clean_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def _entry(found: re.Match[str]) -> str:
-    if not SECRET_NAME.search(found["name"]):
+    if not is_secret_entry(found["name"], 1 if found["number"] else "text"):
         return found[0]
-    q, v = found["q"], found["v"]
+    q, v = found["q"], found["v"] or ""
     return f"{q}{found['name']}{q}{found['between']}{v}{HIDDEN}{v}"
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    """A variable or flag with a telling name; counts such as `max_tokens` are none."""
-    return bool(SECRET_NAME.search(name)) and isinstance(value, (str, Mapping)) and bool(value)
 
 
 def _plan(plan: Plan | None) -> dict[str, Any] | None:

@@ -106,3 +106,14 @@ def test_secrets_in_the_json_of_a_flag_are_hidden(text: str) -> None:
         assert "[secret]" in told
     for kept in ('"max_tokens":"12"', "host"):
         assert (kept in text) == (kept in clean_text(text, ()))
+
+
+@pytest.mark.parametrize("name", ["redis_password", "api_key", "aws_secret", "auth_token"])
+def test_a_secret_that_is_a_number_is_hidden_and_a_count_is_not(name: str) -> None:
+    counts = {"num_key_value_heads": 4711, "eos_token_id": 4711, "bytes_per_token": 4711}
+    assert clean({name: 4711, **counts}, ()) == {name: "[secret]", **counts}
+    assert clean({name: ["4711"]}, ()) == {name: "[secret]"}
+    told = clean_text(json.dumps({**counts, name: 4711, "port": 6379}), ())
+    assert told == json.dumps({**counts, name: "[secret]", "port": 6379}).replace(
+        '"[secret]"', "[secret]"
+    )

@@ -176,10 +176,12 @@ def test_phases_have_times_and_figures_units() -> None:
 def test_secrets_in_arguments_are_hidden() -> None:
     told = explain(
         "(APIServer pid=1) INFO 11-20 09:00:00 [utils.py:1] non-default args: "
-        "{'api_key': ['hunter2'], 'hf_token': 'x', 'max_num_batched_tokens': 8192}\n"
+        "{'api_key': ['hunter2'], 'hf_token': 'x', 'max_num_batched_tokens': 8192, "
+        "'redis': {'password': 4711, 'port': 6379}}\n"
     )
     assert told.configured == {
         "api_key": "(hidden)", "hf_token": "(hidden)", "max_num_batched_tokens": 8192,
+        "redis": {"password": "(hidden)", "port": 6379},
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.failure import Finding
-from caovand.core.flags import SECRET_NAME
+from caovand.core.flags import is_secret_entry
 from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
@@ -256,8 +256,8 @@ def _arguments(message: str) -> Mapping[str, Any]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A value without secrets, however deep they are; a number is none."""
-    if SECRET_NAME.search(name) and value and not isinstance(value, (bool, int, float)):
+    """A value without secrets, however deep they are."""
+    if is_secret_entry(name, value):
         return HIDDEN
     if isinstance(value, dict):
         return {str(k): _shown(str(k), v) for k, v in value.items()}
