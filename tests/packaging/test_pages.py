@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from caovand.cli import main as caovanctl
+from caovand.cli.explain import as_json
 from caovand.core.config import Config
+from caovand.engines.vllm.explain import explain
 from tests.daemon import ROOT
 
 PAGES = sorted(path.name for path in (ROOT / "packaging/man").glob("*.[1-9]"))
@@ -60,6 +62,13 @@ def test_the_page_of_caovanctl_has_the_variables_it_reads(made: Path) -> None:
     text = (made / "caovanctl.1").read_text().partition(".SH ENVIRONMENT")[2].partition(".SH ")[0]
     for name in ("RUNTIME_DIRECTORY", "CAOVAN_ENGINES", "CAOVAN_LOCKS", "PIP_INDEX_URL"):
         assert name in text
+
+
+def test_the_page_of_caovanctl_has_every_key_of_an_explanation(made: Path) -> None:
+    text = (made / "caovanctl.1").read_text().partition(".SH JSON OF EXPLAIN")[2]
+    bold = re.findall(r"^\.BR? (.+)$", text.partition(".SH ")[0], re.M)
+    for key in as_json(explain("")):
+        assert any(re.search(rf"\b{key}\b", line) for line in bold), key
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
