@@ -32,6 +32,7 @@ from caovand.core.plan import Plan
 from caovand.core.stall import stall_s
 from caovand.core.status import served_name
 from caovand.engines.vllm.cause import NEAR, announces, find_cause, find_in_kernel
+from caovand.engines.vllm.json_lines import plain
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.phases import read
 
@@ -93,15 +94,19 @@ class Watching:
         serving, now = self._watch.serving, _now()
         for line in lines:
             self._keep(line)
-            mark, told = read(line)
-            if mark is not None and mark.phase == "http" and mark.progress == 1.0 and not serving:
-                self._said = ()  # it got over that
-            if serving and mark is None:
-                continue
-            for name, value in () if serving else told.items():
-                # The draft model tells its own figures after those of the model.
-                self.figures.setdefault(name, value)
-            self.observe(LogLine(line, now, mark))
+            for text in plain(line):
+                self._read(text, serving, now)
+
+    def _read(self, line: str, serving: bool, now: float) -> None:
+        mark, told = read(line)
+        if mark is not None and mark.phase == "http" and mark.progress == 1.0 and not serving:
+            self._said = ()  # it got over that
+        if serving and mark is None:
+            return
+        for name, value in () if serving else told.items():
+            # The draft model tells its own figures after those of the model.
+            self.figures.setdefault(name, value)
+        self.observe(LogLine(line, now, mark))
 
     def _keep(self, line: str) -> None:
         """Remember what is said around the first failure.
@@ -111,7 +116,7 @@ class Watching:
         self._seen += 1
         if not self._said:
             self._recent.append(line)
-            if announces(line):
+            if any(announces(text) for text in plain(line)):
                 self._said, self._said_to = tuple(self._recent), self._seen
         elif len(self._said) < SAID:
             self._said, self._said_to = (*self._said, line), self._seen
@@ -232,8 +237,8 @@ class Watching:
         kept, last = self._ring.since(self.first_line, LOG_BYTES)
         said = self._said
         if not said or len(kept) == last - self.first_line >= self._said_to - self.first_line:
-            return kept
-        return [*said, *self._ring.since(self._said_to, LOG_BYTES)[0]]
+            return _plain(kept)
+        return _plain([*said, *self._ring.since(self._said_to, LOG_BYTES)[0]])
 
     def _blamed(self, finding: Finding) -> Finding:
         """What a process of an engine that stopped says it failed of, else that it stopped."""
@@ -290,6 +295,10 @@ class Watching:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
+
+
+def _plain(lines: Sequence[str]) -> list[str]:
+    return [text for line in lines for text in plain(line)]
 
 
 def _now() -> float:

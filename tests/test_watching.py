@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -126,5 +127,22 @@ def test_what_a_process_failed_of_before_it_served_is_forgotten() -> None:
         say([f"{WORKER}WorkerProc failed to start.", OOM, READY])
         say(["(APIServer pid=1) INFO 11-20 09:20:01 [x.py:1] idle"] * 3000)
         assert find_cause(watching.lines(), "serving") is None
+
+    watched(act)
+
+
+def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
+    def record(level: str, text: str) -> str:
+        return json.dumps({"levelname": level, "name": "vllm.core", "message": text})
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        say([record("INFO", "Starting to load model m"), record("INFO", "more")])
+        assert watching._phase == "load"
+        say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
+        say([record("INFO", "later")] * 3000)
+        finding = find_cause(watching.lines(), "resolve", alive=True)
+        assert finding is not None
+        assert finding.failure == "device-oom-load"
+        assert "OutOfMemoryError" in watching.lines()[finding.line - 1]
 
     watched(act)

@@ -17,6 +17,7 @@ from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
 from caovand.engines.vllm.cause import find_cause
+from caovand.engines.vllm.json_lines import NO_TIME, plain
 from caovand.engines.vllm.line import take_apart
 from caovand.engines.vllm.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.signatures import benign
@@ -105,10 +106,10 @@ def explain(text: str) -> Explanation:
 
 
 def _split(text: str) -> list[_Line]:
-    lines = []
+    lines: list[_Line] = []
     for number, raw in enumerate(_COLOUR.sub("", text).split("\n"), start=1):
         for piece in raw.split("\r"):
-            lines.append(_Line(number, _unwrap(piece)))
+            lines.extend(_Line(number, text) for text in plain(_unwrap(piece)))
     return lines
 
 
@@ -239,7 +240,7 @@ def _spend(spent: dict[str, float | None], phase: str, since: int | None, now: i
 
 def _moment(stamp: str) -> int | None:
     """Seconds since the new year of `MM-DD HH:MM:SS`; the log has no year, so each has 366 days."""
-    if not stamp:
+    if not stamp or stamp == NO_TIME:
         return None
     month, day, hour, minute, second = (int(number) for number in re.findall(r"\d\d", stamp))
     days = sum(_DAYS[: month - 1]) + day - 1
