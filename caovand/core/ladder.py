@@ -107,10 +107,14 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("compile-failed", ANY): ("fresh-cache", "eager", "plugin-off"),
     ("engine-died", ANY): (*_CRASH[:3], "prefix-caching-off", *_CRASH[3:]),
     ("start-stall", ANY): ("mtp-safe", "plugin-off", "mtp-off", "eager"),
+    # What reads files waits for a disk or the network, which no setting makes faster.
+    ("start-stall", "resolve"): (),
+    ("start-stall", "load"): ("plugin-off",),
+    ("start-stall", "drafter"): ("mtp-off", "plugin-off"),
     ("start-stall", "engine"): ("p2p-off", "all-reduce-off"),
     ("start-stall", "compile"): ("fresh-cache", "eager"),
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
-    ("hang", ANY): _CRASH,
+    ("hang", ANY): (*_CRASH[:-1], "p2p-off", *_CRASH[-1:]),
     ("draft-collapse", ANY): ("piecewise", "mtp-off"),
     ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
 }  # fmt: skip
@@ -206,7 +210,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
 def cures(finding: Finding) -> tuple[Rung, ...]:
     """The rungs that help against a failure, best first."""
-    names = CURES.get((finding.failure, finding.phase)) or CURES[(finding.failure, ANY)]
+    names = CURES.get((finding.failure, finding.phase), CURES[(finding.failure, ANY)])
     blamed = BLAMED.get(finding.captures.get("component", ""))
     if blamed and names:
         names = (blamed, *(name for name in names if name != blamed))

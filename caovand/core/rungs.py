@@ -247,17 +247,16 @@ def _is_of_weights(finding: Finding) -> bool:
 
 def _kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
     now = plan.value("kv_cache_dtype")
-    if now in (None, "auto") or _is_of_weights(finding):
+    # vLLM names all that is wrong with a backend; often it is not the cache.
+    blameless = "Reason:" in finding.text and "kv_cache_dtype" not in finding.text
+    if now in (None, "auto") or blameless or _is_of_weights(finding):
         return None
     return Step({"kv_cache_dtype": "auto"}, value="auto", change=f"KV cache {now} -> auto")
 
 
 def _half(plan: Plan, finding: Finding) -> Step | None:
-    now = plan.value("dtype")
-    of_dtype = "needs" in finding.captures or finding.captures.get("dtype") in (
-        "bfloat16",
-        "float32",
-    )
+    now, told = plan.value("dtype"), finding.captures
+    of_dtype = "needs" in told or told.get("dtype") in ("bfloat16", "float32")
     if now in ("half", "float16") or not of_dtype:
         return None
     return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")
@@ -311,18 +310,27 @@ def _prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
     return Step(changed, change="prefix caching off")
 
 
-def _variable(name: str, value: str, change: str) -> Callable[[Plan, Finding], Step | None]:
+def _is_alone(plan: Plan) -> bool:
+    """Whether no card has to exchange anything with another."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return _on_cpu(plan) or all((count(plan.value(size)) or 1) == 1 for size in sizes)
+
+
+def _variable(
+    name: str, value: str, change: str, *, between_cards: bool = False
+) -> Callable[[Plan, Finding], Step | None]:
     """A rung that sets one variable of the engine's environment."""
 
     def step(plan: Plan, finding: Finding) -> Step | None:
         now = plan.env[name].value if name in plan.env else None
-        return None if now == value else Step(env={name: value}, change=change)
+        vain = now == value or (between_cards and _is_alone(plan))
+        return None if vain else Step(env={name: value}, change=change)
 
     return step
 
 
 def _all_reduce_off(plan: Plan, finding: Finding) -> Step | None:
-    if plan.value("disable_custom_all_reduce"):
+    if plan.value("disable_custom_all_reduce") or _is_alone(plan):
         return None
     return Step({"disable_custom_all_reduce": True}, change="custom all-reduce off")
 
@@ -381,7 +389,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("no-compile-cache", "compile at every start", "", ("VLLM_DISABLE_COMPILE_CACHE",),
          _variable("VLLM_DISABLE_COMPILE_CACHE", "1", "compile cache off")),
     Rung("p2p-off", "move data between cards through the host", "", ("NCCL_P2P_DISABLE",),
-         _variable("NCCL_P2P_DISABLE", "1", "NCCL peer-to-peer off")),
+         _variable("NCCL_P2P_DISABLE", "1", "NCCL peer-to-peer off", between_cards=True)),
     Rung("all-reduce-off", "leave summing over cards to NCCL", "",
          ("disable_custom_all_reduce",), _all_reduce_off),
     Rung("sampler-plain", "sample without FlashInfer", "", ("VLLM_USE_FLASHINFER_SAMPLER",),

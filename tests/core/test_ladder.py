@@ -134,7 +134,7 @@ def test_a_cache_too_small_never_lowers_the_share_and_a_full_card_never_raises_i
         (found("illegal-access"), ["mtp-safe 3", "plugin-off", "mtp-off off", "eager"]),
         (found("illegal-access", component="plugin"),
          ["plugin-off", "mtp-safe 3", "mtp-off off", "eager"]),
-        (found("hang"), ["mtp-safe 3", "plugin-off", "mtp-off off", "eager"]),
+        (found("hang"), ["mtp-safe 3", "plugin-off", "mtp-off off", "p2p-off", "eager"]),
         (found("engine-died", component="prefix-cache"),
          ["prefix-caching-off", "mtp-safe 3", "plugin-off", "mtp-off off", "eager"]),
         (found("compile-cache-stale", "compile"), ["fresh-cache", "no-compile-cache", "eager"]),
@@ -275,7 +275,7 @@ def test_a_variable_of_the_operator_is_never_changed() -> None:
 
 def test_a_pinned_key_stays() -> None:
     rules = rules_of(PolicySection(pinned=("mtp",)))
-    assert descent(plan_of(), found("hang"), rules) == ["plugin-off", "eager"]
+    assert descent(plan_of(), found("hang"), rules) == ["plugin-off", "p2p-off", "eager"]
 
 
 def test_only_listed_rungs_are_used() -> None:

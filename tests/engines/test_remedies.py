@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from caovand.core.failure import Finding
 from caovand.core.inventory import EngineInfo
 from caovand.core.ladder import Decision, LadderRules, decide
 from caovand.core.plan import Plan, Setting
@@ -107,3 +108,33 @@ def test_what_old_engines_say_of_a_context_that_does_not_fit_is_used() -> None:
         "that can be stored in KV cache (23456). Try"
     )
     assert remedy(line, "kv", max_model_len=32768).text == "context 32768 -> 23456"
+
+
+def test_a_backend_that_names_other_reasons_costs_no_cache_type() -> None:
+    says = "ValueError: Selected backend X is not valid for this configuration. Reason: ['{}']"
+    told = {"kv_cache_dtype": "fp8", "attention_backend": "FLASHINFER"}
+    capability = remedy(says.format("compute capability not supported"), "engine", **told)
+    assert capability.text == "attention FLASHINFER -> TRITON_ATTN"
+    assert remedy(says.format("kv_cache_dtype not supported"), "engine", **told).text == (
+        "KV cache fp8 -> auto"
+    )
+
+
+@pytest.mark.parametrize("phase", ["resolve", "load", "drafter"])
+def test_a_stall_of_what_reads_files_costs_no_graphs_and_in_the_model_no_drafting(
+    phase: str,
+) -> None:
+    spec = {"method": "mtp", "num_speculative_tokens": 4}
+    plan = Plan("m", {"speculative_config": Setting(spec, "policy", "")}, {}, device="sm90")
+    decision = decide(plan, Finding("start-stall", "no progress", phase), 99, RULES)
+    assert decision.text.startswith("MTP 4 -> off" if phase == "drafter" else "no rung")
+
+
+def test_one_card_alone_is_not_told_how_to_talk_to_others() -> None:
+    hung = Finding("collective-timeout", "NCCL error: unhandled")
+    for sizes, expected in (({}, "CUDA graphs and compilation off"),
+                            ({"tensor_parallel_size": 1}, "CUDA graphs and compilation off"),
+                            ({"pipeline_parallel_size": 2}, "NCCL peer-to-peer off")):  # fmt: skip
+        settings = {name: Setting(value, "policy", "") for name, value in sizes.items()}
+        plan = Plan("m", settings, {}, device="sm75")
+        assert decide(plan, hung, 99, RULES).text == expected
