@@ -72,13 +72,28 @@ def test_a_real_log_is_named_rightly_and_its_line_found(name: str) -> None:
 
 @pytest.mark.parametrize("wrapping", ["vllm-1  | ", "2026-11-20T09:00:00.123456Z ",
                                       "Nov 20 09:00:00 host caovan[812]: ",
-                                      "2026-11-20T09:00:00.1+00:00 stdout F "])  # fmt: skip
+                                      "2026-11-20T09:00:00.1+00:00 stdout F ",
+                                      "2026-11-20T09:00:00.12+01:00 host vllm[812]: ",
+                                      "2026-11-20T09:00:00+0100 host vllm[812]: ",
+                                      "[12345.678901] host vllm[812]: ", "[pod/vllm-0/vllm] ",
+                                      "vllm_api.1.abc123@node1    | "])  # fmt: skip
 def test_lines_of_containers_and_of_the_journal_are_understood(wrapping: str) -> None:
     plain = text_of("vllm-0.32.0-cpu-fail_a_kv_small")
     told = explain("\n".join(wrapping + line for line in plain.split("\n")))
     assert told.finding is not None
     assert told.finding.captures["fits"] == "32640"
     assert told.engine_version == "0.32.0"
+
+
+def test_dockers_own_files_and_line_ends_of_other_systems_are_understood() -> None:
+    lines = text_of("vllm-0.32.0-cpu-fail_arch").split("\n")
+    stored = [json.dumps({"log": f"\x1b[31m{line}\n", "stream": "stderr"}) for line in lines]
+    for text in ("\n".join(lines), "\n".join(stored), "\r\n".join(lines)):
+        told = explain(text)
+        assert told.engine_version == "0.32.0"
+        assert told.finding is not None
+        assert (told.finding.failure, told.finding.line) == ("bad-arguments", 52)
+    assert explain('{"log": \n{"log":[1]}').finding is None
 
 
 def test_colours_do_not_hide_a_failure() -> None:

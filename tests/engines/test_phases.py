@@ -119,3 +119,8 @@ def test_kernels_compiled_while_serving_are_told_apart() -> None:
 )
 def test_other_lines_say_nothing_of_the_start(line: str) -> None:
     assert phase_of(line) is None
+
+
+def test_a_process_on_another_machine_is_taken_off_like_any() -> None:
+    line = "(RayWorkerWrapper pid=9, ip=10.0.0.2) Loading drafter model..."
+    assert phase_of(line) == phase_of("Loading drafter model...")

@@ -6,6 +6,7 @@ Pure: lines in, an Explanation out. A log of several starts is explained by its 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +28,11 @@ COLLAPSED = 3  # intervals in a row with drafts and none accepted
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What container tools, journald and the like put before each line.
+_UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
 _WRAPPING = re.compile(
-    r"[\w.-]+ +\| |\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ [\w@.:-]+\[\d+\]: |\[?\d{4}-\d\d-\d\d[T ]"
-    r"\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? (?:\| |std(?:out|err) [FP] )?"
+    rf"[\w.@-]+ +\| |\[pod/[\w./-]+\] |(?:\w{{3}} [ \d]\d \d\d:\d\d:\d\d|\[ *\d+\.\d+\]) {_UNIT}"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? "
+    rf"(?:\| |std(?:out|err) [FP] |{_UNIT})?"
 )
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # Wrappers that only an engine that serves has.
@@ -107,13 +110,18 @@ def explain(text: str) -> Explanation:
 
 def _split(text: str) -> list[_Line]:
     lines: list[_Line] = []
-    for number, raw in enumerate(_COLOUR.sub("", text).split("\n"), start=1):
+    for number, raw in enumerate(re.split(r"\r?\n", _COLOUR.sub("", text)), start=1):
         for piece in raw.split("\r"):
             lines.extend(_Line(number, text) for text in plain(_unwrap(piece)))
     return lines
 
 
 def _unwrap(line: str) -> str:
+    if line.startswith('{"log":'):  # Docker's own files
+        try:
+            line = _COLOUR.sub("", str(json.loads(line)["log"])).rstrip("\r\n")
+        except (ValueError, RecursionError):
+            return line
     wrapping = _WRAPPING.match(line)
     return line[wrapping.end() :] if wrapping else line
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 LONGEST = 4000  # characters of a line that patterns are tried on; a prompt may be a million long
 
 _SHAPE = re.compile(
-    r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})\)\ ?){0,4}"
+    r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
+    r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
 )
