@@ -349,6 +349,15 @@ def test_a_name_that_is_not_resolved_is_named_better_by_what_follows() -> None:
     assert cause(f"{resolver}\n{hub}", "resolve").failure == "network"
 
 
+def test_a_build_that_the_kernel_ended_for_memory_lacks_no_tools() -> None:
+    failed = "RuntimeError: Ninja build failed. Ninja output:"
+    killed = "c++: fatal error: Killed signal terminated program cc1plus"
+    assert cause(failed, "warmup").failure == "jit-toolchain"
+    assert (
+        cause(f"{failed}\n{killed}\nninja: build stopped: subcommand failed.").failure == "host-oom"
+    )
+
+
 def test_a_compiler_that_refuses_a_kernel_is_named_better_by_its_reason() -> None:
     refused = "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error"
     reason = "ptxas error   : Entry function 'k' uses too much shared data (0x14000 bytes)"

@@ -94,7 +94,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("ram.alloc", "cause", "host-oom",
          r"DefaultCPUAllocator: can't allocate memory|^MemoryError\b"
          r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
-         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"),
+         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"
+         r"|fatal error: Killed signal terminated program|died due to signal 9"),
     # The device
     _sig("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
@@ -138,7 +139,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Hardware limit: (?P<limit>\d+)|uses too much shared data"),
     _sig("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
-    _sig("jit.nvcc", "cause", "jit-toolchain",
+    _sig("jit.nvcc", "generic", "jit-toolchain",
          r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
          r"|ninja: build stopped: subcommand failed|Ninja build failed"
          r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
@@ -190,6 +191,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|input size is not aligned with the quantized weight shape"),
     _sig("args.combination", "cause", "bad-arguments",
          r"Quantization method specified in the model config|Unknown quantization method"
+         r"|Unsupported speculative method|The supplied chat template string"
          r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"
          r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
@@ -213,6 +215,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|does not appear to have (?:a file named|files named)|outgoing traffic has been disabled"
          r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
          r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+         r"|Unrecognized model in |No model architectures are specified"
          r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
          r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
     _sig("model.broken", "cause", "model-missing",
@@ -220,7 +223,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     _sig("model.denied", "cause", "access-denied",
-         r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"),
+         r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
+         r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
     _sig("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|40[13] Client Error"),
@@ -315,8 +319,9 @@ _EXCEPTION = re.compile(
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?:: |$)"
 )
 _RAW = re.compile(
-    r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b|nvcc fatal"
-    r"|ninja: |Fatal Python error: |!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
+    r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b"
+    r"|nvcc (?:fatal|error)|ninja: |Fatal Python error: |!!!!!!! "
+    r"|malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda)"
 )
