@@ -201,8 +201,8 @@ def _counters(watch: Watch, now: Progress, rules: Rules) -> Result:
     if before is None or _vector(now) != _vector(before):
         cleared, more = _clear(watch, now.at, "the counters move")
         return replace(cleared, owed_since=None, moved_at=now.at, dead_checks=0), signs + more
-    if watch.owed_since is None and (_pending(now) or _given_up(before, now)):
-        watch = replace(watch, owed_since=before.at if _pending(before) else now.at)
+    if watch.owed_since is None and (_pending(now) > 0 or _given_up(before, now)):
+        watch = replace(watch, owed_since=before.at if _pending(before) > 0 else now.at)
     watch, more = _suspect(watch, now.at, rules)
     return watch, signs + more
 

@@ -126,7 +126,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "hang": (
         "A process of the engine stopped answering: end the whole process group and start again.",
-        "If it comes back: MTP 3, then off, then cuda_graphs = \"piecewise\".",
+        "If it comes back: MTP 3, then off, then cuda_graphs = \"piecewise\"; with several cards "
+        "NCCL_P2P_DISABLE=1 in [engine] env.",
     ),
     "draft-collapse": (
         "Drafts are made and none is accepted, which only costs time: start again, then "
