@@ -300,6 +300,8 @@ def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
     failed = [READY, f"{WORKER}WorkerProc hit an exception.", oom]
     live, still = (STATISTICS.format(second=10, rate=rate) for rate in ("9.0", "0.0"))
     assert find_cause([*failed, live, live]) is None
+    busy = ['INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'] * (RING + 9)
+    assert find_cause([*failed, *busy, live, *busy, live]) is None
     for after in ([], [live], [live, still], [live, still, live]):
         finding = find_cause([*failed, *after])
         assert finding is not None, after

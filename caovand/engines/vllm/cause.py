@@ -30,6 +30,7 @@ from caovand.engines.vllm.signatures import (
 RING = 2000  # lines looked at behind the first wrapper
 NEAR = 60  # lines before the first wrapper in which its cause may stand
 UNNAMED = "exception"  # the signature of an exception no row knows
+_STATISTICS = "Avg generation throughput:"
 WENT_ON = 2  # statistics in a row that tell of new tokens: one may still count older ones
 _CHAIN = 400  # lines after a generic cause in which the better one must follow
 _TEXT = 500  # characters of a causing line that are kept
@@ -150,8 +151,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
     went_on = 0
     first: int | None = None  # wrapper
     for index, line in enumerate(lines):
-        if first is not None and index > first + RING:
-            break
+        if first is not None and index > first + RING and _STATISTICS not in line:
+            continue
         parts = take_apart(line)
         before, shown = shown, _phase_at(line, shown)
         if shown == "serving" != before:
