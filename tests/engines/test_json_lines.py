@@ -46,6 +46,15 @@ def test_anything_else_is_left_as_it_is(line: str) -> None:
     assert plain(line) == (line,)
 
 
+def test_half_a_character_is_no_trouble_to_print() -> None:
+    half = r'{"level": "ERROR", "msg": "ValueError: \ud800"}'
+    plain(half)[0].encode()
+    assert plain(half)[0].endswith("ValueError: ?")
+    told = explain(json.dumps({"log": "RuntimeError: \ud800"}))
+    assert told.finding is not None
+    assert told.finding.text == "RuntimeError: ?"
+
+
 def test_a_log_of_records_is_explained_with_the_line_of_its_record() -> None:
     log = [
         record("vLLM server version 0.33.0, serving model /m"),

@@ -6,7 +6,6 @@ Pure: lines in, an Explanation out. A log of several starts is explained by its 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
 from caovand.engines.vllm.advice import advise
 from caovand.engines.vllm.cause import find_cause
-from caovand.engines.vllm.json_lines import NO_TIME, plain
+from caovand.engines.vllm.json_lines import NO_TIME, loads, plain
 from caovand.engines.vllm.line import take_apart
 from caovand.engines.vllm.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.signatures import benign
@@ -119,7 +118,7 @@ def _split(text: str) -> list[_Line]:
 def _unwrap(line: str) -> str:
     if line.startswith('{"log":'):  # Docker's own files
         try:
-            line = _COLOUR.sub("", str(json.loads(line)["log"])).rstrip("\r\n")
+            line = _COLOUR.sub("", str(loads(line)["log"])).rstrip("\r\n")
         except (ValueError, RecursionError):
             return line
     wrapping = _WRAPPING.match(line)

@@ -24,7 +24,7 @@ def plain(line: str) -> tuple[str, ...]:
     if line[:1] != "{":
         return (line,)
     try:
-        record = json.loads(line)
+        record = loads(line)
     except (ValueError, RecursionError):
         return (line,)
     level = _text(record, "levelname", "level").upper()
@@ -34,6 +34,14 @@ def plain(line: str) -> tuple[str, ...]:
     texts = [*message.split("\n"), *_text(record, "exc_info", "exception").split("\n")]
     prefix = _prefix(record, level)
     return tuple(f"{prefix}{text}" for text in texts if text)
+
+
+def loads(line: str) -> Any:
+    """What a line of JSON says; ValueError, RecursionError where it is none.
+
+    JSON can escape half a character, which nothing can print: it becomes a question mark.
+    """
+    return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 
 
 def _prefix(record: Mapping[str, Any], level: str) -> str:
