@@ -107,7 +107,8 @@ def _script(*words: str | Path, **environ: str) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stderr}"
+    if done.returncode:
+        raise AssertionError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,11 @@ The engine is the stand-in, so that this takes seconds; test_lifecycle.py has th
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +20,12 @@ from tests.packaging.conftest import BASE_PACKAGES, Machine, boot, end, make_bas
 from tests.patience import until
 
 pytestmark = pytest.mark.long
-UBUNTU_KEYS = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+UBUNTU_KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
+# Debian 12 has no package of these keys: then Ubuntu's own is taken, known by its hash.
+KEYS_DEB = (
+    "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2021.03.26_all.deb"
+)
+KEYS_SHA256 = "0d0e7ed6b112f5d03eabf3c7eb01ebdacf9c57714b279e90495cfc58c8c4520f"
 RELEASES = {"bookworm": "252", "jammy": "249", "noble": "255"}
 CONFIG = """
 [model]
@@ -29,6 +38,26 @@ shutdown_timeout_s = 1
 """
 
 
+@pytest.fixture(scope="module")
+def ubuntu_keys() -> Iterator[Path]:
+    """The keys that Ubuntu's releases are signed with."""
+    if (system := Path("/") / UBUNTU_KEYS).exists():
+        yield system
+        return
+    try:
+        with urllib.request.urlopen(KEYS_DEB, timeout=60) as answer:
+            data = answer.read()
+    except OSError as problem:
+        pytest.skip(f"needs Ubuntu's archive keys ({system}), and {KEYS_DEB}: {problem}")
+    assert hashlib.sha256(data).hexdigest() == KEYS_SHA256
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # apt checks signatures as a user of its own
+        (folder / "keys.deb").write_bytes(data)
+        subprocess.run(["dpkg-deb", "-x", folder / "keys.deb", folder], check=True)
+        yield folder / UBUNTU_KEYS
+
+
 @pytest.fixture(scope="module", params=RELEASES)
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -39,10 +68,9 @@ def machine(
     if request.param == "bookworm":
         packages += ",g++,libnuma1"  # as the other tests have it: made once
     else:
-        if not UBUNTU_KEYS.exists():
-            pytest.skip(f"needs Ubuntu's archive keys ({UBUNTU_KEYS}): install ubuntu-keyring")
+        keys: Path = request.getfixturevalue("ubuntu_keys")
         packages += ",python3-tomli"
-        options = ["--components=main,universe", f"--keyring={UBUNTU_KEYS}"]
+        options = ["--components=main,universe", f"--keyring={keys}"]
     base = make_base(request.param, packages, *options)
     one = boot(tmp_path_factory.mktemp("m") / "machine", base, engine=False)
     try:
