@@ -22,9 +22,9 @@ from caovand.core.policy import Unplannable, make_plan
 class Obstacle(Exception):
     """The engine cannot be started now; with `hold` waiting may help."""
 
-    def __init__(self, failure: Failure, text: str, *, hold: bool) -> None:
+    def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
         super().__init__(text)
-        self.finding, self.hold = Finding(failure, text, "plan"), hold
+        self.finding, self.hold = Finding(failure, text, phase), hold
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ async def end_leftovers(
             f"cannot start: {child.named(left)} of an earlier engine cannot be killed;"
             " look for a hung driver in the kernel log, reboot if it stays",
             hold=True,
+            phase="ending",
         )
     return found
 

@@ -284,7 +284,7 @@ class Supervisor:
             if self._ending is not None:
                 # The machine gave up waiting for that; a second child beside it must not be.
                 text = "cannot start: the engine before is still being ended"
-                raise inspection.Obstacle("vram-busy", text, hold=True)
+                raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if self._child is None:
                 await self._clear_the_way()
             plan, endpoint = await self._planning.plan(

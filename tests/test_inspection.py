@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from caovand import inspection
 from caovand.adapters.directories import directories
+from caovand.adapters.processes import Process
 from caovand.core.config import parse
 from tests.core.machines import inventory, plan, turing
 
@@ -55,3 +58,15 @@ def test_memory_that_others_hold_is_waited_for(
         inspection.prepare(inspection.Wishes(config, None, {}), places)
     assert problem.value.hold
     assert problem.value.finding.failure == "vram-busy"
+
+
+def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(*_: object) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+        return (), (Process(7, 100, 1, 7, 0, "VLLM::EngineCor"),)
+
+    monkeypatch.setattr(inspection.child, "end_leftovers", end)
+    with pytest.raises(inspection.Obstacle, match="cannot be killed") as problem:
+        asyncio.run(inspection.end_leftovers(tmp_path / "ledger", AsyncMock()))
+    assert (problem.value.hold, problem.value.finding.phase) == (True, "ending")

@@ -171,7 +171,7 @@ def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapp
 
 def outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
     """Tell how a change came out; the exit status."""
-    if answer["refusal"]:
+    if answer["refusal"] and answer["state"] == "SERVING":
         raise Problem(Exit.FAILED, f"the engine was left as it is: {answer['refusal']['text']}")
     if answer["state"] == "SERVING":
         if not quiet:

@@ -21,10 +21,10 @@ FAILURES: tuple[Failure, ...] = get_args(Failure)
 class Finding:
     """A failure with its evidence: the causing line, what was read from it, where it stood.
 
-    `phase` is the startup phase or "serving"; `captures` holds numbers and names read from the
-    line, such as the context length that would fit. `signature` names the row that knew the line,
-    `line` is its number, from 1, in the log that was searched; both are empty where no log line
-    told.
+    `phase` is the startup phase, "serving" or "ending"; `captures` holds numbers and names
+    read from the line, such as the context length that would fit. `signature` names the row that
+    knew the line, `line` is its number, from 1, in the log that was searched; both are empty where
+    no log line told.
     """
 
     failure: Failure

@@ -145,10 +145,7 @@ def step(snapshot: Snapshot, event: Event, rules: Rules) -> Result:
 def _enter(
     s: Snapshot, state: State, at: float, deadline: float | None, **changes: Any
 ) -> Snapshot:
-    cleared = {
-        "replanning": False, "phase": "", "progress": None, "detail": "", "refusal": None,
-        "looking": False,
-    }  # fmt: skip
+    cleared = {"replanning": False, "phase": "", "progress": None, "detail": "", "looking": False}
     return replace(s, state=state, since=at, deadline=deadline, **{**cleared, **changes})
 
 
@@ -172,7 +169,8 @@ def _start(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
 
 def _start_afresh(s: Snapshot, event: Event, rules: Rules) -> Result:
     """The operator acted: old failures and lowered plans no longer count."""
-    return _start(s, event, rules, failures=0, failed_plan="", pending=None, reason="")
+    s = replace(s, failures=0, failed_plan="", refusal=None)
+    return _start(s, event, rules, pending=None, reason="")
 
 
 def _start_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
@@ -186,8 +184,10 @@ def _back_off_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Re
 
 
 def _quiet(s: Snapshot, event: Stop, rules: Rules) -> Result:
-    """Stop where no child is."""
-    s = _enter(s, State.STOPPED, event.at, None, quitting=event.quit, reason="stopped")
+    """Stop where no child is, or one that could not be ended, which still has to be said."""
+    left = s.state is State.STOPPED or (s.finding and s.finding.phase == "ending")
+    reason = (left and s.reason) or "stopped"
+    s = _enter(s, State.STOPPED, event.at, None, quitting=event.quit, reason=reason, refusal=None)
     return s, ((Quit(),) if event.quit else ())
 
 
@@ -198,8 +198,10 @@ def _planned(s: Snapshot, event: Planned, rules: Rules) -> Result:
         return _replanned(s, event, rules)
     known = plan.identity == s.failed_plan
     s = replace(
-        s, plan=plan, pending=None, spawned=True, spawns=s.spawns + 1, refusal=None,
-        failures=s.failures if known else 0, replanning=False, phase="launch",
+        s, plan=plan, pending=None, spawned=True, spawns=s.spawns + 1, replanning=False,
+        # Tried again as it was or lowered, it is still not what the file asks for.
+        refusal=s.refusal if s.pending and s.pending.identity == plan.identity else None,
+        failures=s.failures if known else 0, phase="launch",
         deadline=event.at + stall_s("launch", rules.stall_s),
     )  # fmt: skip
     return s, (Spawn(s.generation, plan),)
@@ -230,7 +232,7 @@ def _refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
     deadline = event.at + rules.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
     s = _met(_enter(s, state, since, deadline, reason=event.finding.text), event.finding, event.at)
-    return replace(s, spawned=False, remedy=None), ()
+    return replace(s, spawned=False, remedy=None, refusal=None), ()
 
 
 def _progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
@@ -242,8 +244,7 @@ def _progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
 
 def _proven(s: Snapshot, event: Proven, rules: Rules) -> Result:
     deadline = event.at + rules.stable_after_s
-    kept = {"replanning": s.replanning, "refusal": s.refusal}
-    return _enter(s, State.SERVING, event.at, deadline, reason="", **kept), ()
+    return _enter(s, State.SERVING, event.at, deadline, reason="", replanning=s.replanning), ()
 
 
 def _stable(s: Snapshot, event: Tick, rules: Rules) -> Result:
@@ -401,7 +402,7 @@ def _stop(s: Snapshot, event: Stop, rules: Rules) -> Result:
     grace_s = _grace(s, rules)
     s = _enter(
         s, State.STOPPING, event.at, event.at + grace_s + KILL_S,
-        inspection=s.inspection + 1, quitting=event.quit, reason="stop asked for",
+        inspection=s.inspection + 1, quitting=event.quit, reason="stop asked for", refusal=None,
     )  # fmt: skip
     return s, (End(s.generation, grace_s),)
 
