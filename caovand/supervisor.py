@@ -84,7 +84,7 @@ class Supervisor:
         echo: Echo,
     ) -> None:
         self.config_path, self.config, self.directories = config_path, config, directories
-        self._environ, self._log, self._echo = environ, log, echo
+        self.environ, self._log, self._echo = environ, log, echo
         self.modes = ModeMemory(directories.state / "mode.json")
         self.ring = Ring(config.watch.log_lines)
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
@@ -324,7 +324,7 @@ class Supervisor:
         assert prepared is not None
         assert self._endpoint is not None
         command = build(action.plan, prepared.inventory.engine, self.directories.cache)
-        env = inherited(self._environ)
+        env = inherited(self.environ)
         if self._leavings.folder is not None:
             env["TMPDIR"] = str(self._leavings.folder)
         env.update(command.env)
@@ -464,7 +464,7 @@ class Supervisor:
             self.notice("incident", f"{again}: the incident of the first is kept, no other written")
             return
         self._kernel_lines.extend(self._kernel.read())
-        env = {**self._environ, **dict(self.config.engine.env)}
+        env = {**self.environ, **dict(self.config.engine.env)}
         inventory = self._planning.inventory
         case = Case(
             snapshot.finding,

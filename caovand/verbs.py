@@ -14,6 +14,7 @@ from caovand.adapters.incidents import REPORT, NoIncident
 from caovand.core import events, flags, status
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.machine import State
+from caovand.core.speculation import AUTO_SPEC, overruling
 from caovand.core.wire import Reply, Request, notice_fields
 from caovand.supervisor import Supervisor
 
@@ -106,7 +107,8 @@ async def _mode(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
         chosen = None if mode == "default" else cast(Mode, mode)
         supervisor.choose_mode(chosen, defer=_argument(args, "defer", bool, False))
     mode, origin = supervisor.mode
-    return {"mode": mode, "origin": origin, **_outcome(supervisor)}
+    overruled = overruling(supervisor.config, supervisor.environ.get(AUTO_SPEC))
+    return {"mode": mode, "origin": origin, "overruled": overruled, **_outcome(supervisor)}
 
 
 async def _reload(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:

@@ -39,6 +39,8 @@ class FakeSupervisor:
         self.notifier = self
         self.told: list[Any] = []
         self.mode: tuple[Mode, str] = ("auto", "/etc/caovan.toml")
+        self.config = Config()
+        self.environ: dict[str, str] = {}
 
     def describe(self) -> dict[str, Any]:
         return {"state": self.snapshot.state.value}

@@ -123,27 +123,36 @@ def run_mode(args: argparse.Namespace) -> int:
                 print(json.dumps(answer))
             else:
                 print(f"{answer['mode']} (from {answer['origin']})")
+                _tell_overruled(answer["mode"], answer["overruled"])
             return Exit.DONE
         answer = client.ask("mode", mode=wanted, defer=args.defer)
+        mode, overruled = answer["mode"], answer["overruled"]
+        if not args.json:
+            _tell_overruled(mode, overruled)
         if args.no_wait or args.defer or answer["state"] in STILL:
             return _tell(args, answer)
-        status = _finish(args, client)
-        if not args.json:
-            _tell_overruled(client, answer["mode"])
+        status = _finish(args, client, overruled=overruled)
+        if not args.json and not overruled:
+            _tell_overruled(mode, _decider(client, mode))
         return status
 
 
-def _tell_overruled(client: Client, mode: str) -> None:
-    """Say what sets the depth where the mode does not: `[policy] mtp`, a flag, the ladder."""
+def _tell_overruled(mode: str, by: str) -> None:
+    if by:
+        print(f"mode {mode} does not decide the MTP depth: {by}")
+
+
+def _decider(client: Client, mode: str) -> str:
+    """What a plan says sets the depth where the mode does not: the ladder, the model."""
     setting = client.ask("plan")["settings"].get("speculative_config")
-    if setting and not setting["reason"].startswith(f"mode {mode} "):
-        print(f"mode {mode} does not decide the MTP depth: {setting['reason']}")
+    decided = setting is None or setting["reason"].startswith(f"mode {mode} ")
+    return "" if decided else str(setting["reason"])
 
 
-def _finish(args: argparse.Namespace, client: Client) -> int:
+def _finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
     answer = follow(client, "settled", args.timeout, quiet=args.json)
     if args.json:
-        print(json.dumps(answer))
+        print(json.dumps({**answer, **more}))
     return outcome(answer, quiet=args.json)
 
 

@@ -32,10 +32,10 @@ from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
 from caovand.core.resize import emptied, holders, sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
+from caovand.core.speculation import spec_of_environment
 
 __all__ = ["Unplannable", "make_plan"]
 
-AUTO_SPEC = "CAOVAN_AUTO_SPEC"
 TURBOQUANT_COST = {
     "turboquant_k8v4": "1.2 %",
     "turboquant_4bit_nc": "2.7 %",
@@ -140,7 +140,7 @@ def _plan(
         gpus=choose_gpus(config, inventory),
         mode=chosen.value,
         mode_setting=chosen,
-        auto_spec=auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC),
+        auto_spec=spec_of_environment(config, auto_spec),
     )
     draft = _decide(SECOND, _with_cards(draft))
     rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in NAMES}

@@ -6,10 +6,14 @@ the mode. The planner never asks a model with no MTP head to draft.
 
 from __future__ import annotations
 
-from caovand.core.config import MODES, Mode
+from collections.abc import Mapping
+
+from caovand.core import flags
+from caovand.core.config import MODES, Config, Mode
 from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.plan import Setting
 
+AUTO_SPEC = "CAOVAN_AUTO_SPEC"
 DEEPEST = 8
 OTHER_WAYS = ("spec_method", "spec_model", "spec_tokens")
 """Flags of newer engines that stand for parts of `--speculative-config`."""
@@ -24,6 +28,28 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     if gpus > 2:
         return 4, f"mode auto drafts 4 tokens on more than 2 GPUs, here {gpus}"
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
+
+
+def spec_of_environment(config: Config, auto_spec: str | None) -> str | None:
+    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
+    return auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC)
+
+
+def overruling(config: Config, auto_spec: str | None) -> str:
+    """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
+    given = flags.values(flags.read(config.engine.extra_args))
+    for name in ("speculative_config", *OTHER_WAYS):
+        if name in given:
+            return f"--{name.replace('_', '-')} is among [engine] extra_args"
+    text = (spec_of_environment(config, auto_spec) or "").strip()
+    if text:
+        return f"{AUTO_SPEC} is {text}"
+    if config.policy.mtp is not None:
+        return f"[policy] mtp is {config.policy.mtp}"
+    own = given.get("additional_config")
+    if isinstance(own, Mapping) and "caovan_mode" in own:
+        return f"caovan_mode of --additional-config is {own['caovan_mode']}"
+    return ""
 
 
 def speculative_config(draft: Draft) -> Setting | None:
@@ -61,11 +87,11 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
     if text in MODES:
         depth, reason = depth_of_mode(next(mode for mode in MODES if mode == text), gpus)
-        return depth, user(depth, f"CAOVAN_AUTO_SPEC is {text}: {reason}")
+        return depth, user(depth, f"{AUTO_SPEC} is {text}: {reason}")
     depths = {"off": 0, "none": 0, **{str(n): n for n in range(DEEPEST + 1)}}
     if text not in depths:
         raise Unplannable(
-            f'cannot use CAOVAN_AUTO_SPEC="{text}": it is no depth and no mode; '
+            f'cannot use {AUTO_SPEC}="{text}": it is no depth and no mode; '
             f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
         )
-    return depths[text], user(depths[text], f"CAOVAN_AUTO_SPEC is {text}")
+    return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
 import re
@@ -13,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +20,11 @@ import pytest
 from caovand import __version__
 from caovand.cli import client
 from caovand.cli.client import Client, Problem, runtime_directory
-from caovand.cli.main import main, parser
+from caovand.cli.main import parser
 from caovand.core.events import Gone, Start, Stop
 from caovand.core.machine import Rules, Snapshot, State, step
 from caovand.core.wire import Notice, Reply, notice_fields
+from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
 ROOT = Path(__file__).parents[2]
@@ -40,51 +38,6 @@ HOT = {
     "power_w": None, "throttled": "heat", "fault": "",
 }  # fmt: skip
 LOST = {**HOT, "index": 1, "fault": "GPU is lost"}
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short name: socket paths have at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="caovan-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@pytest.fixture
-def daemon(folder: Path) -> Iterator[FakeDaemon]:
-    daemon = FakeDaemon(folder)
-    yield daemon
-    daemon.stop()
-
-
-class Said:
-    """What caovanctl printed and exited with."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Ctl = Callable[..., Said]
-
-
-@pytest.fixture
-def ctl(folder: Path) -> Ctl:
-    """Run caovanctl against the sockets in `folder`."""
-
-    def run(*words: str) -> Said:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                code = main(["--runtime", str(folder), *words])
-            except SystemExit as end:
-                code = int(end.code or 0)
-        return Said(code, out.getvalue(), err.getvalue())
-
-    return run
 
 
 # -- no daemon ---
@@ -342,7 +295,7 @@ def test_a_file_that_is_refused_is_exit_status_1_with_every_finding(
 def test_what_starts_no_engine_has_no_outcome_to_wait_for(
     daemon: FakeDaemon, ctl: Ctl, words: tuple[str, ...], state: str
 ) -> None:
-    answer = {"state": state, "mode": "fast", "origin": "caovanctl mode"}
+    answer = {"state": state, "mode": "fast", "origin": "caovanctl mode", "overruled": ""}
     daemon.answers.update({"status": status(state=state), "reload": answer, "mode": answer})
     said = ctl(*words)
     assert (said.code, said.out) == (0, f"{state}\n")
@@ -353,47 +306,13 @@ def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": refused})
     said = ctl("reload")
     assert (said.code, "the engine was left as it is: no such dtype" in said.err) == (1, True)
+    daemon.answers["wait"] = {**refused, "state": "HOLD", "reason": "no card"}
+    assert (ctl("reload").code, "not serving: HOLD: no card" in ctl("reload").err) == (3, True)
 
 
 def test_a_reload_that_changes_nothing_says_so(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": status()})
     assert "the plan is the same: the engine was not restarted" in ctl("reload").out
-
-
-def test_modes_are_shown_chosen_and_forgotten(daemon: FakeDaemon, ctl: Ctl) -> None:
-    daemon.answers["mode"] = {"mode": "fast", "origin": "caovanctl mode", "state": "STOPPED"}
-    assert ctl("mode").out == "fast (from caovanctl mode)\n"
-    assert ctl("mode", "fast", "--defer").code == 0
-    assert ctl("mode", "--default").code == 0
-    assert [dict(request.args) for request in daemon.asked] == [
-        {}, {"mode": "fast", "defer": True}, {"mode": "default", "defer": False},
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("reason", "told"),
-    [
-        ("[policy] mtp is 2", True),
-        ("CAOVAN_AUTO_SPEC is fast: mode fast drafts 4 tokens", True),
-        ("mode fast drafts 4 tokens on any number of GPUs", False),
-    ],
-)
-def test_a_mode_that_is_overruled_says_by_what(
-    daemon: FakeDaemon, ctl: Ctl, reason: str, told: bool
-) -> None:
-    setting = {"value": {}, "origin": "user", "reason": reason}
-    daemon.answers.update(
-        {
-            "mode": {"mode": "fast", "origin": "caovanctl mode", "state": "SERVING"},
-            "wait": status(mtp=2),
-            "plan": {"settings": {"speculative_config": setting}},
-        }
-    )
-    said = ctl("mode", "fast")
-    assert said.code == 0
-    assert said.out.startswith("serving m on http://h:1/v1, MTP 2\n")
-    assert (f"mode fast does not decide the MTP depth: {reason}\n" in said.out) is told
-    assert ctl("mode", "fast", "--json").json == status(mtp=2)
 
 
 # -- logs and events ---
