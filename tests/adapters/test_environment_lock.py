@@ -160,12 +160,15 @@ def test_json_of_a_release_uploaded_under_two_spellings_is_found(
         "size": 7,
         "upload_time": "2026-05-01T00:00:00",
         "packagetype": "bdist_wheel",
+        "url": "../../packages/a-1.0-py3-none-any.whl",
     }
     answer = tmp_path / "pypi" / "a"
     answer.mkdir(parents=True)
     (answer / "json").write_text(json.dumps({"releases": {"1.0": [file], "2.0": []}}))
     found = resolve.index_files("a", "1.0.0", tmp_path.as_uri())
-    assert found == [resolve.WheelFile("a-1.0-py3-none-any.whl", DIGEST, 7, "2026-05-01T00:00:00")]
+    name = "a-1.0-py3-none-any.whl"
+    url = f"{tmp_path.as_uri()}/packages/{name}"
+    assert found == [resolve.WheelFile(name, DIGEST, 7, "2026-05-01T00:00:00", url)]
     with pytest.raises(EngineError, match="did not list b"):
         resolve.index_files("b", "1", tmp_path.as_uri())
 

@@ -24,7 +24,7 @@ from caovand.adapters.environment.journal import Journal
 from caovand.adapters.environment.lock import Lock
 from caovand.adapters.environment.prove import prove
 from caovand.adapters.environment.pythons import find
-from caovand.adapters.environment.verify import shared_files
+from caovand.adapters.environment.verify import Records, shared_files
 
 _MIB = 2**20
 MARGIN_MIB = 512
@@ -167,7 +167,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     build.unpack(lock, path, files, world)
     site = next((path / "lib").glob("python3*/site-packages"))
     mend_records(site, (wheel.path for wheel in files.values()))
-    for fact in shared_files(site):
+    for fact in shared_files(Records(site).owners):
         raise EngineError(
             f"unpack the wheels into {path}",
             f"{fact}: which of them lies there is chance",

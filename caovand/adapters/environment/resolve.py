@@ -2,7 +2,8 @@
 
 uv decides the versions; the index's JSON says which wheels fit the lock's Python on x86_64 and
 what their sha256 and size are. Only those are written, so a lock never accepts a source archive or
-another platform's file. Nothing is downloaded but metadata.
+another platform's file. Nothing is downloaded but metadata and the wheels' lists of contents: two
+packages that own one file make no lock.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import shutil
 import subprocess
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters.environment.contents import installed
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.environment.lock import Pin, canonical, header, parse, same_version
+from caovand.adapters.environment.verify import shared_files
 
 _WHEEL = re.compile(
     r"^(?P<name>[^-]+)-(?P<version>[^-]+)(-(?P<build>\d[^-]*))?-(?P<python>[^-]+)-(?P<abi>[^-]+)"
@@ -36,6 +40,7 @@ class WheelFile:
     sha256: str
     size_bytes: int
     uploaded: str
+    url: str
 
 
 def fits(filename: str, python: str, glibc_minor: int) -> bool:
@@ -74,8 +79,9 @@ def _platform_fits(tag: str, glibc_minor: int) -> bool:
 
 def index_files(name: str, version: str, index: str) -> list[WheelFile]:
     """The wheels the index's JSON lists for one release; [] if it has none."""
+    page = f"{index}/pypi/{canonical(name)}/json"
     try:
-        with urllib.request.urlopen(f"{index}/pypi/{canonical(name)}/json", timeout=60) as answer:
+        with urllib.request.urlopen(page, timeout=60) as answer:
             releases = json.load(answer)["releases"]
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
@@ -85,7 +91,11 @@ def index_files(name: str, version: str, index: str) -> list[WheelFile]:
         ) from error
     return [
         WheelFile(
-            file["filename"], file["digests"]["sha256"], int(file["size"]), str(file["upload_time"])
+            file["filename"],
+            file["digests"]["sha256"],
+            int(file["size"]),
+            str(file["upload_time"]),
+            urllib.parse.urljoin(page, file["url"]),
         )
         for release, files in releases.items()
         if same_version(release, version)
@@ -101,7 +111,8 @@ def local_files(name: str, version: str, folder: Path) -> list[WheelFile]:
         match = _WHEEL.match(path.name)
         if match and canonical(match["name"]) == canonical(name) and match["version"] == version:
             data = path.read_bytes()
-            found.append(WheelFile(path.name, hashlib.sha256(data).hexdigest(), len(data), ""))
+            digest = hashlib.sha256(data).hexdigest()
+            found.append(WheelFile(path.name, digest, len(data), "", path.absolute().as_uri()))
     return found
 
 
@@ -168,6 +179,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
             "use x86_64-manylinux_2_N",
         )
     pins = []
+    owners: dict[str, dict[str, str]] = {}
     for requirement in compile_versions(source, find_links, head.get("as-of")):
         name, _, version = requirement.partition("==")
         if not version:
@@ -185,17 +197,26 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
                 f"{requirement} has no wheel that fits",
                 "pin another version in the source",
             )
+        largest = max(good, key=lambda file: file.size_bytes)
         pins.append(
             Pin(
                 name,
                 version,
                 tuple(sorted(file.sha256 for file in good)),
-                max(file.size_bytes for file in good),
+                largest.size_bytes,
             )
         )
+        for path, content in installed(largest.url, largest.size_bytes).items():
+            owners.setdefault(path, {})[canonical(name)] = content
         late = min((file.uploaded for file in good), default="")
         if (limit := head.get("as-of")) and late[:10] > limit:
             say(f"warning: {requirement} was uploaded on {late[:10]}, after {limit}")
+    if facts := "; ".join(shared_files(owners)):
+        raise EngineError(
+            "resolve the lock",
+            f"{facts}: which of them would lie there is chance",
+            "pin other versions in the source",
+        )
     text = render(source, sorted(pins, key=lambda pin: canonical(pin.name)))
     parse(text, "just resolved")
     return text

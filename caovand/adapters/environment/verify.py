@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from caovand.adapters.environment import places
@@ -42,22 +42,19 @@ class Records:
             except OSError:
                 self.without.append(name)
 
-    def shared(self) -> dict[tuple[str, ...], list[str]]:
-        """Packages that have a file in common with other content in each -> those files.
 
-        Which of them lies there is chance. Of files beside all packages (left-overs of building,
-        as `build_backend.py`) nothing depends.
-        """
-        found: dict[tuple[str, ...], list[str]] = {}
-        for file, hashes in sorted(self.owners.items()):
-            if "/" in file and not file.startswith("..") and len({*hashes.values()} - {""}) > 1:
-                found.setdefault(tuple(sorted(hashes)), []).append(file)
-        return found
+def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """One line for each set of packages that own files together with other content in each.
 
-
-def shared_files(site: Path) -> Iterator[str]:
-    """One line for each set of packages that own files of different content together."""
-    for names, files in Records(site).shared().items():
+    `owners`: file -> package -> what tells its content there, "" where nothing does. Which of them
+    lies there is chance. Of files beside all packages (left-overs of building, as
+    `build_backend.py`) nothing depends.
+    """
+    found: dict[tuple[str, ...], list[str]] = {}
+    for file, contents in sorted(owners.items()):
+        if "/" in file and not file.startswith("..") and len({*contents.values()} - {""}) > 1:
+            found.setdefault(tuple(sorted(contents)), []).append(file)
+    for names, files in found.items():
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         yield f"{' and '.join(names)} both own {files[0]}{more}"
 
@@ -80,7 +77,7 @@ def damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> 
         yield f"the plugin {engine.plugin} is not installed"
     for name in records.without:
         yield f"{name} has no RECORD"
-    yield from shared_files(site)
+    yield from shared_files(records.owners)
     for number, (file, hashes) in enumerate(records.owners.items(), 1):
         wanted = {one.partition("=")[2] for one in hashes.values()} - {""}
         # not what is compiled anew for this Python; scripts name their environment
