@@ -266,14 +266,15 @@ def version_of(deb: Path) -> str:
 
 
 def repacked(deb: Path, folder: Path, version: str, conffile_line: str) -> Path:
-    """The same package under another version, with a line more in its own /etc/caovan.toml."""
+    """The same package under another version, with a line more in its conffiles."""
     tree = folder / version
     subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
     control = tree / "DEBIAN/control"
     old = f"Version: {version_of(deb)}\n"
     control.write_text(control.read_text().replace(old, f"Version: {version}\n"))
-    with open(tree / "etc/caovan.toml", "a") as file:
-        file.write(conffile_line)
+    for conffile in ("etc/caovan.toml", "etc/default/caovan"):
+        with open(tree / conffile, "a") as file:
+            file.write(conffile_line)
     (tree / "DEBIAN/md5sums").unlink()
     made = folder / f"caovan_{version}_all.deb"
     subprocess.run(

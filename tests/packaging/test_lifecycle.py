@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import stat
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.patience import until
 pytestmark = [pytest.mark.long, pytest.mark.engine]
 BOOT_S = 600.0  # of an engine on one core that it shares
 SHUTDOWN_S = 3
+KEEP = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 CONFIG = f"""# edited here
 [model]
 path = "/opt/model"
@@ -263,14 +265,32 @@ def test_stop_keeps_its_deadline_with_a_request_running(machine: Machine) -> Non
     assert machine.must("ls", "/dev/shm") == ""
 
 
+def test_an_upgrade_keeps_the_tokens_of_the_environment_from_the_eyes_of_all(
+    machine: Machine, caovan_deb: Path, tmp_path: Path
+) -> None:
+    file = machine.root / "etc/default/caovan"
+    machine.must("chmod", "640", "/etc/default/caovan")
+    # As it came: the newer package's replaces it. With a token in it, it stays.
+    machine.install(repacked(caovan_deb, tmp_path, "97.0", "# of 97.0\n"), *KEEP)
+    assert file.read_text().endswith("# of 97.0\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    file.write_text("HF_TOKEN=secret\n")
+    machine.install(repacked(caovan_deb, tmp_path, "98.0", "# of 98.0\n"), *KEEP)
+    assert file.read_text() == "HF_TOKEN=secret\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    machine.must("systemctl", "restart", "caovan")
+    environ = machine.must("sh", "-c", f"tr '\\0' '\\n' < /proc/{machine.show('MainPID')}/environ")
+    assert "HF_TOKEN=secret" in environ.splitlines()
+    assert "secret" not in machine.must("systemctl", "show", "caovan")
+
+
 def test_an_upgrade_keeps_the_edited_file_and_restarts_once(
     machine: Machine, caovan_deb: Path, tmp_path: Path
 ) -> None:
     machine.must("systemctl", "start", "caovan")
     started = machine.journal().count("Started caovan.service")
     newer = repacked(caovan_deb, tmp_path, "99.0", "# of the newer package\n")
-    keep = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-    machine.install(newer, *keep)
+    machine.install(newer, *KEEP)
     assert (machine.root / "etc/caovan.toml").read_text() == CONFIG + "# the same\n"
     assert machine.show("ActiveState") == "active"
     assert machine.journal().count("Started caovan.service") == started + 1
@@ -281,8 +301,7 @@ def test_a_downgrade_works_too_and_a_disabled_service_stays_disabled(
     machine: Machine, caovan_deb: Path
 ) -> None:
     machine.must("systemctl", "disable", "--now", "caovan")
-    keep = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-    machine.install(caovan_deb, "--allow-downgrades", *keep)
+    machine.install(caovan_deb, "--allow-downgrades", *KEEP)
     assert machine.must("dpkg-query", "-W", "-f", "${Version}", "caovan") == version_of(caovan_deb)
     assert machine.run("systemctl", "is-enabled", "caovan").stdout.strip() == "disabled"
     assert (machine.root / "etc/caovan.toml").read_text() == CONFIG + "# the same\n"
