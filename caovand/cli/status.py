@@ -74,7 +74,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         head.append(f"  {answer['served']['name']} on {answer['served']['url']}")
     elif answer["phase"]:
         done = f" {answer['progress']:.0%}" if answer["progress"] is not None else ""
-        head.append(f"  {answer['phase']}{done} {answer['detail']}")
+        head.append(f"  {answer['phase']}{done} {answer['detail']}".rstrip())
     yield head
 
     def row(name: str, text: str, style: str = "") -> Text:

@@ -151,6 +151,7 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
     ("changes", "words"),
     [
         ({"state": "STARTING", "phase": "load", "progress": 0.5, "detail": "shard 1"}, "load 50% "),
+        ({"state": "STARTING", "phase": "launch"}, "  launch\n"),
         ({"state": "BACKOFF", "retry_in_s": 3.6, "reason": "it died"}, "attempt in 4 s"),
         ({"state": "HOLD", "looking": True, "reason": "busy"}, "looking now whether"),
         ({"state": "FAILED", "reason": "no [red]room[/red]"}, "no [red]room[/red]"),
