@@ -170,7 +170,9 @@ def _root(args: argparse.Namespace) -> Path:
 def _lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
     build = args.build
     if build is None:
-        build = "cuda" if on_the_bus(Path("/sys/bus/pci/devices")) else "cpu"
+        # WSL has no card on its bus, but a driver that knows it.
+        here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
+        build = "cuda" if here else "cpu"
         why = "an NVIDIA GPU is here" if build == "cuda" else "no NVIDIA GPU is here"
         screen.say(f"build: {build} ({why}; --build chooses)")
     return lock.load(build, args.version)

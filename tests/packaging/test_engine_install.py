@@ -346,6 +346,18 @@ def test_a_graphics_card_is_seen_on_the_bus_without_a_driver(tmp_path: Path) -> 
     assert verb.on_the_bus(tmp_path)
 
 
+def test_without_a_card_on_the_bus_the_driver_tells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
+    monkeypatch.delenv("CAOVAN_LOCKS", raising=False)
+    monkeypatch.setattr(verb, "on_the_bus", lambda _folder: False)
+    for cards, build in (((), "cpu"), ((card,), "cuda")):
+        monkeypatch.setattr(verb, "read_gpus", lambda _environ, cards=cards: cards)
+        assert verb.main(["install", "9.9.9"]) == 1
+        assert f"build: {build} " in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_the_real_cpu_engine_installs_and_is_whole(tmp_path: Path) -> None:
     """The real thing: some 560 MB from the registry (or `CAOVAN_TEST_WHEELS`), 2.4 GB on disk."""
