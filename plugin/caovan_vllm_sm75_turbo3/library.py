@@ -114,6 +114,7 @@ class Library:
             self._c.caovan_sm75_version.restype = ctypes.c_char_p
             self._c.caovan_sm75_last_error.restype = ctypes.c_char_p
             abi = self._c.caovan_sm75_abi()
+            self._declare()
         except (OSError, AttributeError) as error:
             raise LibraryError(f"cannot load {path}: {error}; reinstall the plugin") from error
         if abi != ABI:
@@ -123,15 +124,16 @@ class Library:
             )
         self.path = path
         self.version: str = self._c.caovan_sm75_version().decode()
+
+    def _declare(self) -> None:
+        """The functions' types; AttributeError where the library lacks one."""
+        prefill, decode = ctypes.POINTER(PrefillArgs), ctypes.POINTER(DecodeArgs)
+        self._c.caovan_sm75_prepare.argtypes = []
+        self._c.caovan_gdn_prefill_workspace_bytes.argtypes = [c_int32, c_int32, c_int32]
         self._c.caovan_gdn_prefill_workspace_bytes.restype = c_int64
-        self._c.caovan_gdn_prefill.argtypes = [
-            ctypes.POINTER(PrefillArgs),
-            c_void_p,
-            c_int64,
-            c_void_p,
-        ]
-        self._c.caovan_gdn_recurrent.argtypes = [ctypes.POINTER(PrefillArgs), c_void_p]
-        self._c.caovan_gdn_decode.argtypes = [ctypes.POINTER(DecodeArgs), c_void_p]
+        self._c.caovan_gdn_prefill.argtypes = [prefill, c_void_p, c_int64, c_void_p]
+        self._c.caovan_gdn_recurrent.argtypes = [prefill, c_void_p]
+        self._c.caovan_gdn_decode.argtypes = [decode, c_void_p]
 
     def prepare(self) -> None:
         """Load the kernels on the current CUDA device; not inside a graph capture."""

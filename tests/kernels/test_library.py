@@ -279,6 +279,20 @@ def test_a_file_that_is_no_library_is_an_error_in_words(tmp_path: Path) -> None:
         library.Library(tmp_path / "x.so")
 
 
+def test_a_library_that_lacks_a_function_is_an_error_in_words(
+    build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Older(ctypes.CDLL):
+        def __getitem__(self, name: str) -> object:
+            if name == "caovan_gdn_decode":
+                raise AttributeError(f"undefined symbol: {name}")
+            return super().__getitem__(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", Older)
+    with pytest.raises(library.LibraryError, match="undefined symbol: caovan_gdn_decode"):
+        library.Library(build / library.NAME)
+
+
 def test_a_library_named_by_the_operator_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAOVAN_SM75_LIBRARY", "/nowhere/lib.so")
     with pytest.raises(library.LibraryError, match="CAOVAN_SM75_LIBRARY names it"):
