@@ -26,8 +26,7 @@ def register() -> None:
     from . import attention, hooks
 
     try:
-        if attention.offer_flashinfer() is None:
-            logger.info("caovan: FlashInfer attention is offered on SM75 again")
+        attention.offer_flashinfer()
     except Exception:
         logger.exception("caovan: FlashInfer attention could not be offered on SM75 again")
     try:

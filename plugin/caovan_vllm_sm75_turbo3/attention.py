@@ -22,7 +22,10 @@ def release(distribution: str) -> tuple[int, ...] | None:
 
 
 def refusal() -> str | None:
-    """Why FlashInfer is not offered again here, or None. Asks NVML for the card, not CUDA."""
+    """Why FlashInfer is not offered again here, or None.
+
+    Asks NVML, not CUDA, for the first card: by that one vLLM chooses the backend of all.
+    """
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda():
@@ -33,7 +36,10 @@ def refusal() -> str | None:
 
 
 def offer_flashinfer() -> str | None:
-    """Let vLLM choose FlashInfer on SM75 again; returns why not, or None when it is done."""
+    """Let vLLM choose FlashInfer on SM75 again; returns why not, or None when it is done.
+
+    vLLM's configuration, which may switch it off, is not known yet: the backend itself looks.
+    """
     reason = refusal()
     if reason is None:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

@@ -9,14 +9,14 @@ import collections
 
 import torch
 
-from . import launch, ops  # noqa: F401  (registers torch.ops.caovan)
+from . import launch, library, ops  # noqa: F401  (ops registers torch.ops.caovan)
 
 Tensor = torch.Tensor
 
 counts: collections.Counter[tuple[str, str]] = collections.Counter()  # (layer, kernel) -> calls
 
 _workspaces: dict[torch.device, Tensor] = {}
-_counters: dict[torch.device, Tensor] = {}
+_counters: dict[torch.device, list[Tensor]] = collections.defaultdict(list)
 
 
 def workspace(device: torch.device, size: int) -> Tensor:
@@ -27,16 +27,19 @@ def workspace(device: torch.device, size: int) -> Tensor:
 
 
 def counters(device: torch.device, size: int) -> Tensor:
-    """At least `size` zeroed decode counters; the calls of a device must not overlap."""
-    if device not in _counters or _counters[device].numel() < size:
-        _counters[device] = torch.zeros(size, dtype=torch.int32, device=device)
-    return _counters[device]
+    """At least `size` zeroed decode counters; the calls of a device must not overlap.
+
+    Outgrown ones stay: a CUDA graph captured earlier counts in them at every replay.
+    """
+    kept = _counters[device]
+    if not kept or kept[-1].numel() < size:
+        kept.append(torch.zeros(size, dtype=torch.int32, device=device))
+    return kept[-1]
 
 
 def warm_up(layer, mixed_qkv: Tensor, max_sequences: int) -> None:
-    """In vLLM's memory profile: load the kernels, take the scratch memory the real batches will."""
+    """In vLLM's memory profile: take the scratch memory that the real batches will."""
     device = mixed_qkv.device
-    launch.prepare(device)
     k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size
     workspace(
         device,
@@ -45,30 +48,47 @@ def warm_up(layer, mixed_qkv: Tensor, max_sequences: int) -> None:
     counters(device, 2 * max_sequences * k_heads)
 
 
-def cache_problem(layer, conv_state: Tensor) -> str | None:
-    """What of a layer's caches, allocated after it was built, the kernels cannot use, or None."""
-    state = layer.kv_cache[1]
-    if state.dtype is not torch.float32 or conv_state.dtype is not torch.float16:
-        return f"the caches are {conv_state.dtype} and {state.dtype}, not float16 and float32"
-    inner = (layer.num_v_heads // layer.tp_size, layer.head_v_dim, layer.head_k_dim)
-    if state.shape[1:] != inner or state.stride()[1:] != (inner[1] * inner[2], inner[2], 1):
-        return f"the state cache has shape {tuple(state.shape)}, strides {state.stride()}"
-    if state.data_ptr() % 16 or state.stride(0) % 4 or conv_state.data_ptr() % 8:
-        return "the caches do not start on 16-byte boundaries"
-    if conv_state.stride(1) == 1 and (conv_state.stride(0) % 4 or conv_state.stride(2) % 4):
-        return f"the conv state's strides are {conv_state.stride()}, not multiples of 4"
+def conv_weight(layer) -> Tensor:
+    """[channels, width], a view of the layer's [channels, 1, width]."""
+    return layer.conv1d.weight.squeeze(1)
+
+
+def load_problem(device: torch.device) -> str | None:
+    """Why the kernels cannot be loaded on `device`, or None: they are."""
+    try:
+        launch.prepare(device)
+    except (library.LibraryError, library.KernelError) as error:
+        return str(error)
     return None
+
+
+def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> str | None:
+    """Why the kernels cannot run `layer` on `device`, or None; loads them there.
+
+    Looks at the layer's parameters and, once vLLM has allocated them, at its caches. conv_state:
+    [slots, channels, columns]; vLLM keeps width - 1 columns and one more a draft token.
+    """
+    k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size
+    dim, columns = layer.head_k_dim, layer.conv_kernel_size - 1 + layer.num_spec
+    channels = (2 * k_heads + v_heads) * dim
+    try:
+        launch.check_gates(layer.A_log, layer.dt_bias, v_heads)
+        launch.check_conv(conv_weight(layer), layer.conv1d.bias, channels)
+        if conv_state is not None:
+            launch.check_caches(conv_state, layer.kv_cache[1], channels, v_heads, dim, columns)
+    except ValueError as error:
+        return str(error)
+    return load_problem(device)
 
 
 def forward(
     layer, mixed_qkv: Tensor, b: Tensor, a: Tensor, out: Tensor, meta, conv_state: Tensor, conv_fn
 ) -> None:
-    """conv1d and recurrence of one batch.
+    """conv1d and recurrence of one batch of a layer in which `problem` finds none.
 
     mixed_qkv: [tokens, 2 Hk D + Hv D] before the conv; b, a: [tokens, Hv]; out: [tokens, Hv, D];
     meta: GDNAttentionMetadata; conv_state: [slots, channels, columns]; conv_fn: causal_conv1d_fn.
     """
-    launch.prepare(mixed_qkv.device)  # done by warm_up, if vLLM profiled its memory
     tokens = meta.num_actual_tokens
     mixed_qkv, b, a = mixed_qkv[:tokens], b[:tokens], a[:tokens]
     if meta.spec_sequence_masks is None:
@@ -124,11 +144,10 @@ def _non_spec(
         )
         return
     counts[layer.prefix, "prefill"] += 1
-    conv = layer.conv1d
     x = conv_fn(
         qkv.transpose(0, 1),
-        conv.weight.view(conv.weight.size(0), conv.weight.size(2)),
-        conv.bias,
+        conv_weight(layer),
+        layer.conv1d.bias,
         activation=layer.activation,
         conv_states=conv_state,
         has_initial_state=meta.has_initial_state,
@@ -174,21 +193,20 @@ def _decode(
     num_accepted: Tensor | None,
     sequences: int,
 ) -> None:
-    conv = layer.conv1d
     torch.ops.caovan.gdn_decode_(
         qkv,
         a,
         b,
+        out,
         layer.A_log,
         layer.dt_bias,
-        conv.weight.view(conv.weight.size(0), conv.weight.size(2)),
-        conv.bias,
+        conv_weight(layer),
+        layer.conv1d.bias,
+        conv_state,
+        layer.kv_cache[1],
         slots,
         cu_seqlens,
         num_accepted,
-        conv_state,
-        layer.kv_cache[1],
-        out,
         counters(qkv.device, 2 * sequences * (layer.num_k_heads // layer.tp_size)),
         layer.head_k_dim**-0.5,
         sequences,

@@ -25,7 +25,7 @@ class Facts:
     conv_width: int
     activation: str
     spec_tokens: int  # draft tokens a step
-    overlapped_batches: bool = False  # two micro-batches on two streams
+    overlapped_batches: bool = False  # micro-batches on streams of their own
     library_error: str | None = None
     forced: bool = False  # tests: any card from SM75 up
 
@@ -36,7 +36,9 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
     `caovan: false` in additional_config switches everything off; `caovan_mode` (auto, stable, fast)
     is the planner's and changes no kernel. Raises ValueError for a word that means nothing.
     """
-    if environment is None and config.get("caovan", True) is False:
+    if environment is None and (on := config.get("caovan", True)) is not True:
+        if on is not False:
+            raise ValueError(f"cannot use caovan = {on!r}: it must be true or false")
         return "off"
     where, wanted = "caovan_kernels", config.get("caovan_kernels", "all")
     if environment is not None:
@@ -46,19 +48,27 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
     return str(wanted)
 
 
-def refusal(facts: Facts) -> str | None:
-    """Why this layer stays on vLLM's own path, or None if the kernels can take it."""
-    if facts.platform != "cuda":
-        return f"this is vLLM's {facts.platform} build, the kernels are for CUDA"
-    if facts.capability is None or facts.capability < (7, 5):
-        return f"the GPU is {_sm(facts.capability)}, the kernels need SM75"
-    if facts.capability != (7, 5) and not facts.forced:
+def card_refusal(
+    platform: str, capability: tuple[int, int] | None, library_error: str | None, forced: bool
+) -> str | None:
+    """Why no kernel of ours may run on this card, or None; the arguments as in `Facts`."""
+    if platform != "cuda":
+        return f"this is vLLM's {platform} build, the kernels are for CUDA"
+    if capability is None or capability < (7, 5):
+        return f"the GPU is {_sm(capability)}, the kernels need SM75"
+    if capability != (7, 5) and not forced:
         return (
-            f"the GPU is {_sm(facts.capability)}, where vLLM's own kernels are meant to run "
+            f"the GPU is {_sm(capability)}, where vLLM's own kernels are meant to run "
             "(CAOVAN_SM75_FORCE=1 forces ours)"
         )
-    if facts.library_error:
-        return facts.library_error
+    return library_error
+
+
+def refusal(facts: Facts) -> str | None:
+    """Why this layer stays on vLLM's own path, or None if the kernels can take it."""
+    card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
+    if card:
+        return card
     if facts.dtype != "float16" or facts.conv_dtype != "float16":
         return (
             f"activations are {facts.dtype} and the conv state {facts.conv_dtype}, "
@@ -83,7 +93,7 @@ def refusal(facts: Facts) -> str | None:
         return f"{facts.spec_tokens} draft tokens a step, the kernels take {MAX_SPEC_TOKENS}"
     if facts.overlapped_batches:
         return (
-            "micro-batches overlap on two streams (--enable-dbo), "
+            "micro-batches overlap on their own streams (--enable-dbo, --ubatch-size), "
             "the decode kernel's counters do not allow it"
         )
     return None

@@ -41,21 +41,74 @@ def _expect(name: str, tensor: Tensor, dtype: torch.dtype, *inner: int) -> None:
         return
     if tensor.dtype is not dtype:
         raise ValueError(f"cannot use {name} of {tensor.dtype}: the kernel takes {dtype}")
-    stride = 1
+    packed, stride = tensor.shape[-len(inner) :] == inner, 1
     for axis, size in enumerate(reversed(inner), 1):
-        if tensor.shape[-axis] != size or (size > 1 and tensor.stride(-axis) != stride):
-            raise ValueError(
-                f"cannot use {name} of shape {tuple(tensor.shape)}, strides {tensor.stride()}: "
-                f"its last dimensions must be {inner}, contiguous"
-            )
+        packed = packed and (size == 1 or tensor.stride(-axis) == stride)
         stride *= size
+    if not packed:
+        raise ValueError(
+            f"cannot use {name} of shape {tuple(tensor.shape)}, strides {tensor.stride()}: "
+            f"its last dimensions must be {inner}, contiguous"
+        )
+
+
+def _expect_rows(rows: int, **tensors: Tensor | None) -> None:
+    """Every tensor has at least `rows` rows: the kernels read that many."""
+    for name, x in tensors.items():
+        if x is not None and x.shape[0] < rows:
+            raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
+
+
+def check_gates(a_log: Tensor, dt_bias: Tensor, v_heads: int) -> None:
+    """The gates' parameters are what the kernels read. Raises ValueError."""
+    _expect("a_log", a_log, torch.float32, v_heads)
+    if dt_bias.dtype is not torch.float16:
+        _expect("dt_bias", dt_bias, torch.float32, v_heads)
+    else:
+        _expect("dt_bias", dt_bias, torch.float16, v_heads)
+
+
+def check_conv(weight: Tensor, bias: Tensor | None, channels: int) -> None:
+    """The convolution's parameters are what the kernels read. Raises ValueError."""
+    _expect("conv_weight", weight, torch.float16, channels, 4)
+    if bias is not None:
+        _expect("conv_bias", bias, torch.float16, channels)
+
+
+def check_caches(
+    conv_state: Tensor, state: Tensor, channels: int, v_heads: int, dim: int, columns: int
+) -> None:
+    """The caches are what the kernels read and write in place. Raises ValueError.
+
+    conv_state: float16 [S, channels, at least `columns`], any strides; state: float32
+    [S, Hv, D, D], each slot contiguous and on 16 bytes.
+    """
+    _expect("state", state, torch.float32, v_heads, dim, dim)
+    if state.data_ptr() % 16 or state.stride(0) % 4:
+        raise ValueError(
+            f"cannot use a state of strides {state.stride()} at {state.data_ptr():#x}: "
+            "slots must start on 16-byte boundaries"
+        )
+    slots = state.shape[0]
+    if conv_state.dtype is not torch.float16 or conv_state.shape[:-1] != (slots, channels):
+        raise ValueError(
+            f"cannot use a conv state of {conv_state.dtype}, shape {tuple(conv_state.shape)}: "
+            f"the kernel takes float16 [{slots}, {channels}, columns]"
+        )
+    if conv_state.shape[2] < columns:
+        raise ValueError(
+            f"cannot keep {columns} inputs in {conv_state.shape[2]} columns of conv state"
+        )
+    if conv_state.data_ptr() % 8 or (
+        conv_state.stride(1) == 1 and (conv_state.stride(0) % 4 or conv_state.stride(2) % 4)
+    ):
+        raise ValueError(
+            f"cannot use a conv state of strides {conv_state.stride()} at "
+            f"{conv_state.data_ptr():#x}: columns must start on 8-byte boundaries"
+        )
 
 
 def _dt_bias_flag(dt_bias: Tensor) -> int:
-    if dt_bias.dtype not in (torch.float16, torch.float32):
-        raise ValueError(
-            f"cannot use dt_bias of {dt_bias.dtype}: the kernel takes float16 or float32"
-        )
     return library.DT_BIAS_HALF if dt_bias.dtype is torch.float16 else 0
 
 
@@ -90,26 +143,31 @@ def prefill_args(
         _expect(name, x, torch.float16, v_heads, v_dim)
     for name, x in (("g", g), ("beta", beta)):
         _expect(name, x, torch.float32 if a_log is None else torch.float16, v_heads)
+    _expect_rows(tokens, k=k, v=v, g=g, beta=beta, out=out)
     _expect("cu_seqlens", cu_seqlens, torch.int32, cu_seqlens.shape[0])
+    sequences = cu_seqlens.shape[0] - 1
     states = [state for state in (initial_state, final_state) if state is not None]
     for state in states:
         _expect("state", state, torch.float32, v_heads, v_dim, k_dim)
         if state.stride(0) != states[0].stride(0) or state.shape != states[0].shape:
             raise ValueError("cannot use initial and final states of different layouts")
-    if slots is not None and slots.dtype is not torch.int32:
+    if slots is None:
+        _expect_rows(sequences, initial_state=initial_state, final_state=final_state)
+    elif slots.dtype is not torch.int32:
         raise ValueError(f"cannot use slots of {slots.dtype}: the kernel takes int32")
+    _expect_rows(sequences, slots=slots, has_initial_state=has_initial_state)
     if has_initial_state is not None:
-        _expect("has_initial_state", has_initial_state, torch.bool, cu_seqlens.shape[0] - 1)
+        _expect("has_initial_state", has_initial_state, torch.bool, has_initial_state.shape[0])
     flags = library.L2NORM if l2norm else 0
     if a_log is not None:
         assert dt_bias is not None
-        _expect("a_log", a_log, torch.float32, v_heads)
+        check_gates(a_log, dt_bias, v_heads)
         flags |= library.GATES | _dt_bias_flag(dt_bias)
     return PrefillArgs(
         struct_size=library.ctypes.sizeof(PrefillArgs),
         flags=flags,
         tokens=tokens,
-        sequences=cu_seqlens.shape[0] - 1,
+        sequences=sequences,
         k_heads=k_heads,
         v_heads=v_heads,
         head_k_dim=k_dim,
@@ -192,30 +250,26 @@ def decode(
     _expect("out", out, torch.float16, v_heads, dim)
     _expect("a", a, torch.float16, v_heads)
     _expect("b", b, torch.float16, v_heads)
-    _expect("a_log", a_log, torch.float32, v_heads)
-    _expect("conv_weight", conv_weight, torch.float16, channels, 4)
-    _expect("state", state, torch.float32, v_heads, dim, dim)
+    check_gates(a_log, dt_bias, v_heads)
+    check_conv(conv_weight, conv_bias, channels)
     max_tokens = 1 if slots.dim() == 1 else slots.shape[1]
-    if conv_state.dtype is not torch.float16 or conv_state.shape[1] != channels:
-        raise ValueError(
-            f"cannot use a conv state of {conv_state.dtype}, shape {tuple(conv_state.shape)}: "
-            f"the kernel takes float16 [slots, {channels}, columns]"
-        )
-    if conv_state.shape[2] < 2 + max_tokens:
-        raise ValueError(
-            f"cannot keep {2 + max_tokens} inputs in {conv_state.shape[2]} columns of conv state"
-        )
+    check_caches(conv_state, state, channels, v_heads, dim, 2 + max_tokens)
+    _expect_rows(qkv.shape[0], a=a, b=b, out=out)
+    _expect_rows(sequences, slots=slots, num_accepted=num_accepted)
+    if cu_seqlens is None:
+        _expect_rows(sequences, qkv=qkv)
+    else:
+        _expect_rows(sequences + 1, cu_seqlens=cu_seqlens)
     for name, x in (
-        ("slots", slots),
+        ("slots", slots if slots.dim() > 1 else None),  # else any stride
         ("cu_seqlens", cu_seqlens),
         ("num_accepted", num_accepted),
         ("counters", counters),
     ):
-        if x is not None and (x.dtype is not torch.int32 or (x.stride(-1) != 1 and x.dim() > 1)):
-            raise ValueError(
-                f"cannot use {name} of {x.dtype}, strides {x.stride()}: "
-                "the kernel takes int32, rows contiguous"
-            )
+        if x is not None:
+            _expect(name, x, torch.int32, x.shape[-1])
+    if slots.dtype is not torch.int32:
+        raise ValueError(f"cannot use slots of {slots.dtype}: the kernel takes int32")
     if counters.numel() < 2 * sequences * k_heads:
         raise ValueError(f"cannot count {sequences} sequences with {counters.numel()} counters")
     args = DecodeArgs(

@@ -24,11 +24,16 @@ _library.define(
     "Tensor(c!) workspace, float scale) -> ()"
 )
 _library.define(
-    "gdn_decode_(Tensor qkv, Tensor a, Tensor b, Tensor a_log, Tensor dt_bias, Tensor conv_weight, "
-    "Tensor? conv_bias, Tensor slots, Tensor? cu_seqlens, Tensor? num_accepted, "
-    "Tensor(a!) conv_state, Tensor(b!) state, Tensor(c!) out, Tensor(d!) counters, "
+    "gdn_decode_(Tensor qkv, Tensor a, Tensor b, Tensor(a!) out, Tensor a_log, Tensor dt_bias, "
+    "Tensor conv_weight, Tensor? conv_bias, Tensor(b!) conv_state, Tensor(c!) state, "
+    "Tensor slots, Tensor? cu_seqlens, Tensor? num_accepted, Tensor(d!) counters, "
     "float scale, int sequences) -> ()"
 )
+
+
+def _results(v: Tensor, initial_state: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the output and the final state of gdn_prefill."""
+    return v.new_empty(v.shape), initial_state.new_empty(initial_state.shape)
 
 
 def _prefill(
@@ -42,8 +47,8 @@ def _prefill(
     scale: float,
     l2norm: bool,
 ) -> tuple[Tensor, Tensor]:
-    out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    final = initial_state.clone(memory_format=torch.contiguous_format)
+    out, final = _results(v, initial_state)
+    final.copy_(initial_state)
     launch.prefill(
         q,
         k,
@@ -61,22 +66,6 @@ def _prefill(
         null_slot=-1,
     )
     return out, final
-
-
-def _prefill_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor,
-    cu_seqlens: Tensor,
-    scale: float,
-    l2norm: bool,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device), torch.empty(
-        initial_state.shape, dtype=initial_state.dtype, device=initial_state.device
-    )
 
 
 def _prefill_inplace(
@@ -116,47 +105,13 @@ def _prefill_inplace(
     )
 
 
-def _decode_inplace(
-    qkv: Tensor,
-    a: Tensor,
-    b: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
-    conv_weight: Tensor,
-    conv_bias: Tensor | None,
-    slots: Tensor,
-    cu_seqlens: Tensor | None,
-    num_accepted: Tensor | None,
-    conv_state: Tensor,
-    state: Tensor,
-    out: Tensor,
-    counters: Tensor,
-    scale: float,
-    sequences: int,
-) -> None:
-    launch.decode(
-        qkv,
-        a,
-        b,
-        out,
-        a_log,
-        dt_bias,
-        conv_weight,
-        conv_bias,
-        conv_state,
-        state,
-        slots,
-        cu_seqlens,
-        num_accepted,
-        counters,
-        scale,
-        sequences,
-    )
-
-
 _library.impl("gdn_prefill", _prefill, "CUDA")
 _library.impl("gdn_prefill_", _prefill_inplace, "CUDA")
-_library.impl("gdn_decode_", _decode_inplace, "CUDA")
-torch.library.register_fake("caovan::gdn_prefill", _prefill_fake, lib=_library)
+_library.impl("gdn_decode_", launch.decode, "CUDA")
+torch.library.register_fake(
+    "caovan::gdn_prefill",
+    lambda q, k, v, g, beta, initial_state, *_: _results(v, initial_state),
+    lib=_library,
+)
 torch.library.register_fake("caovan::gdn_prefill_", lambda *args: None, lib=_library)
 torch.library.register_fake("caovan::gdn_decode_", lambda *args: None, lib=_library)

@@ -9,15 +9,18 @@ from types import ModuleType
 import torch
 from vllm.logger import init_logger
 
-from . import core, dispatch, launch, library, ops  # noqa: F401  (ops registers torch.ops.caovan)
+from . import core, dispatch, launch, library
 
 logger = init_logger("vllm.caovan_sm75")
 
 
 def wanted_kernels(vllm_config) -> str:
-    """Which kernels this configuration wants; what means nothing is logged and is off."""
+    """Which kernels this configuration wants; what means nothing is logged and is off.
+
+    None, where vLLM has none in force, leaves it to the environment.
+    """
     try:
-        config = vllm_config.additional_config
+        config = getattr(vllm_config, "additional_config", None)
         return dispatch.kernels_wanted(
             os.environ.get("CAOVAN_KERNELS"), config if isinstance(config, Mapping) else {}
         )
@@ -35,16 +38,24 @@ def library_error() -> str | None:
     return None
 
 
-def gpu_facts() -> dict:
-    """The facts of this machine; asks NVML for the card, not CUDA."""
+def card_facts(device: torch.device) -> dict:
+    """The facts of the card that tensors made on `device` are on.
+
+    Asks CUDA, which a worker that builds layers has initialised: NVML may number the cards of a
+    mixed host otherwise, and vLLM's platform answers for the first one.
+    """
     from vllm.platforms import current_platform
 
-    capability = current_platform.get_device_capability()
-    platform = "cuda" if current_platform.is_cuda() else current_platform.device_type
+    if not current_platform.is_cuda():
+        platform, capability, error = current_platform.device_type, None, None
+    else:  # weights that are loaded later may be built on "meta": then it is the worker's card
+        device_or_current = device if device.type == "cuda" else None
+        capability = torch.cuda.get_device_capability(device_or_current)
+        platform, error = "cuda", library_error()
     return {
         "platform": platform,
-        "capability": None if capability is None else (capability.major, capability.minor),
-        "library_error": library_error() if platform == "cuda" else None,
+        "capability": capability,
+        "library_error": error,
         "forced": os.environ.get("CAOVAN_SM75_FORCE") == "1",
     }
 
@@ -64,8 +75,8 @@ def layer_facts(layer, vllm_config) -> dispatch.Facts:
         conv_width=layer.conv_kernel_size,
         activation=layer.activation,
         spec_tokens=speculative.num_speculative_tokens if speculative else 0,
-        overlapped_batches=bool(getattr(vllm_config.parallel_config, "enable_dbo", False)),
-        **gpu_facts(),
+        overlapped_batches=vllm_config.parallel_config.use_ubatching,
+        **card_facts(layer.A_log.device),
     )
 
 
@@ -79,12 +90,15 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
             super().__init__(*args, **kwargs)
             config = module.get_current_vllm_config()
             self.caovan_kernels = wanted_kernels(config)
-            self.caovan_caches_checked = False
+            self.caovan_checked = False
             self.caovan_sequences = config.scheduler_config.max_num_seqs
             if self.caovan_kernels == "off":
                 logger.info_once("caovan: kernels are off; Gated DeltaNet runs on vLLM's own")
                 return
-            reason = dispatch.refusal(layer_facts(self, config))
+            try:
+                reason = dispatch.refusal(layer_facts(self, config))
+            except Exception as error:  # of a vLLM that has changed: it must start all the same
+                reason = f"{type(error).__name__}: {error}"
             if reason:
                 self.caovan_kernels = "off"
                 self.chunk_gated_delta_rule.caovan = False
@@ -96,10 +110,11 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
 
         def _warmup_prefill_kernels(self, mixed_qkv, v_dim):
             if self.caovan_kernels != "off":
-                try:
+                reason = core.problem(self, mixed_qkv.device)
+                if reason:
+                    self.stay_off(reason)
+                else:
                     core.warm_up(self, mixed_qkv, self.caovan_sequences)
-                except library.KernelError as error:
-                    self.stay_off(str(error))
             if self.caovan_kernels != "all":
                 super()._warmup_prefill_kernels(mixed_qkv, v_dim)
 
@@ -120,12 +135,12 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
             conv_state = self.kv_cache[0]
             if not module.is_conv_state_dim_first():
                 conv_state = conv_state.transpose(-1, -2)
-            if not self.caovan_caches_checked:
-                self.caovan_caches_checked = True
-                problem = core.cache_problem(self, conv_state)
-                if problem:
-                    self.stay_off(problem)
-            if getattr(meta, "flashinfer_checkpoint_plan", None) is None and dispatch.takes_batch(
+            if not self.caovan_checked:
+                self.caovan_checked = True
+                reason = core.problem(self, mixed_qkv.device, conv_state)
+                if reason:
+                    self.stay_off(reason)
+            if not has_checkpoint(meta) and dispatch.takes_batch(
                 self.caovan_kernels,
                 prefills=meta.num_prefills,
                 decodes=meta.num_decodes,
@@ -147,14 +162,9 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
 
         def __init__(self, *args, **kwargs) -> None:
             super().__init__(*args, **kwargs)
-            facts = gpu_facts()
-            self.caovan = (
-                wanted_kernels(module.get_current_vllm_config()) in ("prefill", "all")
-                and facts["platform"] == "cuda"
-                and facts["library_error"] is None
-                and (facts["capability"] or (0, 0)) >= (7, 5)
-                and (facts["capability"] == (7, 5) or facts["forced"])
-            )
+            wanted = wanted_kernels(module.get_current_vllm_config())
+            facts = card_facts(torch.get_default_device())
+            self.caovan = wanted in ("prefill", "all") and not dispatch.card_refusal(**facts)
             if self.caovan:
                 self._forward_method = self.forward_native
 
@@ -174,7 +184,12 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
             core_attn_out=None,
             **others,
         ):
-            if not (self.caovan and takes_tensors(q, k, v, g, initial_state, cu_seqlens)):
+            if self.caovan and (reason := core.load_problem(q.device)):
+                self.caovan = False
+                logger.warning_once(
+                    "caovan: Gated DeltaNet prefill goes back to vLLM's own kernel: %s", reason
+                )
+            if not (self.caovan and takes_tensors(q, k, v, g, beta, initial_state, cu_seqlens)):
                 return super().forward_native(
                     q=q,
                     k=k,
@@ -190,7 +205,6 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
                     core_attn_out=core_attn_out,
                     **others,
                 )
-            launch.prepare(q.device)
             out, final = torch.ops.caovan.gdn_prefill(
                 q[0],
                 k[0],
@@ -209,20 +223,38 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
     return Sm75ChunkGatedDeltaRule
 
 
-def takes_tensors(q, k, v, g, initial_state, cu_seqlens) -> bool:
+def has_checkpoint(meta) -> bool:
+    """Whether the layer must also store the state at a token inside this prefill.
+
+    vLLM's prefix cache asks for it from 0.32 on; our prefill keeps the last state only.
+    """
+    return any(
+        getattr(meta, name, None) is not None
+        for name in ("checkpoint", "flashinfer_checkpoint_plan")
+    )
+
+
+def takes_tensors(q, k, v, g, beta, initial_state, cu_seqlens) -> bool:
     """Whether gdn_prefill takes these tensors of `ChunkGatedDeltaRule`."""
+    if cu_seqlens is None or initial_state is None:
+        return False
+    (batch, tokens, k_heads, dim), v_heads = q.shape, v.shape[2]
     return (
-        cu_seqlens is not None
-        and cu_seqlens.dtype is torch.int32
-        and q.shape[0] == 1
+        cu_seqlens.dtype is torch.int32
+        and batch == 1
         and q.dtype is k.dtype is v.dtype is torch.float16
-        and q.shape[-1] == v.shape[-1]
-        and q.shape[-1] in (64, 128)
-        and g.dim() == 3
-        and initial_state is not None
+        and dim in (64, 128)
+        and k.shape == q.shape
+        and v.shape == (1, tokens, v_heads, dim)
+        and v_heads % k_heads == 0
+        and g.shape == beta.shape == (1, tokens, v_heads)
         and initial_state.dtype is torch.float32
+        and initial_state.shape == (cu_seqlens.shape[0] - 1, v_heads, dim, dim)
         and all(
-            x.stride(-1) == 1 and x.stride(-2) == x.shape[-1] and x.stride(1) % 8 == 0
+            x.stride(-1) == 1
+            and x.stride(-2) == dim
+            and x.stride(1) % 8 == 0
+            and x.data_ptr() % 16 == 0
             for x in (q, k, v)
         )
     )

@@ -11,79 +11,18 @@ torch = pytest.importorskip(
 
 import oracle  # noqa: E402
 from caovan_vllm_sm75_turbo3 import core, launch, ops  # noqa: E402
+from stand_ins import (  # noqa: E402
+    CHANNELS,
+    DIM,
+    K_HEADS,
+    V_HEADS,
+    Batch,
+    decode_cpu,
+    half,
+    ints,
+    prefill_cpu,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
-K_HEADS, V_HEADS, DIM = 2, 4, 64
-CHANNELS = (2 * K_HEADS + V_HEADS) * DIM
-SPLIT = [K_HEADS * DIM, K_HEADS * DIM, V_HEADS * DIM]
-
-
-def half(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape).half()
-
-
-def heads(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(part.unflatten(1, (-1, DIM)) for part in x.split(SPLIT, 1))
-
-
-def step(x, a, b, layer, state, history):
-    """Conv and recurrence of one sequence by the oracle: out, states after each token."""
-    y = oracle.conv(history, x, layer.conv1d.weight[:, 0], None)
-    q, k, v = heads(y)
-    g, beta = oracle.gates(a, b, layer.A_log, layer.dt_bias)
-    return oracle.recurrence(
-        oracle.l2norm(q), oracle.l2norm(k), v, g, beta, state, DIM**-0.5, keep=x.shape[0]
-    )
-
-
-def prefill_cpu(
-    q, k, v, a, b, a_log, dt_bias, cu, slots, has_initial, state, out, workspace, scale
-):
-    g, beta = oracle.gates(a, b, a_log, dt_bias)
-    initial = [
-        state[s] if h else torch.zeros_like(state[s])
-        for s, h in zip(slots.tolist(), has_initial.tolist(), strict=False)
-    ]
-    want, final = oracle.prefill(
-        oracle.l2norm(q), oracle.l2norm(k), v, g, beta, cu.tolist(), initial, scale
-    )
-    out.copy_(want)
-    for s, f in zip(slots.tolist(), final, strict=False):
-        state[s] = f.float()
-
-
-def decode_cpu(
-    qkv,
-    a,
-    b,
-    a_log,
-    dt_bias,
-    weight,
-    bias,
-    slots,
-    cu,
-    accepted,
-    conv_state,
-    state,
-    out,
-    counters,
-    scale,
-    n,
-):
-    assert counters.numel() >= 2 * n * K_HEADS
-    assert not counters.any()
-    layer = SimpleNamespace(
-        conv1d=SimpleNamespace(weight=weight[:, None]), A_log=a_log, dt_bias=dt_bias
-    )
-    slots = slots.view(slots.shape[0], -1)
-    for i in range(n):
-        rows = slice(cu[i], cu[i + 1]) if cu is not None else slice(i, i + 1)
-        back = accepted[i].item() - 1 if accepted is not None else 0
-        history = conv_state[slots[i, 0], :, back : back + 3].clone()
-        out[rows], states = step(qkv[rows], a[rows], b[rows], layer, state[slots[i, back]], history)
-        conv_state[slots[i, 0], :, : 2 + len(states)] = torch.cat([history[:, 1:], qkv[rows].T], 1)
-        for s, after in zip(slots[i], states, strict=False):
-            state[s] = after.float()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -95,91 +34,22 @@ def oracle_in_place_of_the_kernels():
         yield
 
 
-class Batch:
-    """A layer, its caches and a batch of fresh tokens."""
-
-    def __init__(self, tokens: int, slots: int, spec: int) -> None:
-        torch.manual_seed(tokens)
-        self.layer = SimpleNamespace(
-            prefix="layer",
-            num_k_heads=K_HEADS,
-            num_v_heads=V_HEADS,
-            tp_size=1,
-            head_k_dim=DIM,
-            key_dim=K_HEADS * DIM,
-            value_dim=V_HEADS * DIM,
-            activation="silu",
-            conv1d=SimpleNamespace(weight=half(CHANNELS, 1, 4), bias=None),
-            A_log=torch.rand(V_HEADS),
-            dt_bias=half(V_HEADS),
-        )
-        self.conv_state = half(slots, 3 + spec, CHANNELS).mT
-        self.state = torch.randn(slots, V_HEADS, DIM, DIM)
-        self.layer.kv_cache = (None, self.state)
-        self.qkv, self.a, self.b = (
-            half(tokens, CHANNELS),
-            half(tokens, V_HEADS),
-            half(tokens, V_HEADS),
-        )
-        self.out = torch.full((tokens + 2, V_HEADS, DIM), 7.0).half()
-        self.state_before, self.conv_before = self.state.clone(), self.conv_state.clone()
-
-    def conv_fn(
-        self,
-        x,
-        weight,
-        bias,
-        activation,
-        conv_states,
-        has_initial_state,
-        cache_indices,
-        query_start_loc,
-        metadata,
-    ):
-        assert activation == "silu"
-        assert conv_states is self.conv_state
-        parts, cu = [], query_start_loc.tolist()
-        for n, (slot, has) in enumerate(
-            zip(cache_indices.tolist(), has_initial_state.tolist(), strict=False)
-        ):
-            history = conv_states[slot, :, :3] if has else torch.zeros(CHANNELS, 3).half()
-            parts.append(oracle.conv(history, x.T[cu[n] : cu[n + 1]], weight, bias))
-        return torch.cat(parts).T
-
-    def run(self, **meta) -> torch.Tensor:
-        kinds = {
-            "spec_sequence_masks": None,
-            "num_prefills": 0,
-            "num_decodes": 0,
-            "num_spec_decodes": 0,
-        }
-        core.forward(
-            self.layer,
-            self.qkv,
-            self.b,
-            self.a,
-            self.out,
-            SimpleNamespace(num_actual_tokens=self.qkv.shape[0], **kinds | meta),
-            self.conv_state,
-            self.conv_fn,
-        )
-        assert (self.out[self.qkv.shape[0] :] == 7).all(), "padding rows are left alone"
-        return self.out[: self.qkv.shape[0]]
-
-    def want(
-        self, rows, slot: int, back: int = 0, history_slot: int | None = None, fresh: bool = False
-    ):
-        state, conv_slot = self.state_before[slot], slot if history_slot is None else history_slot
-        history = self.conv_before[conv_slot, :, back : back + 3]
-        if fresh:
-            state, history = torch.zeros_like(state), torch.zeros_like(history)
-        return step(self.qkv[rows], self.a[rows], self.b[rows], self.layer, state, history)[
-            0
-        ].half()
-
-
-def ints(*values):
-    return torch.tensor(values, dtype=torch.int32)
+GOOD_PREFILL = {
+    "q": half(4, 2, 64),
+    "k": half(4, 2, 64),
+    "v": half(4, 4, 64),
+    "g": torch.zeros(4, 4),
+    "beta": torch.zeros(4, 4),
+    "out": half(4, 4, 64),
+    "cu_seqlens": ints(0, 4),
+    "initial_state": torch.zeros(1, 4, 64, 64),
+    "final_state": None,
+    "slots": None,
+    "has_initial_state": None,
+    "scale": 1.0,
+    "l2norm": False,
+    "null_slot": -1,
+}
 
 
 def test_decodes_of_one_token_go_to_the_decode_kernel() -> None:
@@ -280,25 +150,9 @@ def test_operators_have_fakes_of_the_right_shapes() -> None:
 def test_tensors_the_kernel_cannot_read_are_refused_before_a_launch(
     changed: dict, words: str
 ) -> None:
-    good = {
-        "q": half(4, 2, 64),
-        "k": half(4, 2, 64),
-        "v": half(4, 4, 64),
-        "g": torch.zeros(4, 4),
-        "beta": torch.zeros(4, 4),
-        "out": half(4, 4, 64),
-        "cu_seqlens": ints(0, 4),
-        "initial_state": torch.zeros(1, 4, 64, 64),
-        "final_state": None,
-        "slots": None,
-        "has_initial_state": None,
-        "scale": 1.0,
-        "l2norm": False,
-        "null_slot": -1,
-    }
-    launch.prefill_args(**good)
+    launch.prefill_args(**GOOD_PREFILL)
     with pytest.raises(ValueError, match=words):
-        launch.prefill_args(**good | changed)
+        launch.prefill_args(**GOOD_PREFILL | changed)
 
 
 def test_the_oracle_is_the_closed_form_for_one_chunk() -> None:
@@ -323,3 +177,146 @@ def test_the_oracle_is_the_closed_form_for_one_chunk() -> None:
     torch.testing.assert_close(
         states[-1][0], gc[-1].exp() * s + u.T @ ((gc[-1] - gc).exp()[:, None] * k)
     )
+
+
+def changed_layer(name: str, change) -> tuple[SimpleNamespace, torch.Tensor]:
+    """A layer that drafts 2 tokens, and its conv state, with one tensor `change`d."""
+    batch = Batch(1, 6, 2)
+    layer, conv_state = batch.layer, batch.conv_state
+    if name == "conv_state":
+        conv_state = change(conv_state)
+    elif name == "state":
+        layer.kv_cache = (None, change(batch.state))
+    elif name.startswith("conv1d."):
+        setattr(layer.conv1d, name.removeprefix("conv1d."), change(layer.conv1d.weight))
+    else:
+        setattr(layer, name, change(getattr(layer, name)))
+    return layer, conv_state
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("A_log", lambda x: x),
+        ("dt_bias", lambda x: x.float()),
+        ("conv1d.bias", lambda w: w[:, 0, 0].contiguous()),
+        ("conv_state", lambda x: x.contiguous()),  # VLLM_SSM_CONV_STATE_LAYOUT=DS
+        ("conv_state", lambda x: torch.cat([x, x], 2)),  # more columns than are needed
+    ],
+)
+def test_layers_as_vllm_makes_them_have_no_problem(name: str, change) -> None:
+    layer, conv_state = changed_layer(name, change)
+    assert core.problem(layer, torch.device("cpu"), conv_state) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("A_log", lambda x: x.half(), "a_log of torch.float16: the kernel takes torch.float32"),
+        ("A_log", lambda x: x[:3], r"a_log of shape \(3,\)"),
+        ("A_log", lambda x: x.repeat_interleave(2)[::2], r"a_log of .* strides \(2,\)"),
+        ("dt_bias", lambda x: x.bfloat16(), "dt_bias of torch.bfloat16"),
+        ("dt_bias", lambda x: x[:3], r"dt_bias of shape \(3,\)"),
+        ("conv1d.weight", lambda w: w.float(), "conv_weight of torch.float32"),
+        ("conv1d.weight", lambda w: w[..., :3], r"conv_weight of shape \(512, 3\)"),
+        ("conv1d.weight", lambda w: w.mT.contiguous().mT[:, :, ::2], "conv_weight of shape"),
+        ("conv1d.weight", lambda w: w.expand(-1, 2, -1), "conv_weight of shape"),
+        ("conv1d.bias", lambda w: w[:, 0, 0].float(), "conv_bias of torch.float32"),
+        ("conv1d.bias", lambda w: w[:, 0, 0], "conv_bias of shape"),
+        ("state", lambda x: x.half(), "state of torch.float16"),
+        ("state", lambda x: x.mT, "state of shape"),
+        ("state", lambda x: x.view(-1)[1:-16383].view(5, V_HEADS, DIM, DIM), "16-byte boundaries"),
+        ("state", lambda x: x[:5], r"takes float16 \[5, 512, columns\]"),
+        ("conv_state", lambda x: x.float(), "conv state of torch.float32"),
+        ("conv_state", lambda x: x[:, :-1], r"conv state of .*\(6, 511, 5\)"),
+        ("conv_state", lambda x: x[:, :, :4], "cannot keep 5 inputs in 4 columns"),
+        ("conv_state", lambda x: x.mT.repeat(1, 1, 2)[..., 1:513].mT, "8-byte boundaries"),
+    ],
+)
+def test_a_layer_the_kernels_cannot_read_is_known_before_its_first_batch(
+    name: str, change, words: str
+) -> None:
+    layer, conv_state = changed_layer(name, change)
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(core.problem(layer, torch.device("cpu"), conv_state))
+
+
+def test_parameters_are_looked_at_before_there_are_caches() -> None:
+    layer, _ = changed_layer("A_log", lambda x: x.half())
+    layer.kv_cache = None
+    assert "a_log" in core.problem(layer, torch.device("cpu"))
+
+
+def test_kernels_that_do_not_load_are_a_problem_in_words(monkeypatch) -> None:
+    def fail(device: torch.device) -> None:
+        raise launch.library.KernelError(f"cannot load gdn_decode on {device}")
+
+    monkeypatch.setattr(launch, "prepare", fail)
+    layer, conv_state = changed_layer("A_log", lambda x: x)
+    said = core.problem(layer, torch.device("cpu"), conv_state)
+    assert said == "cannot load gdn_decode on cpu"
+
+
+def test_outgrown_counters_stay_for_the_graphs_that_hold_them() -> None:
+    device = torch.device("meta")
+    first = core.counters(device, 4)
+    assert core.counters(device, 3) is first
+    assert core.counters(device, 9).numel() == 9
+    assert any(kept is first for kept in core._counters[device])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"k": torch.zeros(3, 2, 64).half()},
+            r"cannot use k of shape \(3, 2, 64\): 4 rows are read",
+        ),
+        ({"out": torch.zeros(2, 4, 64).half()}, r"cannot use out of shape \(2, 4, 64\)"),
+        ({"slots": ints()}, r"cannot use slots of shape \(0,\): 1 rows are read"),
+        ({"cu_seqlens": ints(0, 2, 4)}, r"cannot use initial_state of shape \(1, 4, 64, 64\)"),
+        ({"has_initial_state": torch.zeros(0, dtype=torch.bool)}, "cannot use has_initial_state"),
+    ],
+)
+def test_a_prefill_that_would_read_past_an_end_is_refused(changed: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        launch.prefill_args(**GOOD_PREFILL | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"a": half(4, V_HEADS)}, r"cannot use a of shape \(4, 4\): 5 rows are read"),
+        ({"out": half(4, V_HEADS, DIM)}, "cannot use out of shape"),
+        ({"slots": ints(1, 2, 3).view(1, 3)}, r"slots of shape \(1, 3\): 2 rows are read"),
+        ({"slots": ints(*range(12)).view(2, 6)[:, ::2]}, "cannot use slots of shape"),
+        ({"slots": ints(1, 2, 3).long().expand(2, 3)}, "cannot use slots of torch.int64"),
+        ({"num_accepted": ints(1)}, r"num_accepted of shape \(1,\): 2 rows are read"),
+        ({"num_accepted": ints(1, 1, 1)[::2]}, r"num_accepted of shape \(2,\), strides \(2,\)"),
+        ({"cu_seqlens": ints(0, 3)}, r"cu_seqlens of shape \(2,\): 3 rows are read"),
+        ({"cu_seqlens": None, "sequences": 6}, "6 rows are read"),
+        ({"conv_state": half(7, 4, CHANNELS).mT}, "cannot keep 5 inputs in 4 columns"),
+        ({"counters": ints(0, 0, 0)}, "cannot count 2 sequences with 3 counters"),
+    ],
+)
+def test_a_decode_that_would_read_past_an_end_is_refused(changed: dict, words: str) -> None:
+    good = {
+        "qkv": half(5, CHANNELS),
+        "a": half(5, V_HEADS),
+        "b": half(5, V_HEADS),
+        "out": half(5, V_HEADS, DIM),
+        "a_log": torch.rand(V_HEADS),
+        "dt_bias": half(V_HEADS),
+        "conv_weight": half(CHANNELS, 4),
+        "conv_bias": None,
+        "conv_state": half(7, 5, CHANNELS).mT,
+        "state": torch.zeros(7, V_HEADS, DIM, DIM),
+        "slots": ints(1, 2, 3, 4, 5, 6).view(2, 3),
+        "cu_seqlens": ints(0, 3, 5),
+        "num_accepted": ints(1, 1),
+        "counters": torch.zeros(2 * 2 * K_HEADS, dtype=torch.int32),
+        "scale": 1.0,
+        "sequences": 2,
+    }
+    with pytest.raises(ValueError, match=words):
+        launch.decode(**good | changed)

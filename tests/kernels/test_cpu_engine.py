@@ -141,7 +141,7 @@ assert not torch.cuda.is_initialized()
 
 FALL_BACK = """
 import types, torch
-from caovan_vllm_sm75_turbo3 import core, hooks, library
+from caovan_vllm_sm75_turbo3 import core, hooks, launch, library
 from vllm.model_executor.custom_op import op_registry_oot
 
 hook, module = hooks.find()
@@ -155,14 +155,18 @@ def in_tree_core(self, mixed_qkv, *a):
 in_tree._forward_core = in_tree_core
 in_tree._warmup_prefill_kernels = lambda self, *a: calls.append("vllm warm")
 core.forward = lambda layer, *a: calls.append("ours")
+core.warm_up = lambda *a: calls.append("warm")
+launch.prepare = lambda device: None
 
-def layer(kernels="all", kv_cache=None):
+def layer(kernels="all", kv_cache=None, num_spec=3, a_log=torch.zeros(4)):
     new = object.__new__(op_registry_oot[hook.layer])
     torch.nn.Module.__init__(new)
     new.prefix, new.caovan_kernels = "l", kernels
-    new.caovan_sequences, new.caovan_caches_checked = 4, False
-    new.num_k_heads, new.num_v_heads, new.tp_size = 2, 4, 1
-    new.head_k_dim = new.head_v_dim = 64
+    new.caovan_sequences, new.caovan_checked = 4, False
+    new.num_k_heads, new.num_v_heads, new.tp_size, new.num_spec = 2, 4, 1, num_spec
+    new.head_k_dim, new.head_v_dim, new.conv_kernel_size = 64, 64, 4
+    new.A_log, new.dt_bias = a_log, torch.zeros(4).half()
+    new.conv1d = types.SimpleNamespace(weight=torch.zeros(512, 1, 4).half(), bias=None)
     new.chunk_gated_delta_rule = types.SimpleNamespace(caovan=True)
     new.kv_cache = kv_cache or (torch.zeros(3, 6, 512).half(), torch.zeros(3, 4, 64, 64))
     return new
@@ -176,31 +180,162 @@ def run(layer, **meta):
     return calls[:], layer.caovan_kernels
 
 # the profile loads the kernels; what fails there is vLLM's from then on
-core.warm_up = lambda *a: calls.append("warm")
 assert run(layer()) == (["warm"], "all")
 assert run(layer("prefill")) == (["warm", "vllm warm"], "prefill")
 assert run(layer("off")) == (["vllm warm"], "off")
+assert run(layer(a_log=torch.zeros(4).half())) == (["vllm warm"], "off")
 def fails(*a): raise library.KernelError("cannot load gdn_decode: CUDA says no")
-core.warm_up = fails
+launch.prepare = fails
 assert run(layer()) == (["vllm warm"], "off")
+# without a profile the first batch does
+assert run(layer(), num_prefills=1) == (["vllm"], "off")
+launch.prepare = lambda device: None
 # batches
 assert run(layer(), num_prefills=1) == (["ours"], "all")
 assert run(layer("decode"), num_prefills=1) == (["vllm"], "decode")
 assert run(layer("off"), num_prefills=1) == (["vllm"], "off")
 assert run(layer(), num_prefills=1, flashinfer_checkpoint_plan=object()) == (["vllm"], "all")
+assert run(layer(), num_prefills=1, checkpoint=object()) == (["vllm"], "all")
+assert run(layer(), num_prefills=1, checkpoint=None) == (["ours"], "all")
 # caches the kernels cannot read
 half = (torch.zeros(3, 6, 512).half(), torch.zeros(3, 4, 64, 64).half())
 assert run(layer(kv_cache=half), num_prefills=1) == (["vllm"], "off")
 odd = torch.zeros(3 * 16385).as_strided((3, 4, 64, 64), (16385, 4096, 64, 1))
 assert run(layer(kv_cache=(half[0], odd)), num_prefills=1) == (["vllm"], "off")
+assert run(layer(num_spec=4), num_prefills=1) == (["vllm"], "off")
 """
 
 
 def test_what_fails_later_goes_back_to_vllms_path(site: Path) -> None:
     done = run(site, "-c", FALL_BACK)
     log = done.stdout + done.stderr
-    assert "goes back to vLLM's own kernels: cannot load gdn_decode: CUDA says no" in log
-    assert "the caches are torch.float16 and torch.float16, not float16 and float32" in log
+    back = "goes back to vLLM's own kernels: "
+    assert log.count(f"{back}cannot load gdn_decode: CUDA says no") == 1
+    assert f"{back}cannot use a_log of torch.float16" in log
+    assert f"{back}cannot use state of torch.float16" in log
+    assert f"{back}cannot keep 7 inputs in 6 columns of conv state" in log
+
+
+CARDS = """
+import types, torch
+from vllm import platforms
+from caovan_vllm_sm75_turbo3 import hooks, launch, library, replacements
+
+hook, module = hooks.find()
+# a host with an SM90 card first and a Turing card second
+class Cuda:
+    device_type = "cuda"
+    is_cuda = staticmethod(lambda: True)
+    get_device_capability = staticmethod(lambda device_id=0: (9, 0))
+platforms.current_platform = Cuda
+current = 0
+def capability(device=None):
+    index = current if device is None else device.index
+    return [(9, 0), (7, 5)][index]
+torch.cuda.get_device_capability = capability
+launch.shared_library = lambda: None
+
+device = torch.device
+assert replacements.card_facts(device("cuda:1"))["capability"] == (7, 5)
+assert replacements.card_facts(device("cuda:0"))["capability"] == (9, 0)
+current = 1
+assert replacements.card_facts(device("meta"))["capability"] == (7, 5)
+
+# the operator alone: made for the Turing card, taken; for the other one, left to vLLM
+in_tree = getattr(module, hook.prefill)
+in_tree.__init__ = lambda self: torch.nn.Module.__init__(self)
+in_tree.forward_native = lambda self, **tensors: "vllm"
+made = replacements.prefill_class(in_tree, module)
+module.get_current_vllm_config = lambda: types.SimpleNamespace(additional_config={})
+with torch.device("meta"):
+    operator, current = made(), 0
+    assert operator.caovan and not made().caovan
+
+# what does not load is vLLM's, and is said once
+def fails(device): raise library.KernelError("cannot load gdn_chunk_scan")
+launch.prepare = fails
+q = torch.zeros(1, 8, 2, 64).half()
+tensors = dict(q=q, k=q, v=q, g=q[..., 0], beta=q[..., 0], initial_state=torch.zeros(1, 2, 64, 64),
+               output_final_state=True, cu_seqlens=torch.tensor([0, 8], dtype=torch.int32))
+assert [operator.forward_native(**tensors) for _ in "12"] == ["vllm", "vllm"]
+assert not operator.caovan
+
+# tensors that the kernel would misread are vLLM's too
+good = {name: x for name, x in tensors.items() if name != "output_final_state"}
+assert replacements.takes_tensors(**good)
+for changed in (
+    {"cu_seqlens": torch.tensor([0, 4, 8], dtype=torch.int32)},  # one state for two sequences
+    {"initial_state": None},
+    {"initial_state": torch.zeros(1, 2, 64, 32)},
+    {"beta": q[0, :, :, 0]},
+    {"k": q[:, :4]},
+    {"v": torch.zeros(1, 8, 3, 64).half()},
+    {"q": torch.zeros(1, 9, 2, 64).half().view(-1)[4 : 4 + 8 * 128].view(1, 8, 2, 64)},
+):
+    assert not replacements.takes_tensors(**good | changed), changed
+"""
+
+
+def test_each_card_of_a_mixed_host_is_asked_for_itself(site: Path) -> None:
+    done = run(site, "-c", CARDS)
+    log = done.stdout + done.stderr
+    assert log.count("goes back to vLLM's own kernel: cannot load gdn_chunk_scan") == 1
+
+
+CHANGED = """
+import logging, types, torch
+logging.basicConfig(level=logging.INFO)
+from caovan_vllm_sm75_turbo3 import hooks, replacements
+
+hook, module = hooks.find()
+in_tree = getattr(module, hook.layer)
+def in_tree_init(self):
+    torch.nn.Module.__init__(self)
+    self.chunk_gated_delta_rule = types.SimpleNamespace(caovan=True)
+in_tree.__init__ = in_tree_init
+module.get_current_vllm_config = lambda: types.SimpleNamespace(
+    additional_config={}, scheduler_config=types.SimpleNamespace(max_num_seqs=4))
+layer = replacements.layer_class(in_tree, module)()  # has no get_state_dtype that would work
+assert layer.caovan_kernels == "off" and not layer.chunk_gated_delta_rule.caovan
+"""
+
+
+def test_a_layer_that_has_changed_is_built_all_the_same(site: Path) -> None:
+    done = run(site, "-c", CHANGED)
+    assert "stays on vLLM's own kernels: AttributeError" in done.stdout + done.stderr
+
+
+FLASHINFER = """
+import logging, sys, types
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.platforms.interface import DeviceCapability
+
+in_tree = types.ModuleType("vllm.v1.attention.backends.flashinfer")  # its import needs FlashInfer
+class FlashInferBackend:
+    @classmethod
+    def supports_compute_capability(cls, capability):
+        return capability >= DeviceCapability(8, 0)
+in_tree.FlashInferBackend = FlashInferBackend
+sys.modules[in_tree.__name__] = in_tree
+from caovan_vllm_sm75_turbo3.flashinfer_sm75 import Sm75FlashInferBackend as ours
+
+CARDS = ((7, 0), (7, 5), (8, 0))
+def cards(**additional):
+    with set_current_vllm_config(VllmConfig(additional_config=additional)):
+        return [ours.supports_compute_capability(DeviceCapability(*card)) for card in CARDS]
+assert cards(caovan=False) == [False, False, True]
+assert cards(caovan_kernels="off") == [False, False, True]
+print("SAID NOTHING YET", flush=True)
+assert cards() == cards(caovan=True) == [False, True, True]
+assert ours.supports_compute_capability(DeviceCapability(7, 5))
+"""
+
+
+def test_flashinfer_is_not_offered_where_caovan_is_off(site: Path) -> None:
+    before, after = run(site, "-c", FLASHINFER).stdout.split("SAID NOTHING YET")
+    said = "caovan: FlashInfer attention is offered on SM75 again"
+    assert (before.count(said), after.count(said)) == (0, 1)
 
 
 def test_binding_is_checked_idempotent_and_yields_to_another_plugin(site: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_turing_card_with_the_27b_model_is_taken() -> None:
         ({"conv_width": 3}, "3 wide"),
         ({"activation": "gelu"}, "gelu"),
         ({"spec_tokens": 8}, "8 draft tokens"),
-        ({"overlapped_batches": True}, "--enable-dbo"),
+        ({"overlapped_batches": True}, "--enable-dbo, --ubatch-size"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_words(changed: dict, words: str) -> None:
@@ -75,6 +75,11 @@ def test_group_mappings_of_the_models_are_taken(heads: tuple[int, int]) -> None:
 )
 def test_environment_wins_over_config(environment: str | None, config: dict, wanted: str) -> None:
     assert dispatch.kernels_wanted(environment, config) == wanted
+
+
+def test_a_switch_that_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot use caovan = 'false': it must be true or false"):
+        dispatch.kernels_wanted(None, {"caovan": "false"})
 
 
 def test_a_word_that_means_nothing_is_refused() -> None:
