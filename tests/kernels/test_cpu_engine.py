@@ -338,6 +338,23 @@ def test_flashinfer_is_not_offered_where_caovan_is_off(site: Path) -> None:
     assert (before.count(said), after.count(said)) == (0, 1)
 
 
+def test_the_wheel_is_of_its_librarys_platform_and_the_engine_takes_it(tmp_path: Path) -> None:
+    source = tmp_path / "plugin"
+    shutil.copytree(ROOT / "plugin", source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    library = source / "caovan_vllm_sm75_turbo3/lib/libcaovan_sm75.so"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(b"machine code")
+    pip = [str(ENGINE), "-m", "pip", "-q", "--disable-pip-version-check"]
+    alone = ["--no-deps", "--no-index"]
+    built = [*pip, "wheel", *alone, "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(built, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-manylinux_2_34_x86_64.whl")
+    added = [*pip, "install", *alone, "--target", str(tmp_path / "site"), str(wheel)]
+    subprocess.run(added, check=True, capture_output=True)
+    assert (tmp_path / "site" / library.relative_to(source)).read_bytes() == b"machine code"
+
+
 def test_binding_is_checked_idempotent_and_yields_to_another_plugin(site: Path) -> None:
     done = run(site, "-c", BIND)
     assert "is already replaced by" in done.stdout + done.stderr

@@ -110,6 +110,20 @@ def test_library_needs_neither_the_cuda_runtime_nor_python_nor_torch(build: Path
     assert not [name for name in needed if re.match(r"libcudart|libpython|libtorch|libc10", name)]
 
 
+def test_library_runs_on_the_oldest_glibc_that_the_wheels_tag_names(build: Path) -> None:
+    readelf = shutil.which("readelf") or pytest.skip("no readelf to list versions with")
+    listed = subprocess.run(
+        [readelf, "-W", "-V", build / library.NAME], capture_output=True, text=True, check=True
+    )
+    needed = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", listed.stdout)}
+    config = tomllib.loads((ROOT / "plugin/pyproject.toml").read_text())
+    tag = config["tool"]["distutils"]["bdist_wheel"]["plat-name"]
+    glibc, machine = re.fullmatch(r"manylinux_(\d+_\d+)_(\w+)", tag).groups()
+    assert (build / library.NAME).read_bytes()[18:20] == {"x86_64": b"\x3e\0"}[machine]
+    assert needed
+    assert max(needed) <= tuple(map(int, glibc.split("_")))
+
+
 @pytest.mark.long
 def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> None:
     shutil.copytree(
