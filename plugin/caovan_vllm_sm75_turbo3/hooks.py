@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 
 CORE = ("self", "mixed_qkv", "b", "a", "core_attn_out")
@@ -24,6 +24,21 @@ PREFILL = (
     "cu_seqlens",
     "use_qk_l2norm_in_kernel",
 )
+METADATA = {
+    "num_prefills",
+    "num_decodes",
+    "num_spec_decodes",
+    "num_actual_tokens",
+    "has_initial_state",
+    "spec_query_start_loc",
+    "non_spec_query_start_loc",
+    "spec_state_indices_tensor",
+    "non_spec_state_indices_tensor",
+    "spec_sequence_masks",
+    "spec_token_indx",
+    "non_spec_token_indx",
+    "num_accepted_tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -94,9 +109,13 @@ def interface_problem(hook: Hook, module: ModuleType) -> str | None:
         "is_conv_state_dim_first",
         "get_forward_context",
         "get_current_vllm_config",
+        "GDNAttentionMetadata",
     ):
         if not hasattr(module, name):
             return f"{hook.module} has no {name}"
+    missing = sorted(METADATA - {field.name for field in fields(module.GDNAttentionMetadata)})
+    if missing:
+        return f"{hook.module}'s GDNAttentionMetadata has no {', '.join(missing)}"
     return None
 
 

@@ -63,7 +63,6 @@ def card_facts(device: torch.device) -> dict:
 def layer_facts(layer, vllm_config) -> dispatch.Facts:
     """The facts of a constructed in-tree layer and its machine."""
     conv_dtype, state_dtype = layer.get_state_dtype()[:2]
-    speculative = vllm_config.speculative_config
     return dispatch.Facts(
         dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
         conv_dtype=str(conv_dtype).removeprefix("torch."),
@@ -74,7 +73,7 @@ def layer_facts(layer, vllm_config) -> dispatch.Facts:
         head_v_dim=layer.head_v_dim,
         conv_width=layer.conv_kernel_size,
         activation=layer.activation,
-        spec_tokens=speculative.num_speculative_tokens if speculative else 0,
+        spec_tokens=layer.num_spec,
         overlapped_batches=vllm_config.parallel_config.use_ubatching,
         **card_facts(layer.A_log.device),
     )

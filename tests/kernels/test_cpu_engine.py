@@ -108,7 +108,7 @@ def test_probe_passes_in_the_engines_environment(site: Path) -> None:
 
 
 BIND = """
-import types, torch
+import dataclasses, types, torch
 import caovan_vllm_sm75_turbo3 as plugin
 from caovan_vllm_sm75_turbo3 import hooks
 from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
@@ -122,6 +122,12 @@ class Layer(getattr(module, hook.layer)):
     def _forward_core(self, everything): ...
 setattr(changed, hook.layer, Layer)
 assert "_forward_core takes ('self', 'everything')" in hooks.interface_problem(hook, changed)
+
+fewer = types.ModuleType("fewer")
+fewer.__dict__.update(module.__dict__)
+fewer.GDNAttentionMetadata = dataclasses.make_dataclass("Fewer", [
+    f.name for f in dataclasses.fields(module.GDNAttentionMetadata) if f.name != "num_decodes"])
+assert "GDNAttentionMetadata has no num_decodes" in hooks.interface_problem(hook, fewer)
 
 plugin.register()
 bound = dict(op_registry_oot)
