@@ -8,6 +8,11 @@
  * cannot be done, why, and what to use instead. Strides are in elements of the array they belong
  * to; the innermost dimension is always contiguous. "slots" are rows of a state cache.
  *
+ * Any number of sequences of a call may name the null slot. Two that name the same other slot race,
+ * as they do in vLLM's kernels: each reads and writes it when its blocks run, so their outputs and
+ * what stays in that slot are undefined (no other slot is touched). vLLM gives every sequence slots
+ * of its own; to check it here the host would have to wait for the device.
+ *
  * The recurrence, for each value head h (key head h / (v_heads / k_heads)) and each token t:
  *     S  <- exp(g_t) S                       S: [head_v_dim, head_k_dim], fp32
  *     u  =  beta_t (v_t - S k_t)

@@ -239,7 +239,8 @@ def decode(
 
     qkv: float16 [T, 2 Hk D + Hv D]; a, b: float16 [T, Hv]; out: float16 [T, Hv, D]; conv_weight:
     float16 [channels, 4]; conv_state: float16 [S, channels, columns], any strides; state: float32
-    [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens]; cu_seqlens: int32, its
+    [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens], none of them in two
+    sequences but the null slot (as in the library's header); cu_seqlens: int32, its
     first N + 1 are used, None: a token each; num_accepted: int32 [>= N] or None; counters: int32,
     zero, at least 2 N Hk of them. Raises ValueError or KernelError.
     """
