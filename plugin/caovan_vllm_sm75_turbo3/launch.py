@@ -59,6 +59,22 @@ def _expect_rows(rows: int, **tensors: Tensor | None) -> None:
             raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
 
 
+def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
+    """Every tensor is int32, has at least `rows` rows, and what lies in a row is contiguous.
+
+    The rows themselves may be apart in `slots`, whose stride the kernels take, in no other.
+    """
+    for name, x in tensors.items():
+        if x is None:
+            continue
+        if x.dtype is not torch.int32:
+            raise ValueError(f"cannot use {name} of {x.dtype}: the kernel takes int32")
+        if x.shape[0] < rows:
+            raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
+        if x.stride(-1) != 1 and (x.dim() > 1 or name != "slots"):
+            raise ValueError(f"cannot use {name} of strides {x.stride()}: rows must be contiguous")
+
+
 def check_gates(a_log: Tensor, dt_bias: Tensor, v_heads: int) -> None:
     """The gates' parameters are what the kernels read. Raises ValueError."""
     _expect("a_log", a_log, torch.float32, v_heads)
@@ -240,39 +256,32 @@ def decode(
     qkv: float16 [T, 2 Hk D + Hv D]; a, b: float16 [T, Hv]; out: float16 [T, Hv, D]; conv_weight:
     float16 [channels, 4]; conv_state: float16 [S, channels, columns], any strides; state: float32
     [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens], none of them in two
-    sequences but the null slot (as in the library's header); cu_seqlens: int32, its
-    first N + 1 are used, None: a token each; num_accepted: int32 [>= N] or None; counters: int32,
-    zero, at least 2 N Hk of them. Raises ValueError or KernelError.
+    sequences but the null slot (as in the library's header); cu_seqlens: int32, its first N + 1 are
+    used, None: a token each; num_accepted: int32 [>= N] or None; counters: int32, zero, at least
+    2 N Hk of them. Raises ValueError or KernelError.
+
+    What stays from call to call, a layer's parameters and caches, must be as `check_gates`,
+    `check_conv` and `check_caches` accept it: to look at it here would double the time of a call.
     """
+    tokens, channels = qkv.shape
     v_heads, dim = out.shape[1:]
-    channels = qkv.shape[1]
     k_heads = (channels - v_heads * dim) // (2 * dim)
+    max_tokens = 1 if slots.dim() == 1 else slots.shape[1]
     _expect("qkv", qkv, torch.float16, 2 * k_heads * dim + v_heads * dim)
     _expect("out", out, torch.float16, v_heads, dim)
     _expect("a", a, torch.float16, v_heads)
     _expect("b", b, torch.float16, v_heads)
-    check_gates(a_log, dt_bias, v_heads)
-    check_conv(conv_weight, conv_bias, channels)
-    max_tokens = 1 if slots.dim() == 1 else slots.shape[1]
-    check_caches(conv_state, state, channels, v_heads, dim, 2 + max_tokens)
-    _expect_rows(qkv.shape[0], a=a, b=b, out=out)
-    _expect_rows(sequences, slots=slots, num_accepted=num_accepted)
-    if cu_seqlens is None:
-        _expect_rows(sequences, qkv=qkv)
-    else:
-        _expect_rows(sequences + 1, cu_seqlens=cu_seqlens)
-    for name, x in (
-        ("slots", slots if slots.dim() > 1 else None),  # else any stride
-        ("cu_seqlens", cu_seqlens),
-        ("num_accepted", num_accepted),
-        ("counters", counters),
-    ):
-        if x is not None:
-            _expect(name, x, torch.int32, x.shape[-1])
-    if slots.dtype is not torch.int32:
-        raise ValueError(f"cannot use slots of {slots.dtype}: the kernel takes int32")
-    if counters.numel() < 2 * sequences * k_heads:
-        raise ValueError(f"cannot count {sequences} sequences with {counters.numel()} counters")
+    _expect_rows(tokens, a=a, b=b, out=out)
+    if conv_state.shape[2] < 2 + max_tokens:
+        raise ValueError(
+            f"cannot keep {2 + max_tokens} inputs in {conv_state.shape[2]} columns of conv state"
+        )
+    _expect_ints(sequences, slots=slots, num_accepted=num_accepted)
+    if cu_seqlens is not None:
+        _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
+    elif tokens < sequences:
+        raise ValueError(f"cannot take {sequences} sequences of a token each from {tokens} tokens")
+    _expect_ints(2 * sequences * k_heads, counters=counters)
     args = DecodeArgs(
         struct_size=library.ctypes.sizeof(DecodeArgs),
         flags=_dt_bias_flag(dt_bias),

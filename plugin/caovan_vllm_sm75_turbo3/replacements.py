@@ -89,7 +89,7 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
             super().__init__(*args, **kwargs)
             config = module.get_current_vllm_config()
             self.caovan_kernels = wanted_kernels(config)
-            self.caovan_checked = False
+            self.caovan_checked = 0  # where the state cache was that was looked at
             self.caovan_sequences = config.scheduler_config.max_num_seqs
             if self.caovan_kernels == "off":
                 logger.info_once("caovan: kernels are off; Gated DeltaNet runs on vLLM's own")
@@ -134,8 +134,8 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
             conv_state = self.kv_cache[0]
             if not module.is_conv_state_dim_first():
                 conv_state = conv_state.transpose(-1, -2)
-            if not self.caovan_checked:
-                self.caovan_checked = True
+            if self.caovan_checked != self.kv_cache[1].data_ptr():
+                self.caovan_checked = self.kv_cache[1].data_ptr()
                 reason = core.problem(self, mixed_qkv.device, conv_state)
                 if reason:
                     self.stay_off(reason)

@@ -289,14 +289,20 @@ def test_a_prefill_that_would_read_past_an_end_is_refused(changed: dict, words: 
         ({"a": half(4, V_HEADS)}, r"cannot use a of shape \(4, 4\): 5 rows are read"),
         ({"out": half(4, V_HEADS, DIM)}, "cannot use out of shape"),
         ({"slots": ints(1, 2, 3).view(1, 3)}, r"slots of shape \(1, 3\): 2 rows are read"),
-        ({"slots": ints(*range(12)).view(2, 6)[:, ::2]}, "cannot use slots of shape"),
+        (
+            {"slots": ints(*range(12)).view(2, 6)[:, ::2]},
+            "slots of strides .*: rows must be contiguous",
+        ),
         ({"slots": ints(1, 2, 3).long().expand(2, 3)}, "cannot use slots of torch.int64"),
         ({"num_accepted": ints(1)}, r"num_accepted of shape \(1,\): 2 rows are read"),
-        ({"num_accepted": ints(1, 1, 1)[::2]}, r"num_accepted of shape \(2,\), strides \(2,\)"),
+        ({"num_accepted": ints(1, 1, 1)[::2]}, r"num_accepted of strides \(2,\)"),
         ({"cu_seqlens": ints(0, 3)}, r"cu_seqlens of shape \(2,\): 3 rows are read"),
-        ({"cu_seqlens": None, "sequences": 6}, "6 rows are read"),
+        (
+            {"cu_seqlens": None, "num_accepted": None, "slots": ints(*range(6)), "sequences": 6},
+            "6 sequences of a token each from 5 tokens",
+        ),
         ({"conv_state": half(7, 4, CHANNELS).mT}, "cannot keep 5 inputs in 4 columns"),
-        ({"counters": ints(0, 0, 0)}, "cannot count 2 sequences with 3 counters"),
+        ({"counters": ints(0, 0, 0)}, r"counters of shape \(3,\): 8 rows are read"),
     ],
 )
 def test_a_decode_that_would_read_past_an_end_is_refused(changed: dict, words: str) -> None:

@@ -168,7 +168,7 @@ def layer(kernels="all", kv_cache=None, num_spec=3, a_log=torch.zeros(4)):
     new = object.__new__(op_registry_oot[hook.layer])
     torch.nn.Module.__init__(new)
     new.prefix, new.caovan_kernels = "l", kernels
-    new.caovan_sequences, new.caovan_checked = 4, False
+    new.caovan_sequences, new.caovan_checked = 4, 0
     new.num_k_heads, new.num_v_heads, new.tp_size, new.num_spec = 2, 4, 1, num_spec
     new.head_k_dim, new.head_v_dim, new.conv_kernel_size = 64, 64, 4
     new.A_log, new.dt_bias = a_log, torch.zeros(4).half()
@@ -209,6 +209,10 @@ assert run(layer(kv_cache=half), num_prefills=1) == (["vllm"], "off")
 odd = torch.zeros(3 * 16385).as_strided((3, 4, 64, 64), (16385, 4096, 64, 1))
 assert run(layer(kv_cache=(half[0], odd)), num_prefills=1) == (["vllm"], "off")
 assert run(layer(num_spec=4), num_prefills=1) == (["vllm"], "off")
+moved = layer()  # vLLM measures its graphs with small caches, and makes the real ones later
+assert run(moved, num_prefills=1) == (["ours"], "all")
+moved.kv_cache = half
+assert run(moved, num_prefills=1) == (["vllm"], "off")
 """
 
 
