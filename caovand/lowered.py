@@ -15,6 +15,7 @@ from caovand.core import good_plan, ladder
 from caovand.core.config import Mode
 from caovand.core.plan import Plan
 
+FILE = "good-plan.json"  # in the state folder
 SINCE = "since"  # Unix time, in the file
 
 

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand import __version__, inspection
-from caovand.adapters.child import CannotSpawn, Child, named
+from caovand import __version__, inspection, lowered
+from caovand.adapters.child import CannotSpawn, Child, end_leftovers, named
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories
 from caovand.adapters.http import Endpoint
@@ -94,7 +94,7 @@ class Supervisor:
         self.publish: list[Any] = []
         self._file = RotatedFile(directories.logs / "engine.log")
         self._ledger = directories.state / "engine-processes.json"
-        self._lowered = Lowered(directories.state / "good-plan.json")
+        self._lowered = Lowered(directories.state / lowered.FILE)
         self._leavings = Leavings(directories, self.notice)
         self._planning = Planning(directories, environ, self._lowered)
         self._plan_mode: Mode = "auto"
@@ -391,7 +391,11 @@ class Supervisor:
         await self._recorder.before_kill()
         await self._leavings.look(child)
         last_look = partial(self._leavings.look, child)
-        left = await child.end(action.grace_s, last_look) if child else ()
+        if child:
+            left = await child.end(action.grace_s, last_look)
+        else:
+            # The inspection that would have ended an earlier engine's may have been cut short.
+            _, left = await end_leftovers(self._ledger, self._leavings.take_over)
         if child and not left:
             await self._leavings.remove()
             await self._until_memory_is_back(child)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-LIMIT_S = 30.0
-PATIENCE_S = 180.0  # for what a whole daemon does
+LIMIT_S = 120.0
+PATIENCE_S = 600.0  # for what a whole daemon does
 LOOK_S = 0.005
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from caovand import lowered
 from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def remembered(state: Path) -> Any:
     """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
-    return store.read_json(state / "good-plan.json")
+    return store.read_json(state / lowered.FILE)
 
 
 def remembered_here(saved: Path | None) -> Any:

@@ -44,6 +44,7 @@ from caovand.core.events import (
 from caovand.core.failure import Finding
 from caovand.core.ladder import Decision
 from caovand.core.plan import Plan
+from caovand.core.recurrence import NEVER, Recurrence
 from caovand.core.stall import stall_s
 
 
@@ -119,6 +120,7 @@ class Snapshot:
     failures: int = 0
     spared: int = 0
     failed_plan: str = ""
+    recurrence: Recurrence = NEVER
     finding: Finding | None = None
     found_at: float | None = None
     remedy: Decision | None = None
@@ -169,7 +171,7 @@ def _start(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
 
 def _start_afresh(s: Snapshot, event: Event, rules: Rules) -> Result:
     """The operator acted: old failures and lowered plans no longer count."""
-    s = replace(s, failures=0, failed_plan="", refusal=None)
+    s = replace(s, failures=0, failed_plan="", recurrence=NEVER, refusal=None)
     return _start(s, event, rules, pending=None, reason="")
 
 
@@ -248,7 +250,10 @@ def _proven(s: Snapshot, event: Proven, rules: Rules) -> Result:
 
 
 def _stable(s: Snapshot, event: Tick, rules: Rules) -> Result:
-    """Only long serving clears the count: slow boots and fast crashes are treated alike."""
+    """Only long serving clears the count: slow boots and fast crashes are treated alike.
+
+    What comes back later all the same is known by its `recurrence`.
+    """
     if s.deadline is None or event.at < s.deadline:
         return s, ()
     return replace(s, deadline=None, failures=0, failed_plan=""), ()
@@ -285,9 +290,13 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
     known = identity == s.failed_plan
     failures, spared = (s.failures + 1, s.spared) if known else (1, 0)
     counted = failures - spared
-    remedy = rules.judge(s.plan, finding, counted)
+    recurrence = s.recurrence.after(finding.failure, identity, event.at)
+    remedy = rules.judge(s.plan, finding, max(counted, recurrence.count))
     spared += remedy.spared
-    s = replace(s, failures=failures, spared=spared, failed_plan=identity, remedy=remedy)
+    s = replace(
+        s, failures=failures, spared=spared, failed_plan=identity, remedy=remedy,
+        recurrence=recurrence,
+    )  # fmt: skip
     s = _met(s, finding, event.at)
     if s.replanning:
         # The operator has changed something meanwhile: what failed is the plan from before that.
@@ -322,7 +331,7 @@ def _grace(s: Snapshot, rules: Rules) -> float:
 
 
 def _restart(s: Snapshot, event: Restart, rules: Rules) -> Result:
-    s = replace(s, failures=0, failed_plan="")
+    s = replace(s, failures=0, failed_plan="", recurrence=NEVER)
     return _recycle(s, event, rules, "start", event.reason, pending=None)
 
 
@@ -332,7 +341,7 @@ def _replan(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
 
 def _start_after(s: Snapshot, event: Event, rules: Rules) -> Result:
     """Asked for while a child is being ended: start as soon as it is gone."""
-    return replace(s, then="start", pending=None, failures=0, failed_plan=""), ()
+    return replace(s, then="start", pending=None, failures=0, failed_plan="", recurrence=NEVER), ()
 
 
 def _start_after_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
