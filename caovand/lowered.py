@@ -71,7 +71,12 @@ class Lowered:
             self.since = float(since) if known and since is not None else time.time()
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
-        """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot."""
+        """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot.
+
+        One that is just being replaced by the full plan is not: it was to be forgotten.
+        """
+        if self._full and plan.rungs:
+            return
         self._full, self._fallback = False, None
         if not ladder.worth_remembering(plan):
             return

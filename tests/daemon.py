@@ -110,6 +110,12 @@ class Daemon:
         with Client(self.folder / "run") as client:
             return [entry["text"] for entry in client.ask("events")["events"]]
 
+    def commands(self) -> list[list[str]]:
+        """The command lines of the engines that this daemon started so far."""
+        with Client(self.folder / "run") as client:
+            entries = client.ask("events")["events"]
+        return [entry["data"]["argv"] for entry in entries if entry["kind"] == "spawn"]
+
     def tree(self) -> list[processes.Process]:
         """The living processes of every engine this daemon ever started, escapees too."""
         sessions = {int(text.rpartition(" ")[2]) for text in self.spawned()}

@@ -33,3 +33,20 @@ def test_a_new_compile_cache_degrades_nothing(tmp_path: Path) -> None:
     lowered = Lowered(tmp_path / "good-plan.json")
     lowered.date(Plan("/m", {}, {}, rungs=("fresh-cache",)))
     assert lowered.since is None
+
+
+def test_a_plan_to_be_forgotten_is_not_remembered_while_the_full_one_is_made(
+    tmp_path: Path,
+) -> None:
+    """Its engine may become stable between the command and its own end."""
+    file = tmp_path / "good-plan.json"
+    lowered = Lowered(file)
+    lowered.served_stably(WITHOUT_PLUGIN, "mark", "auto")
+    lowered.forget()
+    lowered.served_stably(WITHOUT_PLUGIN, "mark", "auto")
+    assert not file.exists()
+    assert lowered.document(WITHOUT_PLUGIN, "mark", "auto") is None
+    # The full plan failed: what the ladder finds then is worth remembering again.
+    assert lowered.take_way_back() is None
+    lowered.served_stably(WITHOUT_PLUGIN, "mark", "auto")
+    assert file.exists()

@@ -158,10 +158,11 @@ def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Pat
         status = one.status()
         assert status["rungs"] == ["context 1024"], "the full plan failed: the good one came back"
         assert "back to the plan that served" in " ".join(one.events())
-        spawned = len(one.spawned())
+        assert "1024" in one.commands()[-1]
+        before = len(one.commands())
         one.ctl("reset", "--no-wait")
-        until(lambda: not (one.folder / "state/good-plan.json").exists(), "forgotten")
-        until(lambda: len(one.spawned()) > spawned, "the full plan instead of the living one")
+        until(lambda: len(one.commands()) > before, "another start")
+        assert "1024" not in one.commands()[before], "the full plan instead of the living one"
 
 
 def test_a_bad_argument_is_not_tried_again(model: Path) -> None:
