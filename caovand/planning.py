@@ -52,13 +52,13 @@ class Planning:
         last = self.prepared
         beside = last if living is not None else None
         good = self._lowered.document(living, beside.fingerprint if beside else "", living_mode)
-        if again is not None and last and last.mode != (mode or config.policy.mode):
+        before = beside.inventory if beside else None
+        wishes = Wishes(config, mode, self._environ, good, before)
+        if again is not None and last and last.mode != wishes.chosen_mode:
             # `mode --defer` waited for this start; the ladder's other steps stay.
             good = good_plan.to_document(again, last.fingerprint, last.mode)
-            again = None
+            wishes, again = replace(wishes, good_plan=good), None
         if again is None or last is None:
-            before = beside.inventory if beside else None
-            wishes = Wishes(config, mode, self._environ, good, before)
             last = await asyncio.to_thread(inspection.prepare, wishes, self._directories)
             self.prepared = last
             plan = last.plan

@@ -390,15 +390,14 @@ class Supervisor:
         child = self._child
         await self._recorder.before_kill()
         await self._leavings.look(child)
-        last_look = partial(self._leavings.look, child)
-        if child:
-            left = await child.end(action.grace_s, last_look)
-        else:
+        if child is None:
             # The inspection that would have ended an earlier engine's may have been cut short.
             _, left = await end_leftovers(self._ledger, self._leavings.take_over)
-        if child and not left:
-            await self._leavings.remove()
-            await self._until_memory_is_back(child)
+        else:
+            left = await child.end(action.grace_s, partial(self._leavings.look, child))
+            if not left:
+                await self._leavings.remove()
+                await self._until_memory_is_back(child)
         self._child, self._ending = None, None
         generation = action.generation
         if left:

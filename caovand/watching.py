@@ -93,8 +93,9 @@ class Watching:
         """Lines the child printed; in the log pump's thread."""
         serving, now = self._watch.serving, _now()
         for line in lines:
-            self._keep(line)
-            for text in plain(line):
+            texts = plain(line)
+            self._keep(line, texts)
+            for text in texts:
                 self._read(text, serving, now)
 
     def _read(self, line: str, serving: bool, now: float) -> None:
@@ -108,15 +109,15 @@ class Watching:
             self.figures.setdefault(name, value)
         self.observe(LogLine(line, now, mark))
 
-    def _keep(self, line: str) -> None:
-        """Remember what is said around the first failure.
+    def _keep(self, line: str, texts: Sequence[str]) -> None:
+        """Remember what is said around the first failure, by a line that stands for `texts`.
 
         Every pending request adds a traceback to it, and so many fill the ring.
         """
         self._seen += 1
         if not self._said:
             self._recent.append(line)
-            if any(announces(text) for text in plain(line)):
+            if any(map(announces, texts)):
                 self._said, self._said_to = tuple(self._recent), self._seen
         elif len(self._said) < SAID:
             self._said, self._said_to = (*self._said, line), self._seen

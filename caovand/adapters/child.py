@@ -169,16 +169,12 @@ async def sweep(look: Callable[[], tuple[Process, ...]], limit_s: float) -> tupl
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + limit_s
-    alone_since: float | None = None
+    others_at = clock()
     while left := look():
         others = [process for process in left if not processes.is_resource_tracker(process)]
         if others:
-            alone_since = None
-        elif alone_since is None:
-            alone_since = clock()
-        elif clock() > alone_since + TRACKER_S:
-            others = list(left)
-        for process in others:
+            others_at = clock()
+        for process in others or (left if clock() > others_at + TRACKER_S else ()):
             processes.send(process, signal.SIGKILL)
         if clock() > deadline:
             return left

@@ -171,8 +171,13 @@ def _start(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
 
 def _start_afresh(s: Snapshot, event: Event, rules: Rules) -> Result:
     """The operator acted: old failures and lowered plans no longer count."""
-    s = replace(s, failures=0, failed_plan="", recurrence=NEVER, refusal=None)
+    s = replace(_forgiven(s), refusal=None)
     return _start(s, event, rules, pending=None, reason="")
+
+
+def _forgiven(s: Snapshot) -> Snapshot:
+    """Without the failures so far: the operator asked for another attempt."""
+    return replace(s, failures=0, failed_plan="", recurrence=NEVER)
 
 
 def _start_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
@@ -331,8 +336,7 @@ def _grace(s: Snapshot, rules: Rules) -> float:
 
 
 def _restart(s: Snapshot, event: Restart, rules: Rules) -> Result:
-    s = replace(s, failures=0, failed_plan="", recurrence=NEVER)
-    return _recycle(s, event, rules, "start", event.reason, pending=None)
+    return _recycle(_forgiven(s), event, rules, "start", event.reason, pending=None)
 
 
 def _replan(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
@@ -341,7 +345,7 @@ def _replan(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
 
 def _start_after(s: Snapshot, event: Event, rules: Rules) -> Result:
     """Asked for while a child is being ended: start as soon as it is gone."""
-    return replace(s, then="start", pending=None, failures=0, failed_plan="", recurrence=NEVER), ()
+    return replace(_forgiven(s), then="start", pending=None), ()
 
 
 def _start_after_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
@@ -351,8 +355,8 @@ def _start_after_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) ->
 def _start_after_stop(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
     if s.quitting:
         return s, ()
-    s = _enter(s, State.RECYCLING, event.at, s.deadline, then="start", pending=None, failures=0)
-    return replace(s, failed_plan="", reason="start asked for"), ()
+    s = _enter(_forgiven(s), State.RECYCLING, event.at, s.deadline, then="start", pending=None)
+    return replace(s, reason="start asked for"), ()
 
 
 def _gone(s: Snapshot, event: Gone, rules: Rules) -> Result:

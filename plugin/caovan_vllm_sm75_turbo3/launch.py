@@ -69,19 +69,24 @@ def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
             continue
         if x.dtype is not torch.int32:
             raise ValueError(f"cannot use {name} of {x.dtype}: the kernel takes int32")
-        if x.shape[0] < rows:
-            raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
         if x.stride(-1) != 1 and (x.dim() > 1 or name != "slots"):
             raise ValueError(f"cannot use {name} of strides {x.stride()}: rows must be contiguous")
+    _expect_rows(rows, **tensors)
+
+
+def _expect_columns(conv_state: Tensor, columns: int) -> None:
+    """A slot of the conv state has room for the inputs that are kept in it."""
+    if conv_state.shape[2] < columns:
+        raise ValueError(
+            f"cannot keep {columns} inputs in {conv_state.shape[2]} columns of conv state"
+        )
 
 
 def check_gates(a_log: Tensor, dt_bias: Tensor, v_heads: int) -> None:
     """The gates' parameters are what the kernels read. Raises ValueError."""
     _expect("a_log", a_log, torch.float32, v_heads)
-    if dt_bias.dtype is not torch.float16:
-        _expect("dt_bias", dt_bias, torch.float32, v_heads)
-    else:
-        _expect("dt_bias", dt_bias, torch.float16, v_heads)
+    half = dt_bias.dtype is torch.float16
+    _expect("dt_bias", dt_bias, torch.float16 if half else torch.float32, v_heads)
 
 
 def check_conv(weight: Tensor, bias: Tensor | None, channels: int) -> None:
@@ -111,10 +116,7 @@ def check_caches(
             f"cannot use a conv state of {conv_state.dtype}, shape {tuple(conv_state.shape)}: "
             f"the kernel takes float16 [{slots}, {channels}, columns]"
         )
-    if conv_state.shape[2] < columns:
-        raise ValueError(
-            f"cannot keep {columns} inputs in {conv_state.shape[2]} columns of conv state"
-        )
+    _expect_columns(conv_state, columns)
     if conv_state.data_ptr() % 8 or (
         conv_state.stride(1) == 1 and (conv_state.stride(0) % 4 or conv_state.stride(2) % 4)
     ):
@@ -272,10 +274,7 @@ def decode(
     _expect("a", a, torch.float16, v_heads)
     _expect("b", b, torch.float16, v_heads)
     _expect_rows(tokens, a=a, b=b, out=out)
-    if conv_state.shape[2] < 2 + max_tokens:
-        raise ValueError(
-            f"cannot keep {2 + max_tokens} inputs in {conv_state.shape[2]} columns of conv state"
-        )
+    _expect_columns(conv_state, 2 + max_tokens)
     _expect_ints(sequences, slots=slots, num_accepted=num_accepted)
     if cu_seqlens is not None:
         _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.events import Failed, Restart, Tick
+from caovand.core.events import Failed, Restart, Start, Tick
 from caovand.core.failure import Finding
 from caovand.core.ladder import Decision
 from caovand.core.machine import Rules, Snapshot, State, step
@@ -68,3 +68,9 @@ def test_the_operator_forgets_it() -> None:
     s, _ = step(replace(s, state=State.SERVING), Restart(3700.0), rules)
     served_until(s, 7200.0, ILLEGAL, rules)
     assert judge.repeats == [1, 1]
+
+
+def test_a_start_asked_for_while_the_engine_is_being_stopped_forgets_it_too() -> None:
+    s = served_until(Snapshot(), 3600.0, ILLEGAL, Rules(judge=Judge()))
+    s, _ = step(replace(s, state=State.STOPPING), Start(3700.0), Rules())
+    assert s.recurrence == Recurrence()
