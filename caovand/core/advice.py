@@ -10,7 +10,7 @@ from typing import Any
 from caovand.core import flags
 from caovand.core.config import Config
 from caovand.core.devices import indivisible
-from caovand.core.flags import whole_number
+from caovand.core.flags import option, whole_number
 from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory, ModelCard
 from caovand.core.memory import GIB, MemoryEstimate, lacking_gib, visible_mib
@@ -64,7 +64,7 @@ class Case:
     def said(self, name: str, value: Any) -> str:
         """The change as it would be typed: a flag where the operator gave one."""
         if name in self.plan.verbatim or name == "cpu_offload_gb":
-            return f"--{name.replace('_', '-')} {value}"
+            return f"{option(name)} {value}"
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
@@ -79,7 +79,7 @@ def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) ->
         elif hasattr(policy, name):
             policy = replace(policy, **{name: value})
         elif value is not None:
-            words = (*words, f"--{name.replace('_', '-')}", str(value))
+            words = (*words, option(name), str(value))
     engine = replace(config.engine, extra_args=words)
     return replace(config, model=model, policy=policy, engine=engine)
 
@@ -156,7 +156,7 @@ def _flags(case: Case) -> Iterator[str]:
         if found:
             planned = found[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
-            yield f"leave --{name.replace('_', '-')} out{then}"
+            yield f"leave {option(name)} out{then}"
 
 
 def _cards(case: Case) -> Iterator[str]:

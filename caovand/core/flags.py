@@ -261,6 +261,11 @@ def _value(words: list[str]) -> Any:
     return words[0] if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def option(name: str) -> str:
+    """How a flag of this name is written on a command line."""
+    return "--" + name.replace("_", "-")
+
+
 def _canonical(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from caovand.core.config import PolicySection
 from caovand.core.failure import Failure, Finding
+from caovand.core.flags import option
 from caovand.core.plan import Plan, Setting
 from caovand.core.rungs import BY_NAME, RUNGS, Rung, Step
 
@@ -261,7 +262,7 @@ def _obstacle(plan: Plan, rung: Rung, rules: LadderRules) -> str:
         return f'[policy] ladder does not name "{rung.name}"'
     for name in rung.touches:
         if name in plan.verbatim:
-            return f"--{name.replace('_', '-')} is given verbatim; change or remove it"
+            return f"{option(name)} is given verbatim; change or remove it"
         if name in plan.env and plan.env[name].origin == "user":
             return f"[engine] env sets {name}; change or remove it"
     return ""

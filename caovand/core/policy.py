@@ -255,7 +255,7 @@ def _device(draft: Draft) -> str:
 
 def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
     """The setting without its value where this engine has no such flag."""
-    option = "--" + name.replace("_", "-")
+    option = flags.option(name)
     if not draft.engine.flags or option in draft.engine.flags or name in draft.given:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.vllm} has no {option}")
@@ -345,7 +345,7 @@ def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     found: list[str] = []
     seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in flags.SECRETS]
     for flag in flags.public(words):
-        option = "--" + flag.name.replace("_", "-")
+        option = flags.option(flag.name)
         known = draft.engine.flags
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')

@@ -40,7 +40,7 @@ def overruling(config: Config, auto_spec: str | None) -> str:
     given = flags.values(flags.read(config.engine.extra_args))
     for name in ("speculative_config", *OTHER_WAYS):
         if name in given:
-            return f"--{name.replace('_', '-')} is among [engine] extra_args"
+            return f"{flags.option(name)} is among [engine] extra_args"
     text = (spec_of_environment(config, auto_spec) or "").strip()
     if text:
         return f"{AUTO_SPEC} is {text}"

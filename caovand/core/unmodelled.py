@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.devices import stages
-from caovand.core.flags import whole_number
+from caovand.core.flags import option, whole_number
 from caovand.core.inventory import ModelCard
 from caovand.core.kv_cache import STATE
 from caovand.core.memory import ONLINE
@@ -84,9 +84,5 @@ def _drafts_with_a_model(config: Any) -> bool:
 
 
 def _told(name: str, why: str) -> str:
-    return f"--{_option(name)} is given, and {why}"
-
-
-def _option(name: str) -> str:
     flag, space, value = name.partition(" ")
-    return flag.replace("_", "-") + space + value
+    return f"{option(flag)}{space}{value} is given, and {why}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.draft import Unplannable
-from caovand.core.flags import count, is_left_to_vllm
+from caovand.core.flags import count, is_left_to_vllm, option
 
 COUNTS = (
     "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "pipeline_parallel_size",
@@ -50,7 +50,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _unusable(name: str, value: Any, fact: str, remedy: str) -> Unplannable:
-    option = "--" + name.replace("_", "-")
     return Unplannable(
-        f"cannot use {option} {value!r}: it is {fact}; write {remedy}, or leave it out"
+        f"cannot use {option(name)} {value!r}: it is {fact}; write {remedy}, or leave it out"
     )

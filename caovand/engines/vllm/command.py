@@ -51,7 +51,7 @@ def shown(command: Command) -> tuple[str, ...]:
 
 
 def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
-    option = "--" + name.replace("_", "-")
+    option = flags.option(name)
     if value is False:
         option = "--no-" + option[2:]
     if value is None or (engine.flags and option not in engine.flags):
