@@ -1,5 +1,7 @@
 """Every kernel against the float64 oracle. Needs a GPU; prints a line a case, exits 1 on a failure.
 
+    check.py [decode | prefill]
+
 Bounds: relative error ||got - want|| / ||want||, and the largest |got - want| / (|want| + rms) of
 an element, rms being the root mean square of the wanted values (fp16 rounds an output by up to
 5e-4 of itself). Outputs, unused slots and padding are poisoned with NaN beforehand.
@@ -358,8 +360,7 @@ def refusals() -> None:
         demand("head size 96", f"says {error}", "use caovan_gdn_recurrent" in str(error))
 
 
-def main() -> int:
-    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
+def prefill_cases() -> None:
     for length in (1, 2, 31, 32, 33, 63, 64, 65, 1000, 4096):
         prefill_case(f"{length} tokens", [length])
     prefill_case("recurrent 1000", [1000], kernel="recurrent")
@@ -393,7 +394,9 @@ def main() -> int:
             f"fresh {round_}", torch.randint(0, 300, (6,)).tolist(), (4, 12), round_=round_
         )
 
-    for n in (1, 3, 8, 40):
+
+def decode_cases() -> None:
+    for n in (1, 3, 8, 40, 200):
         decode_case(f"{n} sequences, a token each", [1] * n)
     for spec in range(1, 8):
         decode_case(f"verify, {spec} drafts", [spec + 1] * 3, spec)
@@ -407,6 +410,14 @@ def main() -> int:
         decode_case(f"a token each, heads {heads} of {dim}", [1] * 5, 0, heads, dim)
     for round_ in range(10):
         decode_case(f"fresh {round_}", torch.randint(0, 6, (16,)).tolist(), 5, round_=round_)
+
+
+def main() -> int:
+    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
+    if "decode" not in sys.argv:
+        prefill_cases()
+    if "prefill" not in sys.argv:
+        decode_cases()
     refusals()
 
     for failure in failures:

@@ -1,10 +1,11 @@
 """The plugin inside a real vLLM on a GPU: same engine, its kernels off and on, side by side.
 
-    engine.py MODEL_FOLDER [--graphs NONE|PIECEWISE|FULL_AND_PIECEWISE]
+    engine.py MODEL_FOLDER [--graphs NONE|PIECEWISE|FULL_AND_PIECEWISE] [--drafts N]
               [--tokens N] [--prompt N] [--repeats N]
 
 MODEL_FOLDER holds the configuration of a Qwen3.5-shaped hybrid model with an MTP layer; weights
-are random (made here). MTP 3, PIECEWISE graphs, prefix caching, mamba align, at most 4 requests.
+are random (made here). MTP 3, or with --drafts 0 a token a step; PIECEWISE graphs, prefix caching,
+mamba align, at most 4 requests.
 The plugin must be installed (entry point vllm.general_plugins). Two sets of weights are used:
 "random", where no draft is accepted, and "copy", whose next token follows from the last one, so
 that the MTP head guesses it and the accepted paths run. Whole decode steps in a graph (FULL...)
@@ -21,6 +22,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 os.environ.setdefault(
     "VLLM_ENABLE_V1_MULTIPROCESSING", "0"
@@ -40,7 +42,9 @@ def demand(what: str, holds: bool) -> None:
         failures.append(what)
 
 
-def start(folder: str, graphs: str) -> LLM:
+def start(folder: str, graphs: str, drafts: int, **options) -> LLM:
+    if drafts:
+        options["speculative_config"] = {"method": "mtp", "num_speculative_tokens": drafts}
     return LLM(
         folder,
         dtype="half",
@@ -52,7 +56,6 @@ def start(folder: str, graphs: str) -> LLM:
         gpu_memory_utilization=0.8,
         enable_prefix_caching=True,
         mamba_cache_mode="align",
-        speculative_config={"method": "mtp", "num_speculative_tokens": 3},
         enforce_eager=graphs == "NONE",
         compilation_config=None if graphs == "NONE" else {"cudagraph_mode": graphs},
         additional_config={
@@ -60,16 +63,18 @@ def start(folder: str, graphs: str) -> LLM:
             "caovan_mode": "auto",
             "gdn_prefill_backend": "triton",
         },
+        **options,
     )
 
 
 def models(worker) -> list[torch.nn.Module]:
-    return [worker.model_runner.model, worker.model_runner.drafter.model]
+    drafter = getattr(worker.model_runner, "drafter", None)
+    return [worker.model_runner.model, *([drafter.model] if drafter else [])]
 
 
 def random_weights(worker) -> None:
     """Variance-preserving matrices, decays and filters as trained models have them."""
-    torch.manual_seed(0)
+    torch.manual_seed(worker.rank)
     seen = set()
     for model in models(worker):
         for name, p in model.named_parameters():
@@ -172,7 +177,14 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def compare(
-    llm: LLM, worker, name: str, lengths: list[int], vocab: int, tokens: int, layers: int
+    llm: LLM,
+    worker,
+    name: str,
+    lengths: list[int],
+    vocab: int,
+    tokens: int,
+    layers: int,
+    kinds: tuple[str, str],
 ) -> None:
     """The same prompts with the kernels off and on, then once more from the prefix cache.
 
@@ -192,7 +204,7 @@ def compare(
         again[run] = generate(llm, prompts, tokens)
         calls[run] = collections.Counter(plugin.counts()) - before
     disturb(worker, 0)
-    for kind in ("prefill", "verify"):
+    for kind in kinds:
         numbers = [n for (_, k), n in calls["on"].items() if k == kind]
         demand(
             f"{name}: each of {layers} layers ran {kind} on our kernels "
@@ -241,11 +253,18 @@ def timed(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
 
 
 def throughput(
-    llm: LLM, worker, requests: int, prompt: int, vocab: int, tokens: int, repeats: int
+    llm: LLM,
+    switch: Callable[[str], object],
+    requests: int,
+    prompt: int,
+    vocab: int,
+    tokens: int,
+    repeats: int,
 ) -> None:
+    """A line of the table; `switch` sets every layer's kernels."""
     rows = {}
     for kernels in ("off", "all"):
-        use(worker, kernels)
+        switch(kernels)
         prefill, whole = [], []
         for r in range(repeats + 1):
             llm.reset_prefix_cache()
@@ -265,12 +284,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--graphs", default="PIECEWISE")
+    parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     begin = time.perf_counter()
-    llm = start(args.model, args.graphs)
+    llm = start(args.model, args.graphs, args.drafts)
+    kinds = ("prefill", "verify" if args.drafts else "decode")
     print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
     vocab = llm.llm_engine.model_config.get_vocab_size()
     worker = []
@@ -297,7 +318,8 @@ def main() -> int:
                 tokens = generate(llm, prompts_of(lengths, vocab, 7), args.tokens)
                 print(f"       {name}, {batch}: digest of the tokens, kernels on: {digest(tokens)}")
             else:
-                compare(llm, worker, f"{name}, {batch}", lengths, vocab, args.tokens, layers)
+                what = f"{name}, {batch}"
+                compare(llm, worker, what, lengths, vocab, args.tokens, layers, kinds)
         if args.graphs.startswith("FULL"):
             continue
         print(
@@ -306,7 +328,15 @@ def main() -> int:
         )
         print("| --- | --- | --- | --- | --- | --- | --- |")
         for requests in (1, 4):
-            throughput(llm, worker, requests, args.prompt, vocab, 2 * args.tokens, args.repeats)
+            throughput(
+                llm,
+                lambda k: use(worker, k),
+                requests,
+                args.prompt,
+                vocab,
+                2 * args.tokens,
+                args.repeats,
+            )
     print("engine: " + (f"{len(failures)} failures" if failures else "pass"))
     return 1 if failures else 0
 
