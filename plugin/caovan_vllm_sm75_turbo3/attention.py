@@ -29,7 +29,7 @@ def refusal() -> str | None:
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda():
-        return f"this is vLLM's {current_platform.device_type} build"
+        return dispatch.not_cuda(current_platform.device_type)
     capability = current_platform.get_device_capability()
     found = None if capability is None else (capability.major, capability.minor)
     return dispatch.flashinfer_refusal(found, release("vllm"), release("flashinfer-python"))

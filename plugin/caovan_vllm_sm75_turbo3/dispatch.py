@@ -48,12 +48,17 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
     return str(wanted)
 
 
+def not_cuda(platform: str) -> str:
+    """What vLLM runs on, not being CUDA; `platform` is empty where it found no device at all."""
+    return f"this is vLLM's {platform} build" if platform else "vLLM finds no GPU here"
+
+
 def card_refusal(
     platform: str, capability: tuple[int, int] | None, library_error: str | None, forced: bool
 ) -> str | None:
     """Why no kernel of ours may run on this card, or None; the arguments as in `Facts`."""
     if platform != "cuda":
-        return f"this is vLLM's {platform} build, the kernels are for CUDA"
+        return f"{not_cuda(platform)}, the kernels are for CUDA"
     if capability is None or capability < (7, 5):
         return f"the GPU is {_sm(capability)}, the kernels need SM75"
     if capability != (7, 5) and not forced:
