@@ -10,6 +10,7 @@ from caovand.core.inventory import device_name
 from caovand.core.plan import Setting
 
 MOST_THREADS = 12
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def environment(draft: Draft) -> dict[str, Setting]:
@@ -42,10 +43,35 @@ def _threads(draft: Draft) -> Setting | None:
     return policy(str(cores), f"physical cores, at most {MOST_THREADS}: {draft.host.cpus} here")
 
 
+def shares_graphs(draft: Draft) -> bool:
+    """Whether vLLM's own all-reduce records CUDA graphs whose memory the cards then share.
+
+    It hands that memory over by cudaIpcGetMemHandle, which refuses expandable segments: the engine
+    ends while capturing (vllm#42609, also reported for pairs of RTX 3090 and 5090).
+    """
+    alone = draft.count("tensor_parallel_size") < 2
+    return not (alone or draft.value("disable_custom_all_reduce") or draft.value("enforce_eager"))
+
+
 def _expandable(draft: Draft) -> Setting | None:
     if not draft.cuda or draft.given.get("enable_sleep_mode"):
         return None  # sleep mode brings an allocator that refuses expandable segments
+    if shares_graphs(draft):
+        return None
     return policy("expandable_segments:True", "less memory is lost to fragments")
+
+
+def allocator_warnings(draft: Draft) -> list[str]:
+    """Expandable segments that the operator asks for where they end the engine."""
+    typed = dict(draft.config.engine.env)
+    asking = [name for name in ALLOCATOR if "expandable_segments:True" in typed.get(name, "")]
+    if not draft.cuda or not asking or not shares_graphs(draft):
+        return []
+    return [
+        f"[engine] env {asking[0]} asks for expandable segments, which vLLM's own all-reduce cannot"
+        " share between cards: it ends the engine while capturing graphs; remove it, or add"
+        " --disable-custom-all-reduce to extra_args"
+    ]
 
 
 def _visible(draft: Draft) -> Setting | None:
@@ -83,7 +109,7 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("OMP_NUM_THREADS", _threads),
     ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
     ("CUDA_VISIBLE_DEVICES", _visible),
-    ("PYTORCH_CUDA_ALLOC_CONF", _expandable),
+    (ALLOCATOR[0], _expandable),
     (
         "TORCHINDUCTOR_COMPILE_THREADS",
         _on_cuda("1", "parallel compilation takes host memory that loading needs"),

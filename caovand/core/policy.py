@@ -24,7 +24,7 @@ from caovand.core.devices import (
     world_size,
 )
 from caovand.core.draft import Draft, Unplannable, policy, user
-from caovand.core.environment import environment
+from caovand.core.environment import allocator_warnings, environment
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Inventory
 from caovand.core.memory import free_share
@@ -264,7 +264,7 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
     found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
-    found += _lost_graph_mode(draft, plan)
+    found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"

@@ -197,6 +197,35 @@ def test_turing_gets_the_recommended_settings() -> None:
     assert env["HF_HUB_OFFLINE"] == "1"
 
 
+AMPERE_PAIR = cards(2, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+EXPANDING = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "extra", "expands"),
+    [
+        (AMPERE_PAIR[:1], (), True),
+        (AMPERE_PAIR, (), False),
+        (AMPERE_PAIR, ("--disable-custom-all-reduce",), True),
+        (AMPERE_PAIR, ("--enforce-eager",), True),
+        (AMPERE_PAIR, ("--tensor-parallel-size", "1"), True),
+        (turing(2), (), True),  # all-reduce is NCCL's there
+    ],
+)
+def test_memory_that_graphs_share_between_cards_is_not_in_expandable_segments(
+    gpus: tuple[Gpu, ...], extra: tuple[str, ...], expands: bool
+) -> None:
+    machine = inventory(model=QWEN_27B_AWQ, gpus=gpus)
+    found = plan(machine, engine={"extra_args": list(extra)})
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in found.env) is expands
+    assert not [said for said in found.warnings if "expandable" in said]
+
+    typed = plan(machine, engine={"extra_args": list(extra), "env": EXPANDING})
+    assert typed.env["PYTORCH_CUDA_ALLOC_CONF"].value == EXPANDING["PYTORCH_CUDA_ALLOC_CONF"]
+    warned = [said for said in typed.warnings if "expandable" in said]
+    assert bool(warned) is not expands
+
+
 @pytest.mark.parametrize(
     "engine",
     [
