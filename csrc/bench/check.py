@@ -238,23 +238,60 @@ def carried_case(steps=50, length=37):
     )
 
 
+def make_slots(n, width, total, nulls):
+    """Slots [n, width], rows apart, and how many drafts each sequence accepted, plus one."""
+    slots = torch.full((n, width + 2), -7, device=DEVICE, dtype=torch.int32)[:, :width]
+    slots.copy_((torch.randperm(total - 1, device=DEVICE)[: n * width] + 1).view(n, width))
+    accepted = torch.randint(1, width + 1, (n,), device=DEVICE, dtype=torch.int32)
+    if nulls:
+        slots[0] = 0
+    if nulls == "last":
+        slots[-1, -1], accepted[-1] = 0, 1
+    elif nulls == "accepted":
+        slots[-1, -1], accepted[-1] = 0, width
+    elif nulls == "outside":
+        slots[1], slots[2] = -1, total
+    return slots, accepted
+
+
+_counters = torch.zeros(2 * 256 * 16, device=DEVICE, dtype=torch.int32)  # of all decode cases
+
+
 def decode_case(
-    name, lengths, spec=0, heads=(8, 24), dim=128, layout="SD", nulls=False, bias=False, round_=0
+    name,
+    lengths,
+    spec=0,
+    heads=(8, 24),
+    dim=128,
+    layout="SD",
+    nulls="",
+    bias=False,
+    half_bias=True,
+    offsets=None,
+    accepts=True,
+    round_=0,
 ):
-    """`lengths` new tokens of each sequence; a length of 0 is a padded sequence."""
+    """`lengths` new tokens of each sequence; a length of 0 is a padded sequence.
+
+    nulls: "last" for no room for the last token's state, "accepted" for no state where reading
+    starts, "outside" for slots that no cache has; each with a padded first sequence. offsets: give
+    cu_seqlens (always with drafts). accepts: tell how many drafts were accepted.
+    """
     seed(name, round_)
     (k_heads, v_heads), n, width = heads, len(lengths), spec + 1
     channels, tokens = 2 * k_heads * dim + v_heads * dim, sum(lengths)
+    offsets = bool(spec) if offsets is None else offsets
     cu = [0]
     for length in lengths:
         cu.append(cu[-1] + length)
     mixed = torch.randn(tokens, channels + 64, device=DEVICE).half()
-    qkv = mixed[:, :channels]  # a row stride of its own
-    a, b = (torch.randn(tokens, v_heads, device=DEVICE).half() for _ in "ab")
+    qkv = mixed[:, :channels]  # a row stride of its own, as a and b have
+    a, b = torch.randn(tokens, 2 * v_heads + 8, device=DEVICE).half().split(v_heads, 1)[:2]
     a_log, dt_bias = (
         torch.rand(v_heads, device=DEVICE) * 3 - 1,
-        torch.randn(v_heads, device=DEVICE).half(),
+        torch.randn(v_heads, device=DEVICE),
     )
+    dt_bias = dt_bias.half() if half_bias else dt_bias
     weight = (torch.randn(channels, 4, device=DEVICE) * 0.5).half()
     conv_bias = torch.randn(channels, device=DEVICE).half() if bias else None
     total_slots, columns = n * width + 3, 3 + spec
@@ -262,15 +299,8 @@ def decode_case(
     if layout == "SD":
         conv_state = conv_state.mT.contiguous().mT
     state = torch.randn(total_slots, v_heads, dim, dim, device=DEVICE)
-    slots = (torch.randperm(total_slots - 1, device=DEVICE)[: n * width] + 1).int().view(n, width)
-    if nulls:
-        slots[0] = 0  # a padded sequence
-        slots[-1, -1] = 0 if width > 1 else slots[-1, -1]  # no room for the last token's state
-    accepted = torch.randint(1, width + 1, (n,), device=DEVICE, dtype=torch.int32) if spec else None
-    if nulls and accepted is not None:
-        accepted[-1] = 1
+    slots, accepted = make_slots(n, width, total_slots, nulls)
     out = torch.full((tokens, v_heads, dim), torch.nan, device=DEVICE, dtype=torch.float16)
-    counters = torch.zeros(2 * n * k_heads, device=DEVICE, dtype=torch.int32)
     state_before, conv_before = state.clone(), conv_state.clone()
     launch.decode(
         qkv,
@@ -284,9 +314,9 @@ def decode_case(
         conv_state,
         state,
         slots if spec else slots[:, 0],
-        torch.tensor(cu, device=DEVICE, dtype=torch.int32) if spec else None,
-        accepted,
-        counters,
+        torch.tensor(cu, device=DEVICE, dtype=torch.int32) if offsets else None,
+        accepted if spec and accepts else None,
+        _counters,
         dim**-0.5,
         n,
     )
@@ -298,8 +328,9 @@ def decode_case(
         conv_before.clone(),
     )
     for i, row in enumerate(slots.tolist()):
-        rows, back = slice(cu[i], cu[i + 1]), accepted[i].item() - 1 if spec else 0
-        if row[0] == 0 or row[back] == 0:
+        rows = slice(cu[i], cu[i + 1])
+        back = accepted[i].item() - 1 if spec and accepts else 0
+        if not (0 < row[0] < total_slots and 0 < row[back] < total_slots):
             want[rows] = 0
             continue
         if not lengths[i]:
@@ -330,7 +361,7 @@ def decode_case(
         f"{compare(name, 'state', state, want_state, (1e-5, 1e-3))}"
     )
     demand(name, "the conv state is not vLLM's", torch.equal(conv_state, want_conv))
-    demand(name, "the counters are not zero again", not counters.any())
+    demand(name, "the counters are not zero again", not _counters.any())
 
 
 def refusals() -> None:
@@ -401,13 +432,20 @@ def decode_cases() -> None:
     for spec in range(1, 8):
         decode_case(f"verify, {spec} drafts", [spec + 1] * 3, spec)
     decode_case("verify, uneven and padded", [4, 1, 0, 3, 2], 3)
-    decode_case("null slots", [4, 4, 4], 3, nulls=True)
-    decode_case("null slots, a token each", [1, 1, 1], nulls=True)
-    decode_case("conv state DS, bias", [4, 2, 1], 3, layout="DS", bias=True)
-    decode_case("one token, DS, bias", [1, 1], layout="DS", bias=True)
+    for nulls in ("last", "accepted", "outside"):
+        decode_case(f"null slots: {nulls}", [4, 4, 4, 4], 3, nulls=nulls)
+    decode_case("null slots, a token each", [1] * 5, nulls="outside")
+    decode_case("a token or none each", [1, 0, 1, 1, 0], offsets=True)
+    decode_case("verify, nothing said of acceptance", [3, 3], 2, accepts=False)
+    decode_case("conv state DS, bias", [4, 2, 1], 3, layout="DS", bias=True, half_bias=False)
+    decode_case("conv state DS, 7 drafts", [8, 3], 7, layout="DS")
+    decode_case("a token each, DS, bias", [1, 1], layout="DS", bias=True, half_bias=False)
+    decode_case("one token, DS, bias", [1], layout="DS", bias=True)
+    decode_case("one token, heads of 64, DS", [1], 0, (2, 16), 64, layout="DS")
     for heads, dim in (((16, 48), 128), ((4, 12), 128), ((2, 16), 64), ((4, 4), 64)):
         decode_case(f"verify, heads {heads} of {dim}", [4] * 5, 3, heads, dim)
         decode_case(f"a token each, heads {heads} of {dim}", [1] * 5, 0, heads, dim)
+        decode_case(f"verify, 7 drafts, heads {heads} of {dim}", [8, 1, 5, 0], 7, heads, dim)
     for round_ in range(10):
         decode_case(f"fresh {round_}", torch.randint(0, 6, (16,)).tolist(), 5, round_=round_)
 

@@ -86,7 +86,8 @@ typedef struct caovan_gdn_decode_args {
   int32_t num_slots;
   float scale;
   int32_t conv_width;  /* 4 */
-  const void* qkv;     /* fp16 [tokens, 2 k_heads head_dim + v_heads head_dim], before the conv */
+  const void* qkv;     /* fp16 [tokens, 2 k_heads head_dim + v_heads head_dim], before the conv;
+                          rows of a sequence with a null slot are read, and not used */
   const void* a;       /* fp16 [tokens, v_heads] */
   const void* b;
   void* out; /* fp16 [tokens, v_heads, head_dim]; zeros for a sequence whose slot is <= 0 */

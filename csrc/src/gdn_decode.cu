@@ -4,8 +4,8 @@
 // head's state in registers: 8 lanes a row, lane e of them the columns 4 e + 32 j + {0..3}. Even
 // warps prepare q and odd ones k (conv, SiLU, norm; tokens in turn), the last threads a v of a token
 // each, one lane a token's gates. What they need is loaded before the state: behind it, it would
-// come last, and every block would wait for its convolution after its state. (Issuing the state
-// first, and a, b after the convolution, took 38.4 us instead of 30.8 at 32 sequences.)
+// come last, and every block would wait for its convolution after its state. (The state first, and
+// a, b after the convolution, took 38.4 us instead of 32.8 at 32 sequences.)
 //
 // Per token S k and S q are reduced together over 8 lanes, and
 //     u = beta (v - e^g S k)      out = e^g S q + u (k.q)      S <- e^g S + u k^T
@@ -40,6 +40,8 @@ struct SharedToken {  // what a block needs of one token
   float q[D], k[D], v[Rows], decay, beta, unused[2];
   __half input[2][D];  // q and k before the convolution
 };
+// what resources.toml says of dynamic shared memory, which ptxas does not report
+static_assert(sizeof(SharedToken<128, 32>) == 1680 && sizeof(SharedToken<128, 16>) == 1616);
 
 template <int N>
 struct alignas(N * sizeof(__half)) Channels {
@@ -108,7 +110,7 @@ struct Conv {
 
 template <int N>
 struct Filter {
-  __half weight[N][kWidth];
+  alignas(8) __half weight[N][kWidth];
   float bias[N];
 
   __device__ __forceinline__ Filter(const caovan_gdn_decode_args& p, int channel) {

@@ -47,7 +47,10 @@ def deepen_recursion(wanted: str) -> None:
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times."""
+    """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times.
+
+    ("ChunkGatedDeltaRule", "operator") counts those of the prefill operator alone, of any layer.
+    """
     from .core import counts as calls
 
     return dict(calls)

@@ -204,6 +204,7 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
                     core_attn_out=core_attn_out,
                     **others,
                 )
+            core.counts["ChunkGatedDeltaRule", "operator"] += 1
             out, final = torch.ops.caovan.gdn_prefill(
                 q[0],
                 k[0],

@@ -22,6 +22,13 @@ LIMITS = tomllib.loads((Path(__file__).parent / "resources.toml").read_text())
 SM75 = {"registers": 65536, "shared": 65536, "threads": 1024}  # a multiprocessor
 
 
+def kernel_of(symbol: str) -> str:
+    """The entry of `resources.toml` that a mangled name belongs to."""
+    if m := re.search(r"decode_kernelILi\d+ELi(\d+)E", symbol):
+        return f"decode_kernel, {m[1]} warps"
+    return next(kernel for kernel in LIMITS if kernel in symbol)
+
+
 def kernels(report: str) -> list[dict]:
     """Kernels in ptxas's report (-v), one dictionary each."""
     found = []
@@ -30,7 +37,7 @@ def kernels(report: str) -> list[dict]:
         found.append(
             {
                 "symbol": name[1],
-                "kernel": next(kernel for kernel in LIMITS if kernel in name[1]),
+                "kernel": kernel_of(name[1]),
                 "target": name[2],
                 "registers": int(re.search(r"Used (\d+) registers", entry)[1]),
                 "shared": int(m[1]) if (m := re.search(r"(\d+) bytes smem", entry)) else 0,
@@ -52,17 +59,12 @@ def check_limits(build: Path) -> None:
     for k in report:
         limit = LIMITS[k["kernel"]]
         assert (k["spills"], k["stack"], k["target"]) == (0, 0, "sm_75"), k
-        threads = (
-            int(m[1]) * 32
-            if (m := re.search(r"decode_kernelILi\d+ELi(\d+)E", k["symbol"]))
-            else limit["threads"]
-        )
-        assert k["registers"] <= (limit["registers"] if threads == limit["threads"] else 96), k
+        assert k["registers"] <= limit["registers"], k
         assert k["shared"] <= limit["shared"], k
-        allocated = -(-k["registers"] // 8) * 8 * threads  # in units of 8 a thread
+        allocated = -(-k["registers"] // 8) * 8 * limit["threads"]  # in units of 8 a thread
         fits = min(
             SM75["registers"] // allocated,
-            SM75["threads"] // threads,
+            SM75["threads"] // limit["threads"],
             SM75["shared"] // max(k["shared"], limit["shared"], 1),
         )
         assert fits >= limit["blocks"], (k, fits)
