@@ -25,6 +25,7 @@ from caovand.cli.progress import Screen
 from caovand.core.checkup import DRIVER_OF_CUDA
 from caovand.core.inventory import Gpu
 from caovand.core.turing import version_numbers
+from caovand.core.wire import failure_fields
 
 EPILOG = """\
 examples:
@@ -140,15 +141,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what `args` ask for; 0 done, 1 failed (said on stderr)."""
+    """Do what `args` ask for; 0 done, 1 failed (said on stderr, with --json on stdout too)."""
     try:
         return VERBS[args.engine_verb](args)
     except EngineError as error:
-        print(f"caovanctl: {error}", file=sys.stderr)
+        return _failed(args, "engine-failed", error.message, error.remedy)
     except KeyboardInterrupt:
-        print("\ncaovanctl: stopped; the same command goes on where it was", file=sys.stderr)
+        print(file=sys.stderr)  # what is told stands under the ^C
+        return _failed(args, "interrupted", "stopped", "the same command goes on where it was")
     except OSError as error:
-        print(f"caovanctl: cannot go on: {error}; nothing in use was changed", file=sys.stderr)
+        return _failed(args, "os-error", f"cannot go on: {error}", "nothing in use was changed")
+
+
+def _failed(args: argparse.Namespace, code: str, message: str, hint: str) -> int:
+    if args.json:
+        print(json.dumps(failure_fields(code, message, hint)))
+    print(f"caovanctl: {message}; {hint}", file=sys.stderr)
     return 1
 
 

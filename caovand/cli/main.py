@@ -24,6 +24,7 @@ from caovand.cli import (
 )
 from caovand.cli.client import Problem
 from caovand.cli.ending import ended
+from caovand.core.wire import failure_fields
 
 EPILOG = """examples: caovanctl status; sudo caovanctl reload; caovanctl plan; each verb has its own
 under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon
@@ -69,8 +70,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except Problem as problem:
         if problem.code and getattr(args, "json", False):
             # The daemon refused, so nothing was printed yet.
-            error = {"code": problem.code, "message": problem.message, "hint": problem.hint}
-            print(json.dumps({"ok": False, "error": error}))
+            print(json.dumps(failure_fields(problem.code, problem.message, problem.hint)))
         raise
 
 

@@ -72,8 +72,13 @@ def encode_reply(reply: Reply) -> bytes:
     """The frame of a reply."""
     if reply.result is not None:
         return _dump({"v": VERSION, "id": reply.id, "ok": True, "result": dict(reply.result)})
-    error = {"code": reply.code, "message": reply.message, "hint": reply.hint}
-    return _dump({"v": VERSION, "id": reply.id, "ok": False, "error": error})
+    failure = failure_fields(reply.code, reply.message, reply.hint)
+    return _dump({"v": VERSION, "id": reply.id, **failure})
+
+
+def failure_fields(code: str, message: str, hint: str) -> dict[str, Any]:
+    """A failure as plain data, for frames and for `--json`."""
+    return {"ok": False, "error": {"code": code, "message": message, "hint": hint}}
 
 
 def encode_notice(notice: Notice) -> bytes:

@@ -10,7 +10,8 @@ class EngineError(Exception):
     """
 
     def __init__(self, what: str, fact: str, remedy: str) -> None:
-        super().__init__(f"cannot {what}: {fact}; {remedy}")
+        self.message = f"cannot {what}: {fact}"
+        super().__init__(f"{self.message}; {remedy}")
         self.what = what
         self.fact = fact
         self.remedy = remedy

@@ -1,0 +1,52 @@
+"""caovanctl engine as a program reads it: a failure under --json is one object, as everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from caovand.cli import engine
+from tests.cli.conftest import Ctl
+
+FAILING = [
+    (("use", "x"), "engine-failed", "cannot use x: there is no engine x in ", "there are: none"),
+    (("remove", "x"), "engine-failed", "cannot remove x: there is no engine x in ", "there are"),
+    (("rollback",), "engine-failed", "cannot roll back: no earlier engine", "caovanctl engine use"),
+    (("verify",), "engine-failed", "cannot verify the engine: none is in use", "engine install"),
+    (("install", "1.2.3", "--build", "cpu"), "engine-failed", "cannot install vLLM 1.2.3", "there"),
+    (("fetch", "1.2.3", "--build", "cpu", "--wheels", "w"), "engine-failed", "cannot install", ""),
+    (("lock", "/nowhere/a.in"), "os-error", "cannot go on: [Errno 2]", "nothing in use was"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "hint"), FAILING, ids=[words[0] for words, *_ in FAILING]
+)
+def test_a_failure_under_json_is_the_object_that_a_refusal_of_the_daemon_is(
+    ctl: Ctl, tmp_path: Path, words: tuple[str, ...], code: str, message: str, hint: str
+) -> None:
+    words = ("engine", *words, "--root", str(tmp_path))
+    plain, said = ctl(*words), ctl(*words, "--json")
+    assert (said.code, set(said.json), said.json["ok"]) == (1, {"ok", "error"}, False)
+    error = said.json["error"]
+    assert set(error) == {"code", "message", "hint"}
+    assert (error["code"], error["message"][: len(message)]) == (code, message)
+    assert hint in error["hint"]
+    text = f"caovanctl: {error['message']}; {error['hint']}\n"
+    assert (plain.code, plain.out, plain.err, said.err) == (1, "", text, text)
+
+
+def test_who_interrupts_under_json_gets_the_object_too(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(engine.VERBS, "list", interrupted)
+    said = ctl("engine", "list", "--json", "--root", str(tmp_path))
+    hint = "the same command goes on where it was"
+    error = {"code": "interrupted", "message": "stopped", "hint": hint}
+    assert (said.code, said.json) == (1, {"ok": False, "error": error})
+    assert said.err == f"\ncaovanctl: stopped; {hint}\n"
