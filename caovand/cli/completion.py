@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters.environment import places
 from caovand.cli.client import Exit
+from caovand.cli.engine import ENGINE
 
 # Runs in zsh too, where `path`, `words` and `options` are the shell's own.
 BASH = """_caovanctl() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} verb= option= flags= choices= files= part i
+    local engines= root=
     [[ $word == = ]] && word=
     for ((i = 1; i < COMP_CWORD; i++)); do
         part=${{COMP_WORDS[i]}}
         if [[ $part == = ]]; then
             continue # bash makes three words of --mode=fast
         elif [[ -n $option ]]; then
+            [[ $option == --root ]] && root=$part
             option=
         else
+            [[ $part == --root=* ]] && root=${{part#*=}} # one word in zsh
             case "$verb $part" in
             {valued}) option=$part ;;
             {verbs}) verb="$verb $part" ;;
@@ -35,6 +40,15 @@ BASH = """_caovanctl() {{
         case $verb in
 {cases}
         esac
+        if [[ -n $engines ]]; then
+            root=${{root//[\\\\\\"\\']/}} # it stands as typed, with its quotes
+            [[ $root == "~/"* ]] && root=$HOME/${{root#"~/"}}
+            root=${{root:-${{{variable}:-{root}}}}}
+            for part in "$root"/*/{marker}; do
+                part=${{part%/*}} # where there is none, the pattern itself
+                [[ -L $part || ${{part##*/}} == *[!A-Za-z0-9._+-]* ]] || choices+=" ${{part##*/}}"
+            done
+        fi
         if [[ $word == -* || -z $choices$files ]]; then
             choices=$flags files=
         fi
@@ -106,6 +120,9 @@ def bash(top: argparse.ArgumentParser) -> str:
     values = [entry for command in commands for entry in command.valued]
     offers = [(flag, _offer([action])) for flag, action in values]
     return BASH.format(
+        variable=places.ROOT_VARIABLE,
+        root=places.DEFAULT_ROOT,
+        marker=places.MARKER,
         valued=_either(flag for flag, _ in values),
         verbs=_either(command.verb for command in commands if command.verb),
         values="\n".join(f'        "{flag}") {offer} ;;' for flag, offer in offers if offer),
@@ -131,7 +148,9 @@ def _offer(actions: Iterable[argparse.Action]) -> str:
     names = " ".join(str(action.metavar or action.dest).upper() for action in actions)
     files = any(action.type is Path for action in actions) or any(kind in names for kind in FILES)
     found = [f'choices="{" ".join(choices)}"'] if choices else []
-    return " ".join([*found, "files=1"] if files else found)
+    found += ["files=1"] if files else []
+    found += ["engines=1"] if any(action.metavar == ENGINE for action in actions) else []
+    return " ".join(found)
 
 
 def _either(texts: Iterable[str]) -> str:

@@ -27,6 +27,8 @@ from caovand.core.inventory import Gpu
 from caovand.core.turing import version_numbers
 from caovand.core.wire import failure_fields
 
+ENGINE = "NAME"
+"""What an argument is called that is an engine's name; shells complete it."""
 EPILOG = """\
 examples:
   sudo caovanctl engine install                      the build this machine can use
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_argument(
         "--root",
         metavar="DIR",
-        help=f"where engines lie (default: $CAOVAN_ENGINES, else {places.DEFAULT_ROOT})",
+        help=f"where engines lie (default: ${places.ROOT_VARIABLE}, else {places.DEFAULT_ROOT})",
     )
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
     verbs = parser.add_subparsers(dest="engine_verb", metavar="VERB", required=True)
@@ -111,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verb("list", "list engines; * is the one in use", "caovanctl engine list --json")
     use = verb("use", "switch to an engine", "sudo caovanctl engine use NAME")
-    use.add_argument("name", metavar="NAME")
+    use.add_argument("name", metavar=ENGINE)
     verb(
         "rollback",
         "switch back to the engine used before",
@@ -120,11 +122,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remove = verb(
         "remove", "delete an engine that is not in use", "sudo caovanctl engine remove NAME"
     )
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar=ENGINE)
     check = verb(
         "verify", "check every file of an engine and import vLLM in it", "caovanctl engine verify"
     )
-    check.add_argument("name", nargs="?", metavar="NAME", help="default: the one in use")
+    check.add_argument("name", nargs="?", metavar=ENGINE, help="default: the one in use")
     make = verb(
         "lock",
         "resolve a lock's source (.in) again; for maintainers, needs uv",

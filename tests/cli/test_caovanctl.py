@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from caovand import __version__
+from caovand.adapters.environment import places
 from caovand.cli import client
 from caovand.cli.client import Client, Problem, runtime_directory
 from caovand.cli.main import parser
@@ -486,13 +487,16 @@ def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> No
 # -- completion ---
 
 
-def completed(script: str, *words: str) -> set[str]:
-    """What bash offers for the last of `words`."""
-    quoted = " ".join(f"'{word}'" for word in ("caovanctl", *words))
-    ask = f"""{script}
+def completed(script: str, *words: str, user: int | None = None) -> set[str]:
+    """What bash offers for the last of `words`, which stand as typed; it starts no program."""
+    quoted = " ".join(map(shlex.quote, ("caovanctl", *words)))
+    ask = f"""PATH=/nowhere
+{script}
 COMP_WORDS=({quoted}); COMP_CWORD={len(words)}
 _caovanctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", ask], capture_output=True, text=True, check=True, user=user
+    )
     assert done.stderr == ""
     return set(done.stdout.splitlines()) - {""}
 
@@ -547,6 +551,60 @@ def test_bash_completes_files_where_a_file_is_wanted(
     assert completed(script, "wait", "--timeout", "") == set()
 
 
+@pytest.fixture
+def engines(tmp_path: Path) -> Path:
+    """A folder with two engines, one begun, and what else lies there."""
+    root = tmp_path / "my engines"
+    for name in ("vllm-0.21.0-cuda", "vllm-0.32.0-cpu.2", "half", ".removing-old", "$(echo>&2)"):
+        (root / name).mkdir(parents=True)
+        (root / name / (places.STEPS if name == "half" else places.MARKER)).touch()
+    (root / "current").symlink_to("vllm-0.32.0-cpu.2")
+    return root
+
+
+INSTALLED = {"vllm-0.21.0-cuda", "vllm-0.32.0-cpu.2"}
+
+
+@pytest.mark.parametrize("verb", ["use", "remove", "verify"])
+def test_bash_completes_the_installed_engines_of_the_root_that_was_typed(
+    ctl: Ctl, engines: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    script, above = ctl("completion", "bash").out, engines.parent
+    monkeypatch.setenv("HOME", str(above))
+    for typed in (f"'{engines}'", f'"{engines}"', f"{above}/my\\ engines", "~/my\\ engines"):
+        assert completed(script, "engine", verb, "--root", typed, "") == INSTALLED
+    assert completed(script, "engine", verb, "--root", "=", f"'{engines}'", "") == INSTALLED
+    monkeypatch.chdir(engines)
+    assert completed(script, "engine", verb, "--root=.", "") == INSTALLED
+    assert completed(script, "engine", verb, "--root", ".", "vllm-0.3") == {"vllm-0.32.0-cpu.2"}
+    assert completed(script, "engine", verb, "--root", ".", "--j") == {"--json"}
+
+
+def test_bash_completes_the_engines_of_the_variable_else_of_the_system(
+    ctl: Ctl, engines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAOVAN_ENGINES", str(engines))
+    assert completed(ctl("completion", "bash").out, "engine", "use", "") == INSTALLED
+    monkeypatch.delenv("CAOVAN_ENGINES")
+    monkeypatch.setattr(places, "DEFAULT_ROOT", engines.parent / "of-the-system")
+    engines.rename(places.DEFAULT_ROOT)
+    assert completed(ctl("completion", "bash").out, "engine", "use", "") == INSTALLED
+
+
+def test_bash_says_nothing_where_no_engine_can_be_seen(ctl: Ctl, engines: Path) -> None:
+    script = ctl("completion", "bash").out
+    words = ("engine", "use", "--root")
+    flags = {"-h", "--help", "--root", "--json"}
+    for typed in ("/nowhere", str(engines / "current" / places.MARKER), str(engines / "half")):
+        assert completed(script, *words, typed, "") == flags
+    nobody = 65534 if os.geteuid() == 0 else None
+    engines.chmod(0)
+    try:
+        assert completed(script, *words, f"'{engines}'", "", user=nobody) == flags
+    finally:
+        engines.chmod(0o755)
+
+
 def test_the_script_loads_as_the_help_says(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "c").write_text(ctl("completion", "bash").out)
     ask = f"source <(cat {tmp_path}/c) && complete -p caovanctl"
@@ -562,7 +620,9 @@ def test_the_script_loads_in_zsh(ctl: Ctl, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
-def test_zsh_completes_verbs_of_verbs_and_values_of_flags(ctl: Ctl, tmp_path: Path) -> None:
+def test_zsh_completes_verbs_of_verbs_values_of_flags_and_engines(
+    ctl: Ctl, tmp_path: Path, engines: Path
+) -> None:
     (tmp_path / "c").write_text(ctl("completion", "zsh").out)
     asked = [
         ("plan --mode fa", "plan --mode fast"),
@@ -570,6 +630,12 @@ def test_zsh_completes_verbs_of_verbs_and_values_of_flags(ctl: Ctl, tmp_path: Pa
         ("engine install --bui", "engine install --build"),
         ("engine install --build cu", "engine install --build cuda"),
         ("--runt", "--runtime"),
+        (
+            "engine use --root my\\ engines vllm-0.3",
+            "engine use --root my\\ engines vllm-0.32.0-cpu.2",
+        ),
+        ("engine remove --root='my engines' v", "engine remove --root='my engines' vllm-0."),
+        ("engine use --root /nowhere --js", "engine use --root /nowhere --json"),
     ]
     tries = "\n".join(
         f"""
@@ -577,8 +643,9 @@ zpty -w -n shell $'\\x15'{shlex.quote(f"caovanctl {typed}")}$'\\t'
 seen=
 for i in {{1..200}}; do
     zpty -r -t shell more && seen+=$more
-    [[ $seen == *'caovanctl {wanted}'* ]] && {{ print -- {shlex.quote(wanted)}; break }}
-    sleep 0.05
+    [[ $seen == *{shlex.quote(f"caovanctl {wanted}")}* ]] || {{ sleep 0.05; continue }}
+    print -r -- {shlex.quote(wanted)}
+    break
 done"""
         for typed, wanted in asked
     )
@@ -590,6 +657,7 @@ zpty -r -m shell seen '*loaded*'
 {tries}
 """
     done = subprocess.run(
-        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=120, check=False
-    )
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, timeout=120, check=False,
+        cwd=engines.parent,
+    )  # fmt: skip
     assert done.stdout.splitlines() == [wanted for _, wanted in asked], done.stderr

@@ -29,6 +29,7 @@ from typing import Any
 from caovand.adapters.environment.errors import EngineError
 
 DEFAULT_ROOT = Path("/var/lib/caovan/engines")
+ROOT_VARIABLE = "CAOVAN_ENGINES"
 MARKER = "caovan-engine.json"
 LOCK_COPY = "caovan-lock.txt"
 STEPS = "caovan-steps.json"
@@ -56,8 +57,8 @@ class Engine:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The engines' folder: the option, else `CAOVAN_ENGINES`, else the system's."""
-    chosen = option or environ.get("CAOVAN_ENGINES")
+    """The engines' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    chosen = option or environ.get(ROOT_VARIABLE)
     return Path(chosen).absolute() if chosen else DEFAULT_ROOT
 
 
