@@ -1,8 +1,9 @@
-"""What the READMEs show of `plan` and `explain` is what they print."""
+"""What the READMEs show of `plan` and `explain` is what they print, and of changes may be."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
 from caovand.core.config import parse
 from caovand.core.inventory import Gpu
+from caovand.core.machine import EDGES, State
+from caovand.core.speculation import depth_of_mode
 from tests.core.machines import A100, QWEN_27B_AWQ, inventory, turing
 from tests.daemon import ROOT
 
@@ -63,3 +66,36 @@ def test_the_log_that_is_explained_is_explained_so_today(
     assert main(["explain", str(Path(LOG))]) == 0
     assert len(shown) > 5
     assert shows(shown, capsys.readouterr().out.splitlines())
+
+
+def screens() -> Iterator[tuple[str, list[str]]]:
+    """Each caovanctl that the README runs, in its order, and what is shown of its output."""
+    for block in blocks("README.md"):
+        for part in re.split(r"^(?=\$ )", "\n".join(block), flags=re.M):
+            command, *output = part.splitlines() or [""]
+            if command.startswith("$ caovanctl "):
+                yield command.removeprefix("$ caovanctl "), output
+
+
+def test_what_ends_a_serving_engine_shows_the_state_that_comes_of_it() -> None:
+    after = {
+        state for (before, _), (_, to) in EDGES.items() if before is State.SERVING for state in to
+    }
+    changes = ("mode fast", "restart", "reset", "retry --full")
+    first = [out[0].partition(",")[0] for verb, out in screens() if verb in changes and out]
+    shown = {word for word in first if word.isupper()}  # a state, where the start is not left out
+    assert shown
+    assert shown <= after - {State.SERVING}
+
+
+def test_the_depth_that_is_served_is_that_of_the_mode_chosen_before() -> None:
+    depths: list[tuple[str, str]] = []
+    chosen = ""
+    for verb, output in screens():
+        chosen = verb.removeprefix("mode ") if verb.startswith("mode ") else chosen
+        depths += [
+            (chosen, depth)
+            for depth in re.findall(r"^serving .* MTP (\d)", "\n".join(output), re.M)
+        ]
+    assert {chosen for chosen, _ in depths} == {"fast"}
+    assert {depth for _, depth in depths} == {str(depth_of_mode("fast", 0)[0])}
