@@ -335,6 +335,44 @@ def test_weights_that_do_not_fit_the_configuration(
     assert finding.failure == failure
 
 
+@pytest.mark.parametrize(
+    ("path", "error", "failure"),
+    [
+        ("vllm/model_executor/layers/activation.py", "missing", "bad-arguments"),
+        ("vllm/v1/spec_decode/eagle.py", "missing", "unknown"),
+        ("caovan_vllm_sm75_turbo3/ops.py", "missing", "plugin-error"),
+        ("vllm/config/model.py", "zero", "bad-arguments"),
+        ("vllm/v1/spec_decode/eagle.py", "zero", "unknown"),
+        ("caovan_vllm_sm75_turbo3/ops.py", "zero", "plugin-error"),
+    ],
+)
+def test_what_only_the_operator_can_cure_is_not_what_a_rung_takes_away(
+    path: str, error: str, failure: str
+) -> None:
+    said = {
+        "missing": "ImportError: libcudart.so.12: cannot open shared object file: No such file",
+        "zero": "ZeroDivisionError: integer modulo by zero",
+    }[error]
+    finding = cause(f"""
+{LOADING}
+{CORE}EngineCore failed to start.
+{CORE}Traceback (most recent call last):
+{CORE}  File "/opt/{path}", line 9, in f
+{CORE}{said}
+""")
+    assert finding.failure == failure
+
+
+def test_a_broken_file_of_the_model_is_named_better_by_what_follows() -> None:
+    broken = "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+    refused = "huggingface_hub.errors.GatedRepoError: 403 Client Error."
+    assert cause(broken, "resolve").failure == "model-missing"
+    assert cause(f"{broken}\n{refused}", "resolve").failure == "access-denied"
+    # An answer of a client's, that it sent as JSON, is none of the engine's files.
+    body = "(APIServer pid=3) ERROR 11-20 09:00:00 [serving_chat.py:1145] " + broken
+    assert find_cause(f"{READY}\n{body}".split("\n")) is None
+
+
 def test_a_report_of_usage_that_failed_is_no_failure_of_the_engine() -> None:
     report = [
         "Exception in thread Thread-3 (_report_usage_worker):",

@@ -11,6 +11,7 @@ import pytest
 from caovand.cli import explain as verb
 from caovand.core.failure import FAILURES, Failure, Finding
 from caovand.engines.vllm.advice import advise
+from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.explain import explain
 
 LOGS = Path(__file__).parents[1] / "samples" / "logs"
@@ -221,6 +222,27 @@ def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> Non
 @pytest.mark.parametrize("failure", FAILURES)
 def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure) -> None:
     assert advise(Finding(failure, ""), {})
+
+
+@pytest.mark.parametrize(
+    ("line", "phase", "first"),
+    [
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
+         "The engine's installation is not whole: libcudart.so.12 is missing"),
+        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
+         "The engine's installation is not whole: its compiled operator rms_norm is missing."),
+        ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",
+         "The engine's installation is not whole: its module vllm._C is missing."),
+        ("pynvml.NVMLError_Unknown: Unknown Error", "resolve", "The driver does not let"),
+        ("ZeroDivisionError: integer modulo by zero", "load", "The model cannot be split so"),
+        ("json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 9)", "resolve",
+         "A JSON file of the model is broken"),
+    ],
+)  # fmt: skip
+def test_the_advice_names_what_is_broken(line: str, phase: str, first: str) -> None:
+    finding = find_cause([line], phase)
+    assert finding is not None
+    assert advise(finding, {})[0].startswith(first)
 
 
 # -- the verb -------------------------------------------------------------------------------

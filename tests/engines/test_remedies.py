@@ -92,6 +92,28 @@ def test_weights_that_the_card_cannot_run_are_no_reason_to_change_attention_or_c
         assert (decision.verdict, decision.plan) == ("fail", None)
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("pynvml.NVMLError_Unknown: Unknown Error", "hold"),
+        ("ImportError: libcuda.so.1: cannot open shared object file: No such file", "hold"),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "fail"),
+        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "fail"),
+        ("ZeroDivisionError: integer modulo by zero", "fail"),
+        ("json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 9)", "fail"),
+        ("NotImplementedError: No compiled cutlass_scaled_mm for a compute capability", "fail"),
+    ],
+)
+def test_what_only_the_operator_can_cure_costs_no_setting(line: str, verdict: str) -> None:
+    decision = remedy(line, "load", kv_cache_dtype="fp8", dtype="half")
+    assert (decision.verdict, decision.plan) == (verdict, None)
+
+
+def test_attention_that_was_not_built_is_left_for_another() -> None:
+    line = "AttributeError: '_OpNamespace' '_vllm_fa2_C' object has no attribute 'varlen_fwd'"
+    assert remedy(line, "load", dtype="half").text == "attention automatic -> FLASHINFER"
+
+
 def test_a_quantization_that_needs_float16_gets_it() -> None:
     line = "ValueError: torch.bfloat16 is not supported for quantization method awq."
     assert remedy(line, "resolve").text == "activations auto -> half"

@@ -158,6 +158,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
         "that was built for this card and driver.",
     ),
+    "nvml.unknown": (
+        "The driver does not let this process at the card. In a container that happens after "
+        "`systemctl daemon-reload` on the host: start the container anew, with the devices "
+        "/dev/nvidia* given to it by name.",
+        "Outside of one run nvidia-smi; where it says the same, reboot.",
+    ),
     "disk.full": ("The disk is full: make room, then start again.",),
     "disk.error": (
         "The disk or the network share does not give the data: `journalctl -k` says more. Check "
@@ -178,6 +184,22 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a model that does not need it.",
         "The engine lacks the package {package}: install it into the engine's environment, or use "
         "a model that does not need it.",
+    ),
+    "engine.broken": (
+        "The engine's installation is not whole: {library} is missing, or belongs to another "
+        "PyTorch or CUDA.",
+        "The engine's installation is not whole: its compiled operator {operator} is missing.",
+        "The engine's installation is not whole: its module {part} is missing.",
+        "Install the engine anew: `caovanctl engine verify` names what differs, `caovanctl engine "
+        "install` puts it right.",
+    ),
+    "args.uneven": (
+        "The model cannot be split so: lower tensor_parallel_size to one that divides its heads "
+        "and sizes, key-value heads included, and check that none of them is 0 in config.json.",
+    ),
+    "model.json": (
+        "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
+        "weights): the traceback names it; download it again.",
     ),
     "watchdog.dump": (
         "vLLM's own watchdog saw no step end and wrote all stacks to {dump}: end the whole process "

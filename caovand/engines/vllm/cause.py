@@ -70,6 +70,10 @@ _STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
 # These say that a process is gone and not why: it was killed, by someone else perhaps.
 _SILENT = frozenset({"worker.died", "engine.exited"})
 
+# What a part is blamed for here is not the engine's installation, nor the split asked for.
+_NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
+_OPERATORS = frozenset({"engine.broken", "args.uneven"})
+
 # A torch OOM is explained better only by these; other generic rows by any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
@@ -332,6 +336,8 @@ def _finding(hit: _Hit) -> Finding:
         captures["silent"] = "yes"
     row = hit.signature
     failure = row.means(hit.phase) if row else _unnamed(hit, component)
+    if row and row.id in _OPERATORS and hit.phase != "serving":
+        failure = _NOT_OPERATORS.get(component, failure)
     if row is BY_ID["engine.dead"] and hit.phase != "serving":
         failure = "unknown"
     return Finding(

@@ -60,6 +60,11 @@ _READING: Mapping[str, Failure] = dict.fromkeys(_LOADING, "model-missing")
 _LISTENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "http"), "bad-arguments")
 # After suspend the driver says no more than this when a card is opened.
 _OPENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "engine"), "gpu-absent")
+# What was proven to work is not missing: while it serves, one request has asked for something odd.
+_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
+_SPLITTING: Mapping[str, Failure] = {
+    **_SERVED, **dict.fromkeys(("resolve", "engine", "load"), "bad-arguments"),
+}  # fmt: skip
 _GIB = r"[\d.]+"
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -104,13 +109,16 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),
+    _sig("nvml.unknown", "cause", "gpu-absent",
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     _sig("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
          r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
          r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
          r"|CUDA error: (?:invalid device ordinal|initialization error)"
-         r"|Error 802: system not yet initialized|NVML/RM version mismatch"),
+         r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+         r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b"),
     _sig("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", _OPENING),
     _sig("gpu.count", "cause", "gpu-absent",
@@ -119,7 +127,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("cuda.arch", "cause", "backend-unsupported",
          r"no kernel image is available for execution on the device"
          r"|CUDA error: invalid device function|cudaErrorUnsupportedPtxVersion"
-         r"|provided PTX was compiled with an unsupported toolchain"),
+         r"|provided PTX was compiled with an unsupported toolchain"
+         r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
     _sig("cuda.illegal", "cause", "illegal-access",
          r"an illegal memory access was encountered|cudaErrorIllegalAddress"
          r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
@@ -155,7 +164,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
-         r"|FlashAttention does not support fp8 kv-cache"),
+         r"|FlashAttention does not support fp8 kv-cache"
+         r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     _sig("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>[\d.]+)"),
@@ -189,6 +199,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|^AssertionError: \d+ is not divisible by \d+$"
          r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
          r"|input size is not aligned with the quantized weight shape"),
+    _sig("args.uneven", "generic", "unknown",
+         r"^ZeroDivisionError: "
+         r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b", _SPLITTING),
     _sig("args.combination", "cause", "bad-arguments",
          r"Quantization method specified in the model config|Unknown quantization method"
          r"|Unsupported speculative method|The supplied chat template string"
@@ -202,6 +215,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
          r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
+    _sig("engine.broken", "cause", "bad-arguments",
+         r"^(?:ImportError|OSError): (?P<library>[^\s:]{1,200}\.so[\w.]{0,20}): "
+         r"(?:cannot open shared object file|undefined symbol: )"
+         r"|'_OpNamespace' '_\w{0,30}' object has no attribute '(?P<operator>\w{1,60})'"
+         r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", _SERVED),
     _sig("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']*)'.*\] (?:are not supported|failed to be)"
          r"|model type `(?P<model_type>[^`]+)` but Transformers does not recognize"),
@@ -218,6 +236,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Unrecognized model in |No model architectures are specified"
          r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
          r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
+    _sig("model.json", "generic", "unknown",
+         r"^json\.decoder\.JSONDecodeError: "
+         r"|^  Value error, [^\[]{0,120}: line \d+ column \d+ \(char \d+\)",
+         {**_READING, **_SERVED}),
     _sig("model.broken", "cause", "model-missing",
          r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
@@ -320,7 +342,7 @@ _EXCEPTION = re.compile(
 )
 _RAW = re.compile(
     r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b"
-    r"|nvcc (?:fatal|error)|ninja: |Fatal Python error: |!!!!!!! "
+    r"|nvcc (?:fatal|error)|ninja: |FATAL: kernel |Fatal Python error: |!!!!!!! "
     r"|malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda)"
