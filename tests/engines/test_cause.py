@@ -7,15 +7,16 @@ import textwrap
 import pytest
 
 from caovand.core.failure import Finding
-from caovand.engines.vllm.cause import RING, find_cause, find_in_kernel
+from caovand.engines.vllm.cause import find_cause, find_in_kernel
 
+MANY = 2000  # lines
 WORKER = "(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
 SERVER = "(APIServer pid=3) ERROR 11-20 09:00:00 [async_llm.py:704] "
 ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 READY = "(APIServer pid=3) INFO:     Application startup complete."
 LOADING = "(Worker_TP0 pid=7) INFO 11-20 08:59:00 [gpu_model_runner.py:1] Starting to load model m"
-CAPTURING = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
+CAPTUMANY = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
 
 
 def cause(text: str, phase: str = "serving") -> Finding:
@@ -42,8 +43,8 @@ def test_wrappers_are_looked_through_to_the_worker() -> None:
 def test_the_phase_is_that_of_the_line_not_of_the_end() -> None:
     oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0"
     assert cause(f"{LOADING}\n{oom}").failure == "device-oom-load"
-    assert cause(f"{LOADING}\n{CAPTURING}\n{oom}").failure == "device-oom-capture"
-    assert cause(f"{LOADING}\n{CAPTURING}\n{READY}\n{oom}").failure == "device-oom-run"
+    assert cause(f"{LOADING}\n{CAPTUMANY}\n{oom}").failure == "device-oom-capture"
+    assert cause(f"{LOADING}\n{CAPTUMANY}\n{READY}\n{oom}").failure == "device-oom-run"
 
 
 def test_what_is_compiled_while_serving_is_no_new_start() -> None:
@@ -61,7 +62,7 @@ def test_without_marks_the_given_phase_counts() -> None:
 
 def test_what_ran_out_of_memory_is_named_better_by_the_error_that_follows() -> None:
     finding = cause(f"""
-{CAPTURING}
+{CAPTUMANY}
 {WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB.
 {WORKER}The above exception was the direct cause of the following exception:
 {WORKER}RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.
@@ -173,12 +174,12 @@ HUB = "(APIServer pid=3) ERROR 11-20 08:50:00 [repo_utils.py:126] Error retrievi
 
 
 def test_a_cause_is_found_however_much_follows_it() -> None:
-    quiet = "(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: idle\n" * RING
+    quiet = "(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: idle\n" * MANY
     request = (
         f"{SERVER}Error with a request\n{SERVER}vllm.v1.engine.exceptions.EngineDeadError: x\n"
     )
-    finding = cause(f"{READY}\n{quiet}{FATAL}\n{request * RING}")
-    assert (finding.failure, finding.line) == ("illegal-access", RING + 3)
+    finding = cause(f"{READY}\n{quiet}{FATAL}\n{request * MANY}")
+    assert (finding.failure, finding.line) == ("illegal-access", MANY + 3)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +296,37 @@ def test_a_call_that_failed_while_serving_goes_on_is_no_death() -> None:
     assert finding.failure == "illegal-access"
 
 
+def test_a_call_that_workers_failed_does_not_hide_what_ends_the_engine_much_later() -> None:
+    worker = WORKER.replace("TP0 pid=7", "TP{rank} pid=7{rank}")
+    failed = [
+        line.format(rank=rank)
+        for rank in (0, 1)
+        for line in (
+            f"{worker}WorkerProc hit an exception.",
+            f"{worker}Traceback (most recent call last):",
+            f"{worker}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        )
+    ]
+    quiet = ['INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'] * (2 * MANY)
+    later = f"{CORE.replace(':00 ', ':09 ')}EngineCore encountered a fatal error."
+    assert find_cause([READY, *failed, *UTILITY, *quiet]) is None
+    finding = find_cause([READY, *failed, *UTILITY, *quiet, later, ILLEGAL])
+    assert finding is not None
+    assert finding.failure == "illegal-access"
+    # Where nothing says that it was a call, what is known counts before what is not.
+    unknown = [READY, f"{WORKER}WorkerProc hit an exception.", f"{WORKER}KeyError: 3", *quiet]
+    finding = find_cause([*unknown, later, ILLEGAL])
+    assert finding is not None
+    assert finding.failure == "illegal-access"
+    assert find_cause([READY, *failed, *quiet, later]) is not None
+
+
 def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
     oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory."
     failed = [READY, f"{WORKER}WorkerProc hit an exception.", oom]
     live, still = (STATISTICS.format(second=10, rate=rate) for rate in ("9.0", "0.0"))
     assert find_cause([*failed, live, live]) is None
-    busy = ['INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'] * (RING + 9)
+    busy = ['INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'] * (MANY + 9)
     assert find_cause([*failed, *busy, live, *busy, live]) is None
     for after in ([], [live], [live, still], [live, still, live]):
         finding = find_cause([*failed, *after])
@@ -319,7 +345,7 @@ def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
             "model-missing",
         ),
         ("models/qwen2.py", "TypeError: 'int' object is not callable", LOADING, "unknown"),
-        ("models/qwen2.py", "KeyError: 'x'", CAPTURING, "unknown"),
+        ("models/qwen2.py", "KeyError: 'x'", CAPTUMANY, "unknown"),
     ],
 )
 def test_weights_that_do_not_fit_the_configuration(

@@ -5,8 +5,8 @@ API server wraps that. Wrappers are looked through; a consequence, such as a wor
 counts only where no cause is found; an exception no row knows is still named.
 
 Much that is logged as an error was dealt with: retries of the hub, a bad request, whatever came
-before it served, or before it went on generating. Such errors are left out; those near the first
-wrapper count before older ones.
+before it served, or before it went on generating. Such errors are left out; those from near the
+first wrapper on count before older ones, however late they come.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from caovand.engines.vllm.signatures import (
     match,
 )
 
-RING = 2000  # lines looked at behind the first wrapper
 NEAR = 60  # lines before the first wrapper in which its cause may stand
 UNNAMED = "exception"  # the signature of an exception no row knows
-_STATISTICS = "Avg generation throughput:"
 WENT_ON = 2  # statistics in a row that tell of new tokens: one may still count older ones
 _CHAIN = 400  # lines after a generic cause in which the better one must follow
+_CALL = 400  # lines in which workers tell of a call that failed, before the engine's core does
 _TEXT = 500  # characters of a causing line that are kept
 
 # Where a traceback has been, by a piece of `file:function`.
@@ -62,6 +61,8 @@ _DEALT_WITH = re.compile(
     r"|^(?:Task|Future) exception was never retrieved|^Invocation of \w+ method failed"
     r"|^Exception in thread \S+ \(_report_usage_worker\)"
 )
+_CALL_FAILED = re.compile(r"Invocation of \w+ method failed")
+_WORKER = re.compile(r"(?:Vllm)?Worker")
 _WRAPPER = BY_ID["engine.dead"].pattern
 _CHAINED = ("The above exception was", "During handling of the above exception")
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
@@ -149,29 +150,29 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
     """Lines that may tell of the failure; and whether the engine was told to stop."""
     hits: list[_Hit] = []
     frames: dict[tuple[str, str, bool], list[str]] = {}
+    known: dict[str, tuple[Signature, Mapping[str, str]] | None] = {}
     aside = _Aside()
     shown = ""  # by the log so far
     stopped = False
     went_on = 0
-    first: int | None = None  # wrapper
     for index, line in enumerate(lines):
-        if first is not None and index > first + RING and _STATISTICS not in line:
-            continue
         parts = take_apart(line)
         before, shown = shown, _phase_at(line, shown)
         if shown == "serving" != before:
             # It got over all of this.
-            hits, first, stopped = [], None, False
+            hits, stopped = [], False
         lives = _generates(parts, line)
         if lives is not None:
             went_on = went_on + 1 if lives else 0
             if went_on >= WENT_ON:
-                hits, first = [], None
+                hits = []
             continue
         here = shown or phase
         message = parts.message
         stopped = stopped or bool(_STOPPING.match(message))
         if aside.holds(parts):
+            if _CALL_FAILED.match(message):
+                hits = _without_call(hits, index)
             continue
         writer = (parts.process, parts.pid, bool(parts.level))
         frame = _FRAME.match(message)
@@ -180,18 +181,28 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         elif message.startswith("Traceback (most recent call last)"):
             frames[writer] = []
         elif is_evidence(parts) and not _STOPPED.match(message):
-            found = match(parts)
+            # Every pending request of a dead engine says the same again.
+            if message not in known:
+                known[message] = match(parts)
+            found = known[message]
             if found is None and not is_exception(message):
                 continue
             row, captures = found or (None, {})
             if here == "serving" and _is_a_requests(parts, row):
                 continue
-            if first is None and row is not None and row.kind == "wrapper":
-                first = index
             seen = tuple(frames.get(writer, ()))
             went_on = 0
             hits.append(_Hit(index, parts, here, row, captures, seen))
     return hits, stopped
+
+
+def _without_call(hits: Sequence[_Hit], index: int) -> list[_Hit]:
+    """Without what workers said of a call that the engine's core, at `index`, answers and survives.
+
+    They announce it as they do what ends them.
+    """
+    begun = index - _CALL
+    return [hit for hit in hits if hit.index < begun or not _WORKER.match(hit.parts.process)]
 
 
 def _generates(parts: Parts, line: str) -> bool | None:
