@@ -53,6 +53,13 @@ def shares_graphs(draft: Draft) -> bool:
     return not (alone or draft.value("disable_custom_all_reduce") or draft.value("enforce_eager"))
 
 
+def _jobs(draft: Draft) -> Setting | None:
+    if not draft.cuda:
+        return None  # nothing is built there that asks for it
+    cores = max(1, draft.host.cpus)
+    return policy(str(cores), f"kernels built here: one compiler a core, {cores} here")
+
+
 def _expandable(draft: Draft) -> Setting | None:
     if not draft.cuda or draft.given.get("enable_sleep_mode"):
         return None  # sleep mode brings an allocator that refuses expandable segments
@@ -107,6 +114,7 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("HF_HUB_OFFLINE", _offline),
     ("TRANSFORMERS_OFFLINE", _offline),
     ("OMP_NUM_THREADS", _threads),
+    ("MAX_JOBS", _jobs),
     ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
     ("CUDA_VISIBLE_DEVICES", _visible),
     (ALLOCATOR[0], _expandable),

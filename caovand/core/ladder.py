@@ -93,7 +93,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
     ("gpu-lost", ANY): (),
     ("gpu-absent", ANY): (),
-    ("host-oom", ANY): ("kv-memory-less", "sequences", "mtp-off"),
+    ("host-oom", ANY): ("jobs", "kv-memory-less", "sequences", "mtp-off"),
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
     ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
     ("jit-toolchain", ANY): ("sampler-plain", "attention", "eager"),

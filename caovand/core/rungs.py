@@ -6,6 +6,7 @@ one way only, so that each rung ends and with them the ladder.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
 OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
+# As the kernel names those it kills.
+COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 PLUGIN = "caovan_vllm_sm75_turbo3"
 
@@ -329,6 +332,25 @@ def _variable(
     return step
 
 
+def _is_of_a_build(finding: Finding) -> bool:
+    """Whether it was a compiler that was killed, as its driver, ninja or the kernel says."""
+    told = finding.captures
+    return "compiler" in told or "object" in told or told.get("name") in COMPILERS
+
+
+def _fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
+    """Half the compilers at once; what the killed build has made is kept, so each try is shorter.
+
+    FlashInfer, torch's extensions and vLLM heed MAX_JOBS; nvcc's own threads are one a job.
+    """
+    set_to = str(plan.env["MAX_JOBS"].value) if "MAX_JOBS" in plan.env else ""
+    now = int(set_to) if re.fullmatch("[0-9]{1,6}", set_to) else 0
+    if not _is_of_a_build(finding) or now < 2:
+        return None
+    goal = str(now // 2)
+    return Step(env={"MAX_JOBS": goal}, value=goal, change=f"compiler jobs {now} -> {goal}")
+
+
 def _all_reduce_off(plan: Plan, finding: Finding) -> Step | None:
     if plan.value("disable_custom_all_reduce") or _is_alone(plan):
         return None
@@ -394,6 +416,7 @@ RUNGS: tuple[Rung, ...] = (
          ("disable_custom_all_reduce",), _all_reduce_off),
     Rung("sampler-plain", "sample without FlashInfer", "", ("VLLM_USE_FLASHINFER_SAMPLER",),
          _variable("VLLM_USE_FLASHINFER_SAMPLER", "0", "FlashInfer's sampler off")),
+    Rung("jobs", "run fewer compilers at once", "", ("MAX_JOBS",), _fewer_jobs, degrades=False),
     Rung("offload", "keep part of the weights in host memory", "", ("cpu_offload_gb",), _offload),
 )  # fmt: skip
 

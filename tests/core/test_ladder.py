@@ -18,6 +18,7 @@ from caovand.core.ladder import (
     RUNG_NAMES,
     LadderRules,
     decide,
+    is_degraded,
     rules_of,
     worth_remembering,
 )
@@ -32,8 +33,9 @@ def plan_of(
     env: Mapping[str, str] | None = None,
     verbatim: tuple[str, ...] = (),
     device: str = "sm75",
+    jobs: int | None = None,
 ) -> Plan:
-    """The plan of two 2080 Ti and a hybrid 27B model, with `values` changed."""
+    """The plan of two 2080 Ti and a hybrid 27B model, with `values` changed; `env` is users'."""
     base: dict[str, Any] = {
         "tensor_parallel_size": 2,
         "dtype": "half",
@@ -51,7 +53,10 @@ def plan_of(
     return Plan(
         model="/srv/models/m",
         settings={k: Setting(v, "policy", "") for k, v in {**base, **(values or {})}.items()},
-        env={k: Setting(v, "user", "") for k, v in (env or {}).items()},
+        env={
+            **({"MAX_JOBS": Setting(str(jobs), "policy", "")} if jobs else {}),
+            **{k: Setting(v, "user", "") for k, v in (env or {}).items()},
+        },
         verbatim=frozenset(verbatim),
         device=device,
     )
@@ -157,6 +162,42 @@ def test_a_cache_too_small_never_lowers_the_share_and_a_full_card_never_raises_i
 )  # fmt: skip
 def test_the_way_down(finding: Finding, rungs: list[str]) -> None:
     assert descent(plan_of(), finding) == rungs
+
+
+@pytest.mark.parametrize(
+    "told", [{"compiler": "cicc"}, {"object": "a/sampling.cuda.o"}, {"name": "cc1plus"}]
+)
+def test_a_build_that_memory_did_not_hold_takes_fewer_compilers_first(
+    told: dict[str, str],
+) -> None:
+    killed = found("host-oom", "warmup", **told)
+    assert [decide(plan_of(jobs=12), killed, n, FREE).verdict for n in (1, 2)] == ["again", "lower"]
+    rungs = ["jobs 6", "jobs 3", "jobs 1", "sequences 1", "mtp-off off"]
+    assert descent(plan_of(jobs=12), killed) == rungs
+    lower = lowered(plan_of(jobs=12), killed)
+    assert lower is not None
+    assert (lower.env["MAX_JOBS"].value, lower.env["MAX_JOBS"].origin) == ("6", "ladder")
+    assert worth_remembering(lower)
+    assert not is_degraded(lower)
+
+
+def test_another_lack_of_host_memory_is_no_matter_of_compilers() -> None:
+    for told in ({}, {"name": "VLLM::Worker_TP"}):
+        lack = found("host-oom", "load", **told)
+        assert descent(plan_of(jobs=12), lack) == ["sequences 1", "mtp-off off"]
+
+
+def test_the_operators_number_of_compilers_stays_and_is_named() -> None:
+    killed = found("host-oom", "warmup", compiler="cicc")
+    decision = decide(plan_of(env={"MAX_JOBS": "8"}), killed, 99, FREE)
+    assert decision.rung == "sequences 1"
+    assert decision.obstacles == (
+        "cannot run fewer compilers at once (compiler jobs 8 -> 4): "
+        "[engine] env sets MAX_JOBS; change or remove it",
+    )
+    for odd in ("auto", "", "1", "9" * 5000):
+        decision = decide(plan_of(env={"MAX_JOBS": odd}), killed, 99, FREE)
+        assert (decision.rung, decision.obstacles) == ("sequences 1", ())
 
 
 def test_the_length_that_fits_is_used_in_whole_blocks() -> None:
@@ -373,6 +414,7 @@ _FINDINGS = st.builds(
     st.just("text"),
     st.sampled_from((*PHASES, "serving")),
     st.dictionaries(st.sampled_from(("fits", "len", "need", "free", "total", "requests")), _NUMBERS)
+    | st.fixed_dictionaries({"compiler": st.just("cicc")})
     | st.fixed_dictionaries({"component": st.sampled_from(("plugin", "drafter", "prefix-cache"))}),
     st.sampled_from(("", "a.row")),
 )
@@ -385,13 +427,15 @@ _RULES = st.builds(
     st.none() | st.frozensets(st.sampled_from(RUNG_NAMES)),
 )
 _PLANS = st.builds(
-    lambda verbatim, device, chosen: plan_of(
+    lambda verbatim, device, jobs, chosen: plan_of(
         {**chosen, "kv_cache_memory_bytes": 1 << 30 if device == "cpu" else None},
         verbatim=tuple(verbatim),
         device=device,
+        jobs=jobs,
     ),
     st.frozensets(st.sampled_from(_VERBATIM)),
     st.sampled_from(("sm75", "sm90", "cpu", "")),
+    st.none() | st.integers(1, 512),
     st.fixed_dictionaries(
         {
             "max_model_len": st.none() | st.integers(16, 1_000_000),
@@ -426,7 +470,8 @@ def test_any_mixture_of_failures_reaches_the_end_of_the_ladder(
     for name in first.verbatim:
         assert plan.value(name) == first.value(name)
     if rules.strict:
-        assert set(plan.rungs) <= {"fresh-cache"}
+        assert not is_degraded(plan)
+        assert {rung.split()[0] for rung in plan.rungs} <= {"fresh-cache", "jobs"}
     if "mtp" in rules.pinned:
         assert plan.mtp == first.mtp
     if "max_model_len" in rules.pinned:

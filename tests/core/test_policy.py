@@ -191,6 +191,7 @@ def test_turing_gets_the_recommended_settings() -> None:
     assert {name: found.value(name) for name in wanted} == wanted
     env = {name: setting.value for name, setting in found.env.items()}
     assert env["OMP_NUM_THREADS"] == "12"
+    assert env["MAX_JOBS"] == "16"
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert env["TORCHINDUCTOR_COMPILE_THREADS"] == env["TRITON_CACHE_AUTOTUNING"] == "1"
     assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
@@ -476,7 +477,7 @@ def test_the_cpu_build_gets_no_cuda_settings() -> None:
     assert found.value("kv_cache_memory_bytes") > 0
     for name in ("compilation_config", "additional_config", "gpu_memory_utilization"):
         assert found.value(name) is None
-    assert "CUDA_VISIBLE_DEVICES" not in found.env
+    assert not {"CUDA_VISIBLE_DEVICES", "MAX_JOBS"} & set(found.env)
 
 
 def test_the_cpu_cache_does_not_follow_the_memory_that_happens_to_be_free() -> None:

@@ -109,6 +109,22 @@ def test_what_only_the_operator_can_cure_costs_no_setting(line: str, verdict: st
     assert (decision.verdict, decision.plan) == (verdict, None)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "FAILED: [code=137] /cache/flashinfer/cached_ops/sampling/sampling.cuda.o",
+        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+        "c++: fatal error: Killed signal terminated program cc1plus",
+    ],
+)
+def test_a_build_that_was_killed_runs_fewer_compilers(line: str) -> None:
+    failed = "RuntimeError: Ninja build failed. Ninja output:"
+    finding = find_cause([failed, line, "ninja: build stopped: subcommand failed."], "warmup")
+    assert finding is not None
+    plan = Plan("m", {}, {"MAX_JOBS": Setting("8", "policy", "")}, device="sm75")
+    assert decide(plan, finding, 2, RULES).text == "compiler jobs 8 -> 4"
+
+
 def test_attention_that_was_not_built_is_left_for_another() -> None:
     line = "AttributeError: '_OpNamespace' '_vllm_fa2_C' object has no attribute 'varlen_fwd'"
     assert remedy(line, "load", dtype="half").text == "attention automatic -> FLASHINFER"

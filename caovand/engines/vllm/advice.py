@@ -158,6 +158,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
         "that was built for this card and driver.",
     ),
+    "build.killed": (
+        "A compiler was killed while it built a kernel: the host's memory did not hold so many at "
+        'once. Set MAX_JOBS = "2", then "1", in [engine] env; what is built is kept.',
+        "Or close other programs, or add swap.",
+    ),
     "nvml.unknown": (
         "The driver does not let this process at the card. In a container that happens after "
         "`systemctl daemon-reload` on the host: start the container anew, with the devices "

@@ -99,8 +99,13 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("ram.alloc", "cause", "host-oom",
          r"DefaultCPUAllocator: can't allocate memory|^MemoryError\b"
          r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
-         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"
-         r"|fatal error: Killed signal terminated program|died due to signal 9"),
+         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"),
+    # ninja's 137 is SIGKILL; it names what was being made, the compilers' drivers who was killed
+    _sig("build.killed", "cause", "host-oom",
+         r"^FAILED: \[code=137\] (?P<object>\S{1,400})"
+         r"|(?P<compiler>(?<=Killed signal terminated program )[\w+.-]{1,40}"
+         r"|(?<=')[^'\s]{1,80}(?=' died due to signal 9)"
+         r"|(?<=internal compiler error: Killed \(program )[\w+.-]{1,40})"),
     # The device
     _sig("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
@@ -341,9 +346,10 @@ _EXCEPTION = re.compile(
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?:: |$)"
 )
 _RAW = re.compile(
-    r"(?:  Value error, |  what\(\): |\[rank\d+\]|[\w./+ -]{1,60}: (?:fatal )?error\b"
-    r"|nvcc (?:fatal|error)|ninja: |FATAL: kernel |Fatal Python error: |!!!!!!! "
-    r"|malloc\(\)|free\(\)|double free|corrupted "
+    r"(?:  Value error, |  what\(\): |\[rank\d+\]"
+    r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
+    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
+    r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda)"
 )
