@@ -294,6 +294,7 @@ def decode_table(copy: float) -> None:
         (8, 4),
         (8, 5),
         (32, 1),
+        (64, 1),
         (32, 4),
     ):
         inputs = [Decode(n, t) for _ in range(max(2, min(48, 640 // (n * t))))]

@@ -20,6 +20,7 @@ LOGS = Path(__file__).parents[1] / "samples" / "logs"
 EXPECTED = {
     "vllm-0.19.0-a100-gemma4-26b-fp8": (None, "serving", ""),
     "vllm-0.19.0-a100-gpt-oss-20b": (None, "serving", ""),
+    "vllm-0.21.0-h200-fail_kill": ("engine-died", "serving", "output_handler failed"),
     "vllm-0.21.0-h200-gmu_high": ("vram-busy", "engine", "cuda:0 (78.77/139.8 GiB)"),
     "vllm-0.21.0-h200-kv_none": ("kv-cache-none", "kv", "No available memory"),
     "vllm-0.21.0-h200-kv_short": ("kv-cache-short", "kv", "length is 175552"),
