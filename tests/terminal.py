@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,12 @@ CTRL_C = b"\x03"
 LOOK_S = 0.1
 
 
+def _heed_the_terminal() -> None:
+    """Whoever ran the tests in the background, or by nohup, made all they start ignore these."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Terminal:
     """Runs `argv` as the session leader of a new terminal."""
 
@@ -26,6 +33,7 @@ class Terminal:
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *argv],
             env=dict(environ), cwd=folder, stdin=inside, stdout=inside, stderr=inside,
+            preexec_fn=_heed_the_terminal,
         )  # fmt: skip
         os.close(inside)
         self._reader = threading.Thread(target=self._read, daemon=True)
