@@ -6,7 +6,6 @@ import contextlib
 import os
 import pty
 import select
-import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,8 @@ CTRL_C = b"\x03"
 LOOK_S = 0.1
 
 
-def _heed_the_terminal() -> None:
-    """Whoever ran the tests in the background, or by nohup, made all they start ignore these."""
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+# Whoever runs the tests in the background, or by nohup, makes all they start ignore these.
+HEEDED = "--default-signal=INT,QUIT,HUP"
 
 
 class Terminal:
@@ -31,9 +28,8 @@ class Terminal:
         self._keys, inside = pty.openpty()
         self._seen, self._closing = "", threading.Event()
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", *argv],
+            ["setsid", "--ctty", "env", HEEDED, *argv],
             env=dict(environ), cwd=folder, stdin=inside, stdout=inside, stderr=inside,
-            preexec_fn=_heed_the_terminal,
         )  # fmt: skip
         os.close(inside)
         self._reader = threading.Thread(target=self._read, daemon=True)
