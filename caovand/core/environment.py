@@ -43,7 +43,7 @@ def _threads(draft: Draft) -> Setting | None:
     return policy(str(cores), f"physical cores, at most {MOST_THREADS}: {draft.host.cpus} here")
 
 
-def shares_graphs(draft: Draft) -> bool:
+def _shares_graphs(draft: Draft) -> bool:
     """Whether vLLM's own all-reduce records CUDA graphs whose memory the cards then share.
 
     It hands that memory over by cudaIpcGetMemHandle, which refuses expandable segments: the engine
@@ -63,7 +63,7 @@ def _jobs(draft: Draft) -> Setting | None:
 def _expandable(draft: Draft) -> Setting | None:
     if not draft.cuda or draft.given.get("enable_sleep_mode"):
         return None  # sleep mode brings an allocator that refuses expandable segments
-    if shares_graphs(draft):
+    if _shares_graphs(draft):
         return None
     return policy("expandable_segments:True", "less memory is lost to fragments")
 
@@ -72,7 +72,7 @@ def allocator_warnings(draft: Draft) -> list[str]:
     """Expandable segments that the operator asks for where they end the engine."""
     typed = dict(draft.config.engine.env)
     asking = [name for name in ALLOCATOR if "expandable_segments:True" in typed.get(name, "")]
-    if not draft.cuda or not asking or not shares_graphs(draft):
+    if not draft.cuda or not asking or not _shares_graphs(draft):
         return []
     return [
         f"[engine] env {asking[0]} asks for expandable segments, which vLLM's own all-reduce cannot"

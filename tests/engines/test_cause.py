@@ -25,6 +25,17 @@ def cause(text: str, phase: str = "serving") -> Finding:
     return finding
 
 
+def raised(phase: str, path: str, function: str, error: str) -> Finding:
+    """The cause of a start that ended with `error` in a function of `path`, after line `phase`."""
+    return cause(f"""
+{phase}
+{CORE}EngineCore failed to start.
+{CORE}Traceback (most recent call last):
+{CORE}  File "{path}", line 9, in {function}
+{CORE}{error}
+""")
+
+
 def test_wrappers_are_looked_through_to_the_worker() -> None:
     finding = cause(f"""
 {READY}
@@ -351,13 +362,7 @@ def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
 def test_weights_that_do_not_fit_the_configuration(
     path: str, error: str, phase: str, failure: str
 ) -> None:
-    finding = cause(f"""
-{phase}
-{CORE}EngineCore failed to start.
-{CORE}Traceback (most recent call last):
-{CORE}  File "/opt/engine/vllm/model_executor/{path}", line 9, in load_weights
-{CORE}{error}
-""")
+    finding = raised(phase, f"/opt/engine/vllm/model_executor/{path}", "load_weights", error)
     assert finding.failure == failure
 
 
@@ -379,14 +384,7 @@ def test_what_only_the_operator_can_cure_is_not_what_a_rung_takes_away(
         "missing": "ImportError: libcudart.so.12: cannot open shared object file: No such file",
         "zero": "ZeroDivisionError: integer modulo by zero",
     }[error]
-    finding = cause(f"""
-{LOADING}
-{CORE}EngineCore failed to start.
-{CORE}Traceback (most recent call last):
-{CORE}  File "/opt/{path}", line 9, in f
-{CORE}{said}
-""")
-    assert finding.failure == failure
+    assert raised(LOADING, f"/opt/{path}", "f", said).failure == failure
 
 
 def test_a_broken_file_of_the_model_is_named_better_by_what_follows() -> None:

@@ -52,16 +52,17 @@ _MISFIT = re.compile(
 _XID_PID = re.compile(r"\bpid='?(\d+)")
 _FRAME = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (\S+))?')
 
+_CALL_FAILED = re.compile(r"^Invocation of \w+ method failed")
 # Errors that the engine dealt with: such a line and the traceback under it tell of no failure.
 # Several name a request, and clients choose the names of requests.
 _DEALT_WITH = re.compile(
     r"retrying \d+ of \d+|^Error retrieving |\[Autotuner\]|^Failed to load plugin (?!caovan)"
     r"|^Unexpected error pre-processing request|^Error in preprocessing prompt"
     r"|^Failed to advance FSM for request|Exception in ASGI|^Exception ignored in"
-    r"|^(?:Task|Future) exception was never retrieved|^Invocation of \w+ method failed"
+    r"|^(?:Task|Future) exception was never retrieved"
     r"|^Exception in thread \S+ \(_report_usage_worker\)"
+    rf"|{_CALL_FAILED.pattern}"
 )
-_CALL_FAILED = re.compile(r"Invocation of \w+ method failed")
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _WRAPPER = BY_ID["engine.dead"].pattern
 _CHAINED = ("The above exception was", "During handling of the above exception")
