@@ -4,13 +4,15 @@
 
 Bounds: relative error ||got - want|| / ||want||, and the largest |got - want| / (|want| + rms) of
 an element, rms being the root mean square of the wanted values (fp16 rounds an output by up to
-5e-4 of itself). Outputs, unused slots and padding are poisoned with NaN beforehand.
+5e-4 of itself). Outputs, scratch memory, unused slots and padding are poisoned with NaN beforehand.
+The same input must give the same bits every time.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -53,6 +55,23 @@ def demand(name: str, what: str, holds: bool) -> None:
     if not holds:
         failures.append(f"{name}: {what}")
         print(f"FAILED {name}: {what}")
+
+
+def run_repeatedly(
+    name: str, run: Callable[[], None], written: Sequence[torch.Tensor], times: int
+) -> None:
+    """Run from what `written` holds now, `times` more from the same; the bits must not change."""
+    before = [x.clone() for x in written]
+    run()
+    first = [x.nan_to_num(7e4) for x in written]
+    for _ in range(times):
+        for x, was in zip(written, before, strict=True):
+            x.copy_(was)
+        run()
+        same = [torch.equal(x.nan_to_num(7e4), f) for x, f in zip(written, first, strict=True)]
+        if not all(same):
+            demand(name, "other bits from the same input", False)
+            return
 
 
 def make_gates(kind: str, tokens: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,9 +131,13 @@ def prefill_case(
     strided=False,
     head_k_dim=None,
     extreme=False,
+    times=10,
     round_=0,
 ):
-    """Packed `lengths` after `offset` rows that belong to nobody; 3 poisoned rows at the end."""
+    """Packed `lengths` after `offset` rows that belong to nobody; 3 poisoned rows at the end.
+
+    times: how often the same bits must come again.
+    """
     seed(name, round_)
     v_heads, n, k_dim = heads[1], len(lengths), head_k_dim or dim
     cu = [offset]
@@ -154,24 +177,33 @@ def prefill_case(
     before = state.clone()
     out = torch.full((tokens, v_heads, dim), torch.nan, device=DEVICE, dtype=torch.float16)
     scale = k_dim**-0.5
-    getattr(launch, kernel)(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        out,
-        torch.tensor(cu, device=DEVICE, dtype=torch.int32),
-        state,
-        state,
-        used,
-        has_initial,
-        scale=scale,
-        l2norm=fused,
-        null_slot=0,
-        **options,
-    )
-    torch.cuda.synchronize()
+    cu_seqlens = torch.tensor(cu, device=DEVICE, dtype=torch.int32)
+    if kernel == "prefill":
+        size = launch.shared_library().prefill_workspace_bytes(tokens, n, v_heads)
+        options["workspace"] = torch.empty(size, dtype=torch.uint8, device=DEVICE)
+
+    def run():
+        if kernel == "prefill":
+            options["workspace"].fill_(0xFF)
+        getattr(launch, kernel)(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            out,
+            cu_seqlens,
+            state,
+            state,
+            used,
+            has_initial,
+            scale=scale,
+            l2norm=fused,
+            null_slot=0,
+            **options,
+        )
+
+    run_repeatedly(name, run, (out, state), times)
     want, final = oracle.prefill(q64, k64, v, g64, beta64, cu, initial, scale)
     bounds = CHUNKED if kernel == "prefill" else RECURRENT
     inside = slice(cu[0], cu[-1])
@@ -269,13 +301,14 @@ def decode_case(
     half_bias=True,
     offsets=None,
     accepts=True,
+    times=10,
     round_=0,
 ):
     """`lengths` new tokens of each sequence; a length of 0 is a padded sequence.
 
     nulls: "last" for no room for the last token's state, "accepted" for no state where reading
     starts, "outside" for slots that no cache has; each with a padded first sequence. offsets: give
-    cu_seqlens (always with drafts). accepts: tell how many drafts were accepted.
+    cu_seqlens (always with drafts). accepts: tell how many drafts were accepted. times: as above.
     """
     seed(name, round_)
     (k_heads, v_heads), n, width = heads, len(lengths), spec + 1
@@ -302,25 +335,29 @@ def decode_case(
     slots, accepted = make_slots(n, width, total_slots, nulls)
     out = torch.full((tokens, v_heads, dim), torch.nan, device=DEVICE, dtype=torch.float16)
     state_before, conv_before = state.clone(), conv_state.clone()
-    launch.decode(
-        qkv,
-        a,
-        b,
-        out,
-        a_log,
-        dt_bias,
-        weight,
-        conv_bias,
-        conv_state,
-        state,
-        slots if spec else slots[:, 0],
-        torch.tensor(cu, device=DEVICE, dtype=torch.int32) if offsets else None,
-        accepted if spec and accepts else None,
-        _counters,
-        dim**-0.5,
-        n,
-    )
-    torch.cuda.synchronize()
+    cu_seqlens = torch.tensor(cu, device=DEVICE, dtype=torch.int32)
+
+    def run():
+        launch.decode(
+            qkv,
+            a,
+            b,
+            out,
+            a_log,
+            dt_bias,
+            weight,
+            conv_bias,
+            conv_state,
+            state,
+            slots if spec else slots[:, 0],
+            cu_seqlens if offsets else None,
+            accepted if spec and accepts else None,
+            _counters,
+            dim**-0.5,
+            n,
+        )
+
+    run_repeatedly(name, run, (out, state, conv_state), times)
     g, beta = oracle.gates(a, b, a_log, dt_bias)
     want, want_state, want_conv = (
         torch.full_like(out, torch.nan).double(),
@@ -420,6 +457,7 @@ def prefill_cases() -> None:
         prefill_case(f"gates {gates}", [500, 77], gates=gates)
     prefill_case("collinear keys, beta 1", [500], gates="beta 1", collinear=True)
     carried_case()
+    prefill_case("mixed pack, 500 times", [3200, 1000, 33, 517], (16, 48), fused=True, times=500)
     for round_ in range(5):
         prefill_case(
             f"fresh {round_}", torch.randint(0, 300, (6,)).tolist(), (4, 12), round_=round_
@@ -446,6 +484,8 @@ def decode_cases() -> None:
         decode_case(f"verify, heads {heads} of {dim}", [4] * 5, 3, heads, dim)
         decode_case(f"a token each, heads {heads} of {dim}", [1] * 5, 0, heads, dim)
         decode_case(f"verify, 7 drafts, heads {heads} of {dim}", [8, 1, 5, 0], 7, heads, dim)
+    decode_case("verify, 20,000 times", [4] * 4, 3, (16, 48), times=20_000)
+    decode_case("a token each, 20,000 times", [1] * 8, 0, (16, 48), times=20_000)
     for round_ in range(10):
         decode_case(f"fresh {round_}", torch.randint(0, 6, (16,)).tolist(), 5, round_=round_)
 

@@ -3,15 +3,16 @@
     engine.py MODEL_FOLDER [--graphs NONE|PIECEWISE|FULL_AND_PIECEWISE] [--drafts N] [--cards N]
               [--tokens N] [--prompt N] [--repeats N]
 
-MODEL_FOLDER holds the configuration of a Qwen3.5-shaped hybrid model with an MTP layer; weights
-are random (made here). MTP 3, or with --drafts 0 a token a step; PIECEWISE graphs, prefix caching,
-mamba align, at most 4 requests.
-The plugin must be installed (entry point vllm.general_plugins). With --cards N the model is split
-over N cards, tensor parallel. Two sets of weights are used: "random", where no draft is accepted,
-and "copy", whose next token follows from the last one, so that the MTP head guesses it and the
-accepted paths run. Whole decode steps in a graph (FULL...)
-cannot be switched afterwards: there the kernels are on, and the tokens' digests are to be those
-of a PIECEWISE run. Exits 1 if a check fails.
+MODEL_FOLDER holds the configuration of a Qwen3.5-shaped hybrid model with an MTP layer, its word
+embeddings not tied; weights are random (made here). MTP 3, or with --drafts 0 a token a step;
+PIECEWISE graphs, prefix caching, mamba align, at most 4 requests; with --cards N split over N
+cards, tensor parallel. The plugin must be installed (entry point vllm.general_plugins). "Off" is
+vLLM's Triton (FLA) path, the one it has on Turing.
+
+Two sets of weights are used: "random", where no draft is accepted, and "copy", whose next token is
+the last one plus one, so that the MTP head guesses it and the accepted paths run. Whole decode
+steps in a graph (FULL...) cannot be switched afterwards: there the kernels are on, and the printed
+digests can be held against those of a PIECEWISE run. Exits 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 
-# the workers' functions below are called from this process
+# one process fewer to start, to switch and to read a traceback from
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("CAOVAN_SM75_FORCE", "1")
 # would be compiled for 100 s, and greedy sampling does not use it
@@ -37,6 +39,7 @@ from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
 )
+from vllm.model_executor.layers.linear import ReplicatedLinear, RowParallelLinear
 
 failures: list[str] = []
 
@@ -95,27 +98,28 @@ def gdn_layers(worker) -> list[torch.nn.Module]:
 def random_weights(worker) -> None:
     """Variance-preserving matrices, decays and filters as trained models have them.
 
-    The same numbers in every worker, since what is not split must be equal; but for the
-    vocabulary, which is split: equal parts would make every best token a tie.
+    Other numbers in every worker for what is split over them, the same for what is not.
     """
-    torch.manual_seed(0)
-    vocabulary = torch.Generator(worker.device).manual_seed(1 + get_tensor_model_parallel_rank())
+    shared = torch.Generator(worker.device).manual_seed(0)
+    own = torch.Generator(worker.device).manual_seed(1 + get_tensor_model_parallel_rank())
     seen = set()
     for model in models(worker):
-        for name, p in model.named_parameters():
-            if p.data_ptr() in seen:
-                continue
-            seen.add(p.data_ptr())
-            if name.endswith("A_log"):
-                p.data.uniform_(0, 2.7)
-            elif name.endswith(("dt_bias", "linear_attn.norm.weight")):
-                p.data.fill_(1)
-            elif "conv1d" in name:
-                p.data.normal_(0, 0.5)
-            elif name.endswith(("embed_tokens.weight", "lm_head.weight")):
-                p.data.normal_(0, p.shape[-1] ** -0.5, generator=vocabulary)
-            elif p.dim() >= 2:
-                p.data.normal_(0, p.shape[-1] ** -0.5)
+        for prefix, module in model.named_modules():
+            generator = shared if isinstance(module, ReplicatedLinear) else own
+            for name, p in module.named_parameters(prefix, recurse=False):
+                if p.data_ptr() in seen:
+                    continue
+                seen.add(p.data_ptr())
+                if name.endswith("A_log"):
+                    p.data.uniform_(0, 2.7, generator=own)
+                elif name.endswith(("dt_bias", "linear_attn.norm.weight")):
+                    p.data.fill_(1)
+                elif "conv1d" in name:
+                    p.data.normal_(0, 0.5, generator=own)
+                elif p.dim() >= 2:
+                    row_parallel = isinstance(module, RowParallelLinear)
+                    inputs = module.input_size if row_parallel else p.shape[-1]
+                    p.data.normal_(0, inputs**-0.5, generator=generator)
 
 
 def copy_weights(worker) -> None:
@@ -134,25 +138,27 @@ def copy_weights(worker) -> None:
     embed = next(p for name, p in named.items() if name.endswith("embed_tokens.weight"))
     head = next(p for name, p in named.items() if name.endswith("lm_head.weight"))
     rows, hidden = embed.shape  # of this worker's part of the vocabulary
-    whole = torch.randn(
+    whole = torch.empty(
         rows * get_tensor_model_parallel_world_size(),
         hidden,
         dtype=embed.dtype,
         device=embed.device,
-    )
+    ).normal_(generator=torch.Generator(embed.device).manual_seed(0))
     mine = slice(rank * rows, (rank + 1) * rows)
     embed.data.copy_(whole[mine])
     head.data.copy_(whole.roll(1, 0)[mine] * (20 / hidden))
 
 
-def use(worker, kernels: str) -> tuple[int, int]:
-    """Switch every layer of ours; the number of ours and of all Gated DeltaNet layers."""
-    layers = gdn_layers(worker)
-    ours = [layer for layer in layers if hasattr(layer, "caovan_kernels")]
-    for layer in ours:
+def kernels_of(worker) -> list[str | None]:
+    """What the plugin decided for each Gated DeltaNet layer; None is a layer that is not ours."""
+    return [getattr(layer, "caovan_kernels", None) for layer in gdn_layers(worker)]
+
+
+def use(worker, kernels: str) -> None:
+    """Switch every layer, its prefill operator too."""
+    for layer in gdn_layers(worker):
         layer.caovan_kernels = kernels
         layer.chunk_gated_delta_rule.caovan = kernels != "off"
-    return len(ours), len(layers)
 
 
 def disturb(worker, relative_noise: float) -> None:
@@ -169,29 +175,37 @@ def disturb(worker, relative_noise: float) -> None:
             layer._forward_core = forward
 
 
-def keep_logits(worker, keep: int = 3) -> None:
-    """Keep the first logits the target model computes, and count our kernels from here."""
-    model, worker.kept = worker.model_runner.model, []
-    worker.counted = collections.Counter(plugin.counts())
-    kept, inner = worker.kept, type(model).compute_logits
+def watch_logits(worker, keep: int = 3) -> None:
+    """Keep the first logits the target model computes, and a sum of every step's bits."""
+    model, worker.kept, worker.sums = worker.model_runner.model, [], []
+    if get_tensor_model_parallel_rank():
+        return
+    kept, sums, inner = worker.kept, worker.sums, type(model).compute_logits
 
     def compute_logits(hidden, *args, **kwargs):
         logits = inner(model, hidden, *args, **kwargs)
-        if logits is not None and len(kept) < keep:  # tensor parallel: the first rank has them
+        if len(kept) < keep:
             kept.append(logits.float().cpu())
+        bits = logits.float().view(torch.int32).flatten().long()
+        sums.append((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
         return logits
 
     model.compute_logits = compute_logits
 
 
-def kept_logits(worker) -> list[torch.Tensor]:
+def watched_logits(worker) -> tuple[list[torch.Tensor], list[int]]:
     worker.model_runner.model.__dict__.pop("compute_logits", None)
-    return worker.kept
+    return worker.kept, [int(x) for x in worker.sums]
 
 
-def counted(worker) -> collections.Counter:
-    """Calls of our kernels since `keep_logits`."""
-    return collections.Counter(plugin.counts()) - worker.counted
+def calls(worker) -> collections.Counter:
+    """Calls of our kernels so far."""
+    return collections.Counter(plugin.counts())
+
+
+def drain(worker) -> None:
+    """Let what the last steps left in flight end."""
+    torch.cuda.synchronize()
 
 
 # -- of this process --
@@ -219,45 +233,70 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).norm() / a.norm()).item()
 
 
+def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """Generate with nothing cached."""
+    if not llm.reset_prefix_cache():
+        raise RuntimeError(
+            "cannot compare: the prefix cache could not be emptied, blocks are in use"
+        )
+    return generate(llm, prompts, tokens)
+
+
+def demand_kernels(llm: LLM, name: str, before: list, layers: int, kinds: Sequence[str]) -> None:
+    """Since `before`, each layer of each worker ran each kind, all as often."""
+    since = [now - then for now, then in zip(llm.collective_rpc(calls), before, strict=True)]
+    for kind in kinds:
+        numbers = [n for worker in since for (_, k), n in worker.items() if k == kind]
+        demand(
+            f"{name}: each of {layers} layers ran {kind} on our kernels "
+            f"({numbers[0] if numbers else 0} times)",
+            len(numbers) == layers * len(since) and len(set(numbers)) == 1,
+        )
+    if not kinds:
+        demand(f"{name}: no layer ran on our kernels", not any(since))
+    alone = any(kind == "operator" for worker in since for _, kind in worker)
+    demand(f"{name}: no layer ran the prefill operator alone", not alone)
+
+
+def demand_copies(name: str, prompts: list[list[int]], tokens: list[list[int]], vocab: int) -> None:
+    """With "copy" weights each token is the one before it plus one."""
+    follow = all(
+        generated == [(prompt[-1] + 1 + i) % vocab for i in range(len(generated))]
+        for prompt, generated in zip(prompts, tokens, strict=True)
+    )
+    demand(f"{name}: every token follows from the one before", follow)
+
+
 def compare(
     llm: LLM,
     name: str,
-    lengths: list[int],
-    vocab: int,
+    prompts: list[list[int]],
     tokens: int,
     layers: int,
     kinds: tuple[str, str],
-) -> None:
+) -> list[list[int]]:
     """The same prompts with the kernels off and on, then once more from the prefix cache.
 
     Both paths round to fp16, differently. How far apart that may put the logits is measured with
     vLLM's own path: its Gated DeltaNet outputs, half precision, disturbed by one rounding unit
-    (2^-11 of themselves, normally distributed). Ours may be twice as far away.
+    (2^-11 of themselves, normally distributed). Ours may be twice as far away. Returns the tokens
+    with the kernels on.
     """
-    prompts, first, again, logits = prompts_of(lengths, vocab, 7), {}, {}, {}
-    calls: dict[str, list[collections.Counter]] = {}  # of each worker
+    first, logits, cached = {}, {}, {}
     for run, kernels in (("off", "off"), ("disturbed", "off"), ("on", "all")):
         llm.collective_rpc(use, args=(kernels,))
         llm.collective_rpc(disturb, args=(2**-11 if run == "disturbed" else 0,))
-        llm.reset_prefix_cache()
-        llm.collective_rpc(keep_logits)
-        first[run] = generate(llm, prompts, tokens)
-        logits[run] = llm.collective_rpc(kept_logits)[0]
-        again[run] = generate(llm, prompts, tokens)
-        calls[run] = llm.collective_rpc(counted)
-    for kind in kinds:
-        numbers = [n for worker in calls["on"] for (_, k), n in worker.items() if k == kind]
-        demand(
-            f"{name}: each of {layers} layers ran {kind} on our kernels "
-            f"({numbers[0] if numbers else 0} times)",
-            len(numbers) == layers * len(calls["on"]) and len(set(numbers)) == 1,
-        )
-    demand(f"{name}: no layer did with the kernels off", not any(calls["off"]))
+        before = llm.collective_rpc(calls)
+        llm.collective_rpc(watch_logits)
+        first[run] = cold(llm, prompts, tokens)
+        logits[run], _ = llm.collective_rpc(watched_logits)[0]
+        cached[run] = generate(llm, prompts, tokens)
+        demand_kernels(llm, f"{name}, {run}", before, layers, kinds if run == "on" else ())
     for what, (a, b) in {
         "off and on": (first["off"], first["on"]),
         "off and disturbed": (first["off"], first["disturbed"]),
-        "off, prompt computed and cached": (first["off"], again["off"]),
-        "on, prompt computed and cached": (first["on"], again["on"]),
+        "off, prompt computed and cached": (first["off"], cached["off"]),
+        "on, prompt computed and cached": (first["on"], cached["on"]),
     }.items():
         print(
             f"       {name}: first of {tokens} tokens to differ: {what}: {first_difference(a, b)}"
@@ -280,7 +319,28 @@ def compare(
         f"{name}: first logits {difference:.2e} apart, one rounding unit gives {noise:.2e}",
         difference <= 2 * noise,
     )
-    print(f"       {name}: digest of the tokens, kernels on: {digest(first['on'])}")
+    return first["on"]
+
+
+def repeat(llm: LLM, name: str, prompts: list[list[int]], tokens: int, times: int) -> None:
+    """The same prompts, nothing cached, `times` times: how often come other tokens or logits?"""
+    others = {}
+    for kernels in ("off", "all"):
+        llm.collective_rpc(use, args=(kernels,))
+        seen = []
+        for _ in range(times):
+            llm.collective_rpc(watch_logits)
+            generated = cold(llm, prompts, tokens)
+            _, sums = llm.collective_rpc(watched_logits)[0]
+            seen.append((generated, sums))
+        others[kernels] = sum(run != seen[0] for run in seen)
+    print(
+        f"       {name}: runs of {times} whose tokens or logits are not the first's, to the bit: "
+        f"off {others['off']}, on {others['all']}"
+    )
+    demand(
+        f"{name}: ours repeats itself if vLLM's own does", not others["all"] or others["off"] > 0
+    )
 
 
 def digest(tokens: list[list[int]]) -> str:
@@ -288,36 +348,34 @@ def digest(tokens: list[list[int]]) -> str:
 
 
 def timed(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    llm.collective_rpc(drain)
     begin = time.perf_counter()
-    generate(llm, prompts, tokens)
+    cold(llm, prompts, tokens)
     return time.perf_counter() - begin
 
 
 def throughput(llm: LLM, requests: int, prompt: int, vocab: int, tokens: int, repeats: int) -> None:
-    """A row of the table: medians, the kernels switched between any two measurements.
+    """A row of the table: medians over rounds, and the least and the largest ratio of a round.
 
-    Decode is what `tokens` new tokens take longer than one; a first round, uncounted, compiles.
+    A round measures both kernels on the same prompts; the first one compiles and is not counted,
+    and which kernels begin alternates. Decode is what `tokens` new tokens take longer than one.
     """
-    seconds: dict[tuple[str, int], list[float]] = collections.defaultdict(list)
+    rates: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     for r in range(repeats + 1):
         prompts = prompts_of([prompt] * requests, vocab, 100 + r)
-        for kernels in ("off", "all"):
+        for kernels in ("off", "all") if r % 2 else ("all", "off"):
             llm.collective_rpc(use, args=(kernels,))
-            for n in (1, tokens):
-                llm.reset_prefix_cache()
-                seconds[kernels, n].append(timed(llm, prompts, n))
-    kept = {key: values[1:] for key, values in seconds.items()}
-    median = {key: statistics.median(values) for key, values in kept.items()}
-    spread = max((max(v) - min(v)) / median[key] for key, v in kept.items())
+            one, all_of_them = (timed(llm, prompts, n) for n in (1, tokens))
+            if r:
+                rates["prefill", kernels].append(requests * prompt / one)
+                rates["decode", kernels].append(requests * (tokens - 1) / (all_of_them - one))
     row = [f"{requests} x {prompt} + {tokens}"]
-    prefill = [requests * prompt / median[kernels, 1] for kernels in ("off", "all")]
-    decode = [
-        requests * (tokens - 1) / (median[kernels, tokens] - median[kernels, 1])
-        for kernels in ("off", "all")
-    ]
-    for off, on in (prefill, decode):
-        row += [f"{off:.1f}", f"{on:.1f}", f"{on / off:.3f}"]
-    print("| " + " | ".join([*row, f"{spread:.1%}"]) + " |", flush=True)
+    for what in ("prefill", "decode"):
+        off, on = rates[what, "off"], rates[what, "all"]
+        ratios = [b / a for a, b in zip(off, on, strict=True)]
+        row += [f"{statistics.median(x):.1f}" for x in (off, on)]
+        row += [f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
+    print("| " + " | ".join(row) + " |", flush=True)
 
 
 def main() -> int:
@@ -332,19 +390,25 @@ def main() -> int:
     args = parser.parse_args()
     begin = time.perf_counter()
     llm = start(args.model, args.graphs, args.drafts, args.cards)
+    print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
+    config = llm.llm_engine.model_config
+    if config.hf_text_config.tie_word_embeddings:
+        raise SystemExit(f"cannot make the weights: {args.model} ties its word embeddings")
+    vocab = config.get_vocab_size()
     switchable = not args.graphs.startswith("FULL")
     kinds = ("prefill", "verify" if args.drafts else "decode")
-    print(f"ready after {time.perf_counter() - begin:.0f} s", flush=True)
-    vocab = llm.llm_engine.model_config.get_vocab_size()
-    workers = llm.collective_rpc(use, args=("all",))
-    layers, gdn = workers[0]
+    workers = llm.collective_rpc(kernels_of)
+    layers = len(workers[0])
     demand(
-        f"all {gdn} Gated DeltaNet layers are ours, in {len(workers)} of {args.cards} workers",
-        layers == gdn > 0 and workers == [(layers, gdn)] * args.cards,
+        f"all {layers} Gated DeltaNet layers are ours, in {len(workers)} of {args.cards} workers",
+        layers > 0 and workers == [["all"] * layers] * args.cards,
     )
-    kinds_of_weights = (("random", random_weights), ("copy", copy_weights))
-    for name, weights in kinds_of_weights:
-        llm.collective_rpc(weights)
+    if not switchable:  # whole steps run from the graphs that were recorded
+        recorded = [collections.Counter()] * args.cards
+        demand_kernels(llm, "while recording graphs", recorded, layers, kinds[1:])
+    weight_sets = (("random", random_weights), ("copy", copy_weights))
+    for weights, write in weight_sets:
+        llm.collective_rpc(write)
         batches = {
             "1 request": [args.prompt],
             "4 requests": [args.prompt, 1000, 33, 517],
@@ -352,20 +416,24 @@ def main() -> int:
             "4 requests, mixed batches": [args.prompt] * 3 + [100],
         }
         for batch, lengths in batches.items():
-            what = f"{name}, {batch}"
+            name, prompts = f"{weights}, {batch}", prompts_of(lengths, vocab, 7)
             if switchable:
-                compare(llm, what, lengths, vocab, args.tokens, layers, kinds)
+                tokens = compare(llm, name, prompts, args.tokens, layers, kinds)
+                repeat(llm, name, prompts, args.tokens, args.repeats)
             else:
-                llm.reset_prefix_cache()
-                tokens = generate(llm, prompts_of(lengths, vocab, 7), args.tokens)
-                print(f"       {what}: digest of the tokens, kernels on: {digest(tokens)}")
-    for name, weights in kinds_of_weights if switchable else ():
-        llm.collective_rpc(weights)
+                before = llm.collective_rpc(calls)
+                tokens = cold(llm, prompts, args.tokens)
+                demand_kernels(llm, name, before, layers, kinds[:1])
+            if weights == "copy":
+                demand_copies(name, prompts, tokens, vocab)
+            print(f"       {name}: digest of the tokens, kernels on: {digest(tokens)}", flush=True)
+    for weights, write in weight_sets if switchable else ():
+        llm.collective_rpc(write)
         print(
-            f"\n{name} weights, tokens/s\n"
-            "| requests | prefill off | on | ratio | decode off | on | ratio | spread of times |"
+            f"\n{weights} weights, tokens/s\n"
+            "| requests | prefill off | on | ratio | decode off | on | ratio |"
         )
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
         for requests in (1, 4):
             throughput(llm, requests, args.prompt, vocab, 2 * args.tokens, args.repeats)
     print("engine: " + (f"{len(failures)} failures" if failures else "pass"))
