@@ -18,7 +18,7 @@ from caovand.core.plan import Setting
 from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.sizing import Sizing
-from caovand.core.speculation import speculative_config
+from caovand.core.speculation import async_scheduling, speculative_config
 
 Rule = Callable[[Draft], Setting | None]
 
@@ -301,6 +301,7 @@ SECOND: tuple[tuple[str, Rule], ...] = (
     ("language_model_only", language_model_only),
     ("max_model_len", max_model_len),
     ("max_num_seqs", max_num_seqs),
+    ("async_scheduling", async_scheduling),
     ("max_num_batched_tokens", max_num_batched_tokens),
     ("enforce_eager", enforce_eager),
     ("compilation_config", compilation_config),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core import flags
+from caovand.core import flags, releases
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.plan import Setting
@@ -70,6 +70,35 @@ def speculative_config(draft: Draft) -> Setting | None:
         return Setting(None, setting.origin, setting.reason)
     config = {"method": "mtp", "num_speculative_tokens": wanted}
     return Setting(config, setting.origin, setting.reason)
+
+
+def async_scheduling(draft: Draft) -> Setting | None:
+    if not _mixes_states_up(draft):
+        return None
+    return policy(
+        False,
+        f"with it, vLLM {draft.engine.vllm} lets a request that drafts go on from a wrong state"
+        " when others come and go beside it, and says nothing (vllm#51571)",
+    )
+
+
+def scheduling_warnings(draft: Draft) -> list[str]:
+    """Asynchronous scheduling that the operator asks for where it spoils answers."""
+    if not draft.given.get("async_scheduling") or not _mixes_states_up(draft):
+        return []
+    return [
+        f"--async-scheduling with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil a"
+        " request's answer when others come and go beside it, and says nothing (vllm#51571);"
+        " remove it, or set [policy] max_num_seqs = 1"
+    ]
+
+
+def _mixes_states_up(draft: Draft) -> bool:
+    """Whether asynchronous scheduling gives requests each other's number of accepted drafts."""
+    alone = draft.value("max_num_seqs") == 1
+    drafting_hybrid = draft.cuda and draft.model.hybrid and draft.mtp > 0
+    old = draft.engine.version < releases.COUNTS_KEEP_THEIR_REQUESTS
+    return drafting_hybrid and old and not alone
 
 
 def _wanted(draft: Draft) -> tuple[int, Setting]:

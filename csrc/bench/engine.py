@@ -63,6 +63,7 @@ def start(folder: str, graphs: str, drafts: int, cards: int) -> LLM:
         enable_prefix_caching=True,
         mamba_cache_mode="align",
         tensor_parallel_size=cards,
+        async_scheduling=False if drafts else None,  # as caovan plans it
         disable_custom_all_reduce=True,  # as on Turing, whose cards talk through NCCL
         enforce_eager=graphs == "NONE",
         compilation_config={

@@ -258,6 +258,31 @@ def test_newer_cards_get_vllms_own_choices() -> None:
     assert found.value("mamba_cache_mode") == "align"
 
 
+def test_a_drafting_hybrid_is_not_scheduled_asynchronously_where_that_mixes_states_up() -> None:
+    found = plan()
+    assert found.mtp == 3
+    assert found.value("async_scheduling") is False
+    assert "--no-async-scheduling" in build(found, CUDA).argv
+    newer = replace(CUDA, vllm="0.32.0")
+    for other in (
+        plan(policy={"max_num_seqs": 1}),
+        plan(policy={"mtp": 0}),
+        plan(inventory(engine=newer)),
+        plan(inventory(LLAMA_70B_AWQ, A100)),
+        plan(ON_CPU),
+    ):
+        assert other.value("async_scheduling") is None
+
+
+def test_asynchronous_scheduling_that_mixes_states_up_is_warned_of() -> None:
+    typed = {"extra_args": ["--async-scheduling"]}
+    found = plan(engine=typed)
+    assert found.value("async_scheduling") is True
+    assert [text for text in found.warnings if "vllm#51571" in text]
+    alone = plan(engine=typed, policy={"max_num_seqs": 1})
+    assert not [text for text in alone.warnings if "vllm#51571" in text]
+
+
 def test_a_model_that_is_no_hybrid_gets_no_mamba_flags() -> None:
     assert plan(inventory(GPT_OSS, A100)).value("mamba_cache_mode") is None
 
