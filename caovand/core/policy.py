@@ -32,7 +32,7 @@ from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
 from caovand.core.resize import emptied, holders, sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
-from caovand.core.speculation import scheduling_warnings, spec_of_environment
+from caovand.core.speculation import spec_of_environment, spoiling_warnings
 
 __all__ = ["Unplannable", "make_plan"]
 
@@ -265,7 +265,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
-    found += scheduling_warnings(draft)
+    found += spoiling_warnings(draft)
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"

@@ -54,7 +54,7 @@ def sized(draft: Draft) -> Draft:
 
 def _weighed(draft: Draft) -> Draft:
     """The draft with its sizing; the vision tower may give way to context."""
-    wishes = _realistic(wishes_of(draft.config, draft.given), draft)
+    wishes = _wishes(draft)
     base = replace(_base(draft), offload_gib=wishes.offload_gib)
     best = _choose(base, draft, wishes)
     without = replace(base, vision=False)
@@ -74,7 +74,7 @@ def share_of_unknown(draft: Draft) -> float:
 
 def _load_of_unknown(draft: Draft) -> Load:
     """What is asked where nothing is forecast."""
-    wishes = _realistic(wishes_of(draft.config, draft.given), draft)
+    wishes = _wishes(draft)
     batch = wishes.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(draft.model, draft.gpus, draft.turing), batch)
     load = replace(
@@ -142,8 +142,14 @@ def _choose(base: Load, draft: Draft, wishes: Wishes, most: int | None = None) -
     return choose(base, draft.model, draft.gpus, wishes, ram_mib, most)
 
 
-def _realistic(wishes: Wishes, draft: Draft) -> Wishes:
-    """A typed share is a goal: no more than what is free, unless it is pinned or verbatim."""
+def _wishes(draft: Draft) -> Wishes:
+    """What the operator asked for, as far as it can be had.
+
+    A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
+    """
+    wishes = wishes_of(draft.config, draft.given)
+    if draft.alone:
+        wishes = replace(wishes, sequences=1)
     typed = "gpu_memory_utilization" not in draft.given
     room = int(free_share(draft.gpus) * 1000) / 1000
     if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):

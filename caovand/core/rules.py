@@ -97,6 +97,12 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
             f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
             " borders a hybrid model's state is kept",
         )
+    if draft.spoils_neighbours and draft.asks_for_neighbours:
+        return policy(
+            False,
+            f"vLLM {draft.engine.vllm} may keep a wrong state when several requests draft with MTP"
+            " (vllm#43559): set [policy] max_num_seqs = 1 or mtp = 0, or use vLLM 0.32 or newer",
+        )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
     if draft.value("speculative_config"):
@@ -197,6 +203,12 @@ def max_num_seqs(draft: Draft) -> Setting | None:
         return user(typed, "[policy] max_num_seqs")
     if draft.sizing is None:
         return None
+    if draft.alone:
+        return policy(
+            1,
+            f"vLLM {draft.engine.vllm} may spoil the states of several requests with MTP and a prefix"
+            " cache (vllm#43559): a larger number turns that cache off; 0.32 runs several with both",
+        )
     if draft.sizing.step != "generous":
         return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
     reason = "these cards are fast for few users" if draft.turing else "sampling more takes memory"

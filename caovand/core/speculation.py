@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core import flags, releases
+from caovand.core import flags
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.plan import Setting
@@ -73,7 +73,7 @@ def speculative_config(draft: Draft) -> Setting | None:
 
 
 def async_scheduling(draft: Draft) -> Setting | None:
-    if not _mixes_states_up(draft):
+    if not draft.spoils_neighbours or draft.value("max_num_seqs") == 1:
         return None
     return policy(
         False,
@@ -82,23 +82,18 @@ def async_scheduling(draft: Draft) -> Setting | None:
     )
 
 
-def scheduling_warnings(draft: Draft) -> list[str]:
-    """Asynchronous scheduling that the operator asks for where it spoils answers."""
-    if not draft.given.get("async_scheduling") or not _mixes_states_up(draft):
+def spoiling_warnings(draft: Draft) -> list[str]:
+    """What the operator asks for where it spoils answers."""
+    if not draft.spoils_neighbours or draft.value("max_num_seqs") == 1:
         return []
+    known = {"async_scheduling": "vllm#51571", "enable_prefix_caching": "vllm#43559"}
     return [
-        f"--async-scheduling with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil a"
-        " request's answer when others come and go beside it, and says nothing (vllm#51571);"
-        " remove it, or set [policy] max_num_seqs = 1"
+        f"{flags.option(name)} with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil"
+        f" answers when several requests run at once, and says nothing ({where}); remove it, set"
+        " [policy] max_num_seqs = 1, or use vLLM 0.32 or newer"
+        for name, where in known.items()
+        if draft.given.get(name)
     ]
-
-
-def _mixes_states_up(draft: Draft) -> bool:
-    """Whether asynchronous scheduling gives requests each other's number of accepted drafts."""
-    alone = draft.value("max_num_seqs") == 1
-    drafting_hybrid = draft.cuda and draft.model.hybrid and draft.mtp > 0
-    old = draft.engine.version < releases.COUNTS_KEEP_THEIR_REQUESTS
-    return drafting_hybrid and old and not alone
 
 
 def _wanted(draft: Draft) -> tuple[int, Setting]:

@@ -16,7 +16,7 @@ from caovand.core.config import MODES, Config
 from caovand.core.devices import choose_gpus, freest
 from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import Setting
+from caovand.core.plan import Plan, Setting
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import values
 from caovand.core.resize import emptied
@@ -255,32 +255,64 @@ def test_newer_cards_get_vllms_own_choices() -> None:
     found = plan(inventory(SMALL_HYBRID, H200))
     for name in ("dtype", "kv_cache_dtype", "attention_backend", "disable_custom_all_reduce"):
         assert found.value(name) is None
-    assert found.value("mamba_cache_mode") == "align"
+    alone = plan(inventory(SMALL_HYBRID, H200), policy={"max_num_seqs": 1})
+    assert alone.value("mamba_cache_mode") == "align"
 
 
-def test_a_drafting_hybrid_is_not_scheduled_asynchronously_where_that_mixes_states_up() -> None:
+def test_drafting_hybrids_on_turing_run_one_request_at_a_time_where_more_spoil_each_other() -> None:
     found = plan()
     assert found.mtp == 3
+    assert found.value("max_num_seqs") == 1
+    assert found.value("enable_prefix_caching") is True
+    assert found.value("async_scheduling") is None
+    assert plan(inventory(engine=replace(CUDA, vllm="0.32.0"))).value("max_num_seqs") == 2
+    assert plan(policy={"mtp": 0}).value("max_num_seqs") == 2
+    assert plan(engine={"extra_args": ["--no-enable-prefix-caching"]}).value("max_num_seqs") == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sections"),
+    [
+        (turing(2), {"policy": {"max_num_seqs": 4}}),
+        (turing(2), {"engine": {"extra_args": ["--max-num-seqs", "4"]}}),
+        (H200, {}),
+    ],
+)
+def test_several_drafting_requests_of_a_hybrid_get_no_prefix_cache_and_no_asynchronous_scheduling(
+    gpus: tuple[Gpu, ...], sections: dict[str, Any]
+) -> None:
+    found = plan(inventory(gpus=gpus), **sections)
+    assert found.mtp == 3
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("mamba_cache_mode") is None
     assert found.value("async_scheduling") is False
     assert "--no-async-scheduling" in build(found, CUDA).argv
-    newer = replace(CUDA, vllm="0.32.0")
-    for other in (
-        plan(policy={"max_num_seqs": 1}),
-        plan(policy={"mtp": 0}),
-        plan(inventory(engine=newer)),
+    assert not [text for text in found.warnings if "spoil" in text]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(inventory(engine=replace(CUDA, vllm="0.32.0")), policy={"max_num_seqs": 4}),
+        plan(policy={"mtp": 0, "max_num_seqs": 4}),
         plan(inventory(LLAMA_70B_AWQ, A100)),
-        plan(ON_CPU),
-    ):
-        assert other.value("async_scheduling") is None
+    ],
+    ids=["a later release", "nothing drafted", "no hybrid"],
+)
+def test_where_requests_keep_apart_they_have_both(other: Plan) -> None:
+    assert other.value("enable_prefix_caching") is True
+    assert other.value("async_scheduling") is None
 
 
-def test_asynchronous_scheduling_that_mixes_states_up_is_warned_of() -> None:
-    typed = {"extra_args": ["--async-scheduling"]}
-    found = plan(engine=typed)
+def test_what_spoils_answers_is_warned_of_where_it_is_asked_for() -> None:
+    typed = {"extra_args": ["--async-scheduling", "--enable-prefix-caching"]}
+    found = plan(engine=typed, policy={"max_num_seqs": 4})
     assert found.value("async_scheduling") is True
-    assert [text for text in found.warnings if "vllm#51571" in text]
+    assert found.value("enable_prefix_caching") is True
+    told = [text.partition(" ")[0] for text in found.warnings if "can spoil answers" in text]
+    assert told == ["--async-scheduling", "--enable-prefix-caching"]
     alone = plan(engine=typed, policy={"max_num_seqs": 1})
-    assert not [text for text in alone.warnings if "vllm#51571" in text]
+    assert not [text for text in alone.warnings if "can spoil answers" in text]
 
 
 def test_a_model_that_is_no_hybrid_gets_no_mamba_flags() -> None:
