@@ -206,8 +206,8 @@ def max_num_seqs(draft: Draft) -> Setting | None:
     if draft.alone:
         return policy(
             1,
-            f"vLLM {draft.engine.vllm} may spoil the states of several requests that draft and cache"
-            " prefixes (vllm#43559): more turn that cache off; 0.32 runs several with both",
+            f"vLLM {draft.engine.vllm} may spoil the states of several requests with MTP and prefix"
+            " caching (vllm#43559): more of them turn caching off; 0.32 has both for several",
         )
     if draft.sizing.step != "generous":
         return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
