@@ -182,8 +182,12 @@ def engine(facts: Facts) -> Iterator[Finding]:
     if releases.OLDEST_TESTED <= found.version[:2] <= releases.NEWEST_TESTED:
         yield Finding("engine", "PASS", f"vLLM {found.vllm} ({found.build}), torch {found.torch}")
     else:
-        text = f"vLLM {found.vllm} is outside what caovan was tested with (0.21 to 0.33)"
-        yield Finding("engine", "WARN", text, "caovanctl engine install 0.21.0")
+        tested = (
+            f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
+        )
+        text = f"vLLM {found.vllm} is outside what caovan was tested with ({tested})"
+        mend = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
+        yield Finding("engine", "WARN", text, mend)
     if facts.half_asked:
         text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
         mend = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"

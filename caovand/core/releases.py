@@ -36,3 +36,8 @@ BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 MENDED_FLASHINFER = (0, 6, 16)
 """The first that the plugin offers again to releases that refuse these cards."""
+
+
+def name(release: tuple[int, ...]) -> str:
+    """As people write it: "0.32"."""
+    return ".".join(map(str, release))

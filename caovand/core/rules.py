@@ -98,10 +98,12 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
             " borders a hybrid model's state is kept",
         )
     if draft.spoils_neighbours and draft.asks_for_neighbours:
+        mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
         return policy(
             False,
             f"vLLM {draft.engine.vllm} may keep a wrong state when several requests draft with MTP"
-            " (vllm#43559): set [policy] max_num_seqs = 1 or mtp = 0, or use vLLM 0.32 or newer",
+            " (vllm#43559): set [policy] max_num_seqs = 1 or mtp = 0, or use"
+            f" vLLM {mended} or newer",
         )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
@@ -204,10 +206,11 @@ def max_num_seqs(draft: Draft) -> Setting | None:
     if draft.sizing is None:
         return None
     if draft.alone:
+        mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
         return policy(
             1,
             f"vLLM {draft.engine.vllm} may spoil the states of several requests with MTP and prefix"
-            " caching (vllm#43559): more of them turn caching off; 0.32 has both for several",
+            f" caching (vllm#43559): more of them turn caching off; {mended} has both for several",
         )
     if draft.sizing.step != "generous":
         return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core import flags
+from caovand.core import flags, releases
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.draft import Draft, Unplannable, policy, user
 from caovand.core.plan import Setting
@@ -73,7 +73,7 @@ def speculative_config(draft: Draft) -> Setting | None:
 
 
 def async_scheduling(draft: Draft) -> Setting | None:
-    if not draft.spoils_neighbours or draft.value("max_num_seqs") == 1:
+    if not _spoils_answers(draft):
         return None
     return policy(
         False,
@@ -84,16 +84,22 @@ def async_scheduling(draft: Draft) -> Setting | None:
 
 def spoiling_warnings(draft: Draft) -> list[str]:
     """What the operator asks for where it spoils answers."""
-    if not draft.spoils_neighbours or draft.value("max_num_seqs") == 1:
+    if not _spoils_answers(draft):
         return []
+    mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
     known = {"async_scheduling": "vllm#51571", "enable_prefix_caching": "vllm#43559"}
     return [
         f"{flags.option(name)} with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil"
         f" answers when several requests run at once, and says nothing ({where}); remove it, set"
-        " [policy] max_num_seqs = 1, or use vLLM 0.32 or newer"
+        f" [policy] max_num_seqs = 1, or use vLLM {mended} or newer"
         for name, where in known.items()
         if draft.given.get(name)
     ]
+
+
+def _spoils_answers(draft: Draft) -> bool:
+    """Whether requests that spoil each other's states will run beside each other."""
+    return draft.spoils_neighbours and draft.value("max_num_seqs") != 1
 
 
 def _wanted(draft: Draft) -> tuple[int, Setting]:

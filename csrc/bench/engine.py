@@ -63,7 +63,7 @@ def start(folder: str, graphs: str, drafts: int, cards: int) -> LLM:
         enable_prefix_caching=True,
         mamba_cache_mode="align",
         tensor_parallel_size=cards,
-        async_scheduling=False if drafts else None,  # as caovan plans it
+        async_scheduling=False if drafts else None,  # as caovan plans several that draft
         disable_custom_all_reduce=True,  # as on Turing, whose cards talk through NCCL
         enforce_eager=graphs == "NONE",
         compilation_config={
@@ -112,11 +112,11 @@ def random_weights(worker) -> None:
                     continue
                 seen.add(p.data_ptr())
                 if name.endswith("A_log"):
-                    p.data.uniform_(0, 2.7, generator=own)
+                    p.data.uniform_(0, 2.7, generator=generator)
                 elif name.endswith(("dt_bias", "linear_attn.norm.weight")):
                     p.data.fill_(1)
                 elif "conv1d" in name:
-                    p.data.normal_(0, 0.5, generator=own)
+                    p.data.normal_(0, 0.5, generator=generator)
                 elif p.dim() >= 2:
                     row_parallel = isinstance(module, RowParallelLinear)
                     inputs = module.input_size if row_parallel else p.shape[-1]
@@ -185,9 +185,10 @@ def watch_logits(worker, keep: int = 3) -> None:
 
     def compute_logits(hidden, *args, **kwargs):
         logits = inner(model, hidden, *args, **kwargs)
+        exact = logits.float()
         if len(kept) < keep:
-            kept.append(logits.float().cpu())
-        bits = logits.float().view(torch.int32).flatten().long()
+            kept.append(exact.cpu())
+        bits = exact.view(torch.int32).flatten().long()
         sums.append((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
         return logits
 
@@ -243,6 +244,15 @@ def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
     return generate(llm, prompts, tokens)
 
 
+def watched(
+    llm: LLM, prompts: list[list[int]], tokens: int
+) -> tuple[list[list[int]], list[torch.Tensor], list[int]]:
+    """Generate with nothing cached: tokens, first logits, and a sum of every step's bits."""
+    llm.collective_rpc(watch_logits)
+    generated = cold(llm, prompts, tokens)
+    return generated, *llm.collective_rpc(watched_logits)[0]
+
+
 def demand_kernels(llm: LLM, name: str, before: list, layers: int, kinds: Sequence[str]) -> None:
     """Since `before`, each layer of each worker ran each kind, all as often."""
     since = [now - then for now, then in zip(llm.collective_rpc(calls), before, strict=True)]
@@ -288,9 +298,7 @@ def compare(
         llm.collective_rpc(use, args=(kernels,))
         llm.collective_rpc(disturb, args=(2**-11 if run == "disturbed" else 0,))
         before = llm.collective_rpc(calls)
-        llm.collective_rpc(watch_logits)
-        first[run] = cold(llm, prompts, tokens)
-        logits[run], _ = llm.collective_rpc(watched_logits)[0]
+        first[run], logits[run], _ = watched(llm, prompts, tokens)
         cached[run] = generate(llm, prompts, tokens)
         demand_kernels(llm, f"{name}, {run}", before, layers, kinds if run == "on" else ())
     for what, (a, b) in {
@@ -330,9 +338,7 @@ def repeat(llm: LLM, name: str, prompts: list[list[int]], tokens: int, times: in
         llm.collective_rpc(use, args=(kernels,))
         seen = []
         for _ in range(times):
-            llm.collective_rpc(watch_logits)
-            generated = cold(llm, prompts, tokens)
-            _, sums = llm.collective_rpc(watched_logits)[0]
+            generated, _, sums = watched(llm, prompts, tokens)
             seen.append((generated, sums))
         others[kernels] = sum(run != seen[0] for run in seen)
     print(
