@@ -50,33 +50,35 @@ def demand(what: str, holds: bool) -> None:
         failures.append(what)
 
 
-def start(folder: str, graphs: str, drafts: int, cards: int) -> LLM:
-    return LLM(
-        folder,
-        dtype="half",
-        load_format="dummy",
-        language_model_only=True,
-        max_model_len=16384,
-        max_num_seqs=4,
-        max_num_batched_tokens=8192,
-        gpu_memory_utilization=0.8,
-        enable_prefix_caching=True,
-        mamba_cache_mode="align",
-        tensor_parallel_size=cards,
-        async_scheduling=False if drafts else None,  # as caovan plans several that draft
-        disable_custom_all_reduce=True,  # as on Turing, whose cards talk through NCCL
-        enforce_eager=graphs == "NONE",
-        compilation_config={
+def start(folder: str, graphs: str, drafts: int, cards: int, **others: object) -> LLM:
+    settings = {
+        "dtype": "half",
+        "load_format": "dummy",
+        "language_model_only": True,
+        "max_model_len": 16384,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 8192,
+        "gpu_memory_utilization": 0.8,
+        "enable_prefix_caching": True,
+        "mamba_cache_mode": "align",
+        "tensor_parallel_size": cards,
+        "async_scheduling": False if drafts else None,  # as caovan plans several that draft
+        "disable_custom_all_reduce": True,  # as on Turing, whose cards talk through NCCL
+        "enforce_eager": graphs == "NONE",
+        "compilation_config": {
             "cudagraph_mode": graphs,
             "pass_config": {"fuse_allreduce_rms": False},  # FlashInfer would compile for minutes
         },
-        additional_config={
+        "additional_config": {
             "caovan": True,
             "caovan_mode": "auto",
             "gdn_prefill_backend": "triton",
         },
-        speculative_config={"method": "mtp", "num_speculative_tokens": drafts} if drafts else None,
-    )
+        "speculative_config": (
+            {"method": "mtp", "num_speculative_tokens": drafts} if drafts else None
+        ),
+    }
+    return LLM(folder, **(settings | others))
 
 
 # -- run by every worker in its process, which may be this one --

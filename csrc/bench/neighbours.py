@@ -1,0 +1,131 @@
+"""Do requests of a drafting hybrid spoil each other's states in this vLLM? Needs a GPU.
+
+    neighbours.py MODEL_FOLDER [--drafts N] [--async-scheduling] [--no-prefix-caching] [--more N]
+
+MODEL_FOLDER as for engine.py; eight layers are enough. Twenty requests of 20 to 6,000 tokens come
+and go, four at a time, then each again with its answer and --more tokens (40), most of it from the
+prefix cache. (vLLM drops the last block that matches: less than a block more does not reach the
+last state of the first turn.) Each was generated alone before: what the others change is held
+against that, in the logits of the chosen tokens, with the plugin's kernels off and on. The weights
+are engine.py's "copy" with louder Gated DeltaNet layers, so that tokens stay and logits tell what
+the states hold; every fifth draft is wrong, so that requests accept different numbers of them.
+Exits 1 if a logit moved by more than rounding moves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+
+import engine
+import torch
+from vllm import LLM, SamplingParams
+
+REQUESTS, LONGEST = 20, 6000
+ROUNDING = 0.02
+"""Logits are near 17, in fp16: neighbours change the shapes of products, and those the last bit."""
+
+Answers = list[tuple[list[int], torch.Tensor]]  # a request's tokens and their logits
+
+
+def telling_weights(worker) -> None:
+    engine.copy_weights(worker)
+    for model in engine.models(worker):
+        for name, p in model.named_parameters():
+            if name.endswith("out_proj.weight"):
+                p.data.mul_(6)
+    drafter = getattr(worker.model_runner, "drafter", None)
+    if drafter is None:
+        return
+    inner = drafter.model.compute_logits
+
+    def compute_logits(hidden, *args, **kwargs):
+        logits = inner(hidden, *args, **kwargs)
+        wrong = logits.argmax(-1, keepdim=True) % 5 == 0
+        return torch.where(wrong, logits.roll(1, -1), logits)
+
+    drafter.model.compute_logits = compute_logits
+
+
+def answers(llm: LLM, prompts: list[list[int]], lengths: list[int], *, together: bool) -> Answers:
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+    params = [
+        SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, detokenize=False, logprobs=0)
+        for n in lengths
+    ]
+    outputs = []
+    if together:
+        outputs = llm.generate(inputs, params, use_tqdm=False)
+    else:
+        for one, param in zip(inputs, params, strict=True):
+            llm.reset_prefix_cache()
+            outputs += llm.generate([one], [param], use_tqdm=False)
+    completions = [o.outputs[0] for o in outputs]
+    return [
+        (
+            list(c.token_ids),
+            torch.tensor(
+                [step[t].logprob for step, t in zip(c.logprobs, c.token_ids, strict=True)]
+            ),
+        )
+        for c in completions
+    ]
+
+
+def hold_against(name: str, got: Answers, alone: Answers) -> None:
+    moved = [(x - y).abs() for (_, x), (_, y) in zip(got, alone, strict=True)]
+    wrong = [int((d > ROUNDING).sum()) for d in moved]
+    others = sum(a != b for (a, _), (b, _) in zip(got, alone, strict=True))
+    engine.demand(
+        f"{name}: logits moved by {max(d.max() for d in moved):.3f} at most; "
+        f"{sum(wrong)} of {sum(len(d) for d in moved)} by more than {ROUNDING}, in "
+        f"{sum(w > 0 for w in wrong)} of {len(got)} requests; other tokens in {others}",
+        not any(wrong) and not others,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--async-scheduling", action="store_true")
+    parser.add_argument("--no-prefix-caching", action="store_true")
+    parser.add_argument("--more", type=int, default=40)
+    args = parser.parse_args()
+    cache = {"enable_prefix_caching": False, "mamba_cache_mode": "none"}
+    llm = engine.start(
+        args.model,
+        "NONE",
+        args.drafts,
+        1,
+        async_scheduling=args.async_scheduling,
+        logprobs_mode="raw_logits",
+        **(cache if args.no_prefix_caching else {}),
+    )
+    llm.collective_rpc(telling_weights)
+    vocab = llm.llm_engine.model_config.get_vocab_size()
+    draw = random.Random(3)
+    long = [
+        draw.choice([draw.randint(20, 400), draw.randint(400, LONGEST)]) for _ in range(REQUESTS)
+    ]
+    lengths = [draw.randint(16, 120) for _ in range(REQUESTS)]
+    prompts = engine.prompts_of(long, vocab, 11)
+    llm.collective_rpc(engine.use, args=("off",))
+    alone = answers(llm, prompts, lengths, together=False)
+    more = engine.prompts_of([args.more] * REQUESTS, vocab, 12)
+    second = [p + said + q for p, (said, _), q in zip(prompts, alone, more, strict=True)]
+    second_alone = answers(llm, second, lengths, together=False)
+    for kernels in ("off", "all"):
+        llm.collective_rpc(engine.use, args=(kernels,))
+        llm.reset_prefix_cache()
+        got = answers(llm, prompts, lengths, together=True)
+        hold_against(f"kernels {kernels}, first turn", got, alone)
+        got = answers(llm, second, lengths, together=True)
+        hold_against(f"kernels {kernels}, second turn", got, second_alone)
+    print("neighbours: " + ("spoiled" if engine.failures else "pass"))
+    return 1 if engine.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
