@@ -86,22 +86,10 @@ class Draft:
         return max(whole_number(depth) or 0, 0)
 
     @property
-    def spoils_neighbours(self) -> bool:
-        """Whether requests that draft beside each other may spoil each other's states."""
-        old = self.engine.version < releases.DRAFTS_SHARE_BATCHES
+    def drafts_spoil_states(self) -> bool:
+        """Whether requests that draft may go on from wrong states, as `DRAFTS_KEEP_STATES` says."""
+        old = self.engine.version < releases.DRAFTS_KEEP_STATES
         return self.cuda and self.model.hybrid and self.mtp > 0 and old
-
-    @property
-    def asks_for_neighbours(self) -> bool:
-        """Whether several requests are to run at once; on Turing only if the operator says so."""
-        typed = self.given.get("max_num_seqs", self.config.policy.max_num_seqs)
-        return not self.turing if typed is None else whole_number(typed) != 1
-
-    @property
-    def alone(self) -> bool:
-        """Whether requests run one at a time for their states' sake."""
-        states_are_kept = bool(self.value("enable_prefix_caching"))
-        return self.spoils_neighbours and states_are_kept and not self.asks_for_neighbours
 
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned

@@ -20,6 +20,6 @@ def step_cost(offload_gib: float, gpus: Sequence[Gpu]) -> str:
     rate = LANE_GB_S[generation] * link[1] * EFFICIENCY
     seconds = offload_gib * 1.074 / rate
     return (
-        f"each step waits about {seconds:.1f} s for {offload_gib:g} GiB a card over PCIe"
+        f"each step waits about {seconds:.2g} s for {offload_gib:g} GiB a card over PCIe"
         f" {generation}.0 x{link[1]} ({rate:.0f} GB/s)"
     )

@@ -26,12 +26,14 @@ STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; releases before refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
 """States are kept at block borders without --mamba-cache-mode, which 0.32 was the last to take."""
-DRAFTS_SHARE_BATCHES = (0, 32)
-"""Requests of a hybrid model that draft may run beside each other. Before, two things spoil their
-states silently: under asynchronous scheduling a request whose row of the batch moves is given
-another row's number of accepted drafts (vllm#51571); and prompts that share a step may end it
-between block borders, where the prefix cache then keeps a wrong state (vllm#43559, mended by
-vllm#51113 in a release between 0.26 and 0.32)."""
+DRAFTS_KEEP_STATES = (0, 32)
+"""Requests of a hybrid model that draft go on from right states. Before, three things spoil them
+silently: a hit of the prefix cache may be a block longer for the states than for the attention,
+which then lacks that block (vllm#43559, its cause in vllm#46281; one request alone meets it when
+an answer crosses a block border and the conversation goes on); prompts that share a step may end
+it between block borders, where the prefix cache then keeps a wrong state (vllm#43559); and under
+asynchronous scheduling a request whose row of the batch moves is given another row's number of
+accepted drafts (vllm#51571). Each was mended in a release between 0.26 and 0.32."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 MENDED_FLASHINFER = (0, 6, 16)

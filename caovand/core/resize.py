@@ -148,8 +148,6 @@ def _wishes(draft: Draft) -> Wishes:
     A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
     """
     wishes = wishes_of(draft.config, draft.given)
-    if draft.alone:
-        wishes = replace(wishes, sequences=1)
     typed = "gpu_memory_utilization" not in draft.given
     room = int(free_share(draft.gpus) * 1000) / 1000
     if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):

@@ -97,13 +97,12 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
             f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
             " borders a hybrid model's state is kept",
         )
-    if draft.spoils_neighbours and draft.asks_for_neighbours:
-        mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
+    if draft.drafts_spoil_states:
+        mended = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
-            f"vLLM {draft.engine.vllm} may keep a wrong state when several requests draft with MTP"
-            " (vllm#43559): set [policy] max_num_seqs = 1 or mtp = 0, or use"
-            f" vLLM {mended} or newer",
+            f"with MTP, vLLM {draft.engine.vllm} may go on from a wrong state of a hybrid model and"
+            f" say nothing (vllm#43559): set [policy] mtp = 0, or use vLLM {mended} or newer",
         )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
@@ -205,13 +204,6 @@ def max_num_seqs(draft: Draft) -> Setting | None:
         return user(typed, "[policy] max_num_seqs")
     if draft.sizing is None:
         return None
-    if draft.alone:
-        mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
-        return policy(
-            1,
-            f"vLLM {draft.engine.vllm} may spoil the states of several requests with MTP and prefix"
-            f" caching (vllm#43559): more of them turn caching off; {mended} has both for several",
-        )
     if draft.sizing.step != "generous":
         return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
     reason = "these cards are fast for few users" if draft.turing else "sampling more takes memory"

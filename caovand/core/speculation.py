@@ -73,7 +73,7 @@ def speculative_config(draft: Draft) -> Setting | None:
 
 
 def async_scheduling(draft: Draft) -> Setting | None:
-    if not _spoils_answers(draft):
+    if not _spoils_neighbours(draft):
         return None
     return policy(
         False,
@@ -84,22 +84,23 @@ def async_scheduling(draft: Draft) -> Setting | None:
 
 def spoiling_warnings(draft: Draft) -> list[str]:
     """What the operator asks for where it spoils answers."""
-    if not _spoils_answers(draft):
-        return []
-    mended = releases.name(releases.DRAFTS_SHARE_BATCHES)
-    known = {"async_scheduling": "vllm#51571", "enable_prefix_caching": "vllm#43559"}
+    known = {
+        "async_scheduling": (_spoils_neighbours(draft), "vllm#51571", "max_num_seqs = 1"),
+        "enable_prefix_caching": (draft.drafts_spoil_states, "vllm#43559", "mtp = 0"),
+    }
+    mended = releases.name(releases.DRAFTS_KEEP_STATES)
     return [
         f"{flags.option(name)} with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil"
-        f" answers when several requests run at once, and says nothing ({where}); remove it, set"
-        f" [policy] max_num_seqs = 1, or use vLLM {mended} or newer"
-        for name, where in known.items()
-        if draft.given.get(name)
+        f" answers, and says nothing ({where}); remove it, set [policy] {remedy}, or use"
+        f" vLLM {mended} or newer"
+        for name, (spoils, where, remedy) in known.items()
+        if spoils and draft.given.get(name)
     ]
 
 
-def _spoils_answers(draft: Draft) -> bool:
+def _spoils_neighbours(draft: Draft) -> bool:
     """Whether requests that spoil each other's states will run beside each other."""
-    return draft.spoils_neighbours and draft.value("max_num_seqs") != 1
+    return draft.drafts_spoil_states and draft.value("max_num_seqs") != 1
 
 
 def _wanted(draft: Draft) -> tuple[int, Setting]:

@@ -237,12 +237,16 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).norm() / a.norm()).item()
 
 
-def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    """Generate with nothing cached."""
+def empty_cache(llm: LLM) -> None:
     if not llm.reset_prefix_cache():
         raise RuntimeError(
             "cannot compare: the prefix cache could not be emptied, blocks are in use"
         )
+
+
+def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """Generate with nothing cached."""
+    empty_cache(llm)
     return generate(llm, prompts, tokens)
 
 

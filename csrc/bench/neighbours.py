@@ -1,15 +1,15 @@
 """Do requests of a drafting hybrid spoil each other's states in this vLLM? Needs a GPU.
 
-    neighbours.py MODEL_FOLDER [--drafts N] [--async-scheduling] [--no-prefix-caching] [--more N]
+    neighbours.py MODEL_FOLDER [--drafts N] [--async-scheduling] [--no-prefix-caching]
 
 MODEL_FOLDER as for engine.py; eight layers are enough. Twenty requests of 20 to 6,000 tokens come
-and go, four at a time, then each again with its answer and --more tokens (40), most of it from the
-prefix cache. (vLLM drops the last block that matches: less than a block more does not reach the
-last state of the first turn.) Each was generated alone before: what the others change is held
-against that, in the logits of the chosen tokens, with the plugin's kernels off and on. The weights
-are engine.py's "copy" with louder Gated DeltaNet layers, so that tokens stay and logits tell what
-the states hold; every fifth draft is wrong, so that requests accept different numbers of them.
-Exits 1 if a logit moved by more than rounding moves it.
+and go, four at a time, then each again with its answer and 40 tokens more, most of it from the
+prefix cache. Each was generated alone before: what the others change is held against that, in the
+logits of the chosen tokens, with the plugin's kernels off and on. The weights are engine.py's
+"copy" with louder Gated DeltaNet layers, so that tokens stay and logits tell what the states hold;
+what attention lacks they do not tell. Every fifth draft is wrong, so that neighbours accept
+different numbers of them, mostly none or all. Exits 1 if a logit moved by more than rounding moves
+it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def answers(llm: LLM, prompts: list[list[int]], lengths: list[int], *, together:
         outputs = llm.generate(inputs, params, use_tqdm=False)
     else:
         for one, param in zip(inputs, params, strict=True):
-            llm.reset_prefix_cache()
+            engine.empty_cache(llm)
             outputs += llm.generate([one], [param], use_tqdm=False)
     completions = [o.outputs[0] for o in outputs]
     return [
@@ -91,9 +91,8 @@ def main() -> int:
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--async-scheduling", action="store_true")
     parser.add_argument("--no-prefix-caching", action="store_true")
-    parser.add_argument("--more", type=int, default=40)
     args = parser.parse_args()
-    cache = {"enable_prefix_caching": False, "mamba_cache_mode": "none"}
+    uncached = {"enable_prefix_caching": False, "mamba_cache_mode": "none"}
     llm = engine.start(
         args.model,
         "NONE",
@@ -101,27 +100,27 @@ def main() -> int:
         1,
         async_scheduling=args.async_scheduling,
         logprobs_mode="raw_logits",
-        **(cache if args.no_prefix_caching else {}),
+        **(uncached if args.no_prefix_caching else {}),
     )
     llm.collective_rpc(telling_weights)
     vocab = llm.llm_engine.model_config.get_vocab_size()
     draw = random.Random(3)
-    long = [
+    prompt_lengths = [
         draw.choice([draw.randint(20, 400), draw.randint(400, LONGEST)]) for _ in range(REQUESTS)
     ]
-    lengths = [draw.randint(16, 120) for _ in range(REQUESTS)]
-    prompts = engine.prompts_of(long, vocab, 11)
+    answer_lengths = [draw.randint(16, 120) for _ in range(REQUESTS)]
+    prompts = engine.prompts_of(prompt_lengths, vocab, 11)
     llm.collective_rpc(engine.use, args=("off",))
-    alone = answers(llm, prompts, lengths, together=False)
-    more = engine.prompts_of([args.more] * REQUESTS, vocab, 12)
+    alone = answers(llm, prompts, answer_lengths, together=False)
+    more = engine.prompts_of([40] * REQUESTS, vocab, 12)
     second = [p + said + q for p, (said, _), q in zip(prompts, alone, more, strict=True)]
-    second_alone = answers(llm, second, lengths, together=False)
+    second_alone = answers(llm, second, answer_lengths, together=False)
     for kernels in ("off", "all"):
         llm.collective_rpc(engine.use, args=(kernels,))
-        llm.reset_prefix_cache()
-        got = answers(llm, prompts, lengths, together=True)
+        engine.empty_cache(llm)
+        got = answers(llm, prompts, answer_lengths, together=True)
         hold_against(f"kernels {kernels}, first turn", got, alone)
-        got = answers(llm, second, lengths, together=True)
+        got = answers(llm, second, answer_lengths, together=True)
         hold_against(f"kernels {kernels}, second turn", got, second_alone)
     print("neighbours: " + ("spoiled" if engine.failures else "pass"))
     return 1 if engine.failures else 0
