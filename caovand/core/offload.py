@@ -19,7 +19,8 @@ def step_cost(offload_gib: float, gpus: Sequence[Gpu]) -> str:
     generation = min(max(link[0], USUAL_LINK[0]), max(LANE_GB_S))
     rate = LANE_GB_S[generation] * link[1] * EFFICIENCY
     seconds = offload_gib * 1.074 / rate
+    shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return (
-        f"each step waits about {seconds:.2g} s for {offload_gib:g} GiB a card over PCIe"
+        f"each step waits about {shown} s for {offload_gib:g} GiB a card over PCIe"
         f" {generation}.0 x{link[1]} ({rate:.0f} GB/s)"
     )

@@ -16,6 +16,7 @@ from caovand.core.config import MODES, Config
 from caovand.core.devices import choose_gpus, freest
 from caovand.core.forecast import forecast, gpus_of, load_of
 from caovand.core.inventory import Gpu, Inventory, ModelCard
+from caovand.core.offload import step_cost
 from caovand.core.plan import Plan, Setting
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import values
@@ -408,6 +409,16 @@ def test_offloading_is_never_silent() -> None:
     assert re.search(r"each step waits about 0\.043 s for 1 GiB a card over PCIe 4.0 x16", text)
     words = ["--cpu-offload-gb", "4"]
     assert any("PCIe" in text for text in plan(engine={"extra_args": words}).warnings)
+
+
+@pytest.mark.parametrize(
+    ("gib", "lanes", "shown"), [(1, 16, "0.085"), (20, 8, "3.4"), (20, 1, "27"), (100, 1, "136")]
+)
+def test_what_a_step_waits_for_is_said_in_seconds_that_can_be_read(
+    gib: int, lanes: int, shown: str
+) -> None:
+    gpu = replace(turing(1)[0], pcie=(3, lanes))
+    assert step_cost(gib, [gpu]).startswith(f"each step waits about {shown} s for {gib} GiB")
 
 
 def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
