@@ -19,8 +19,8 @@ from caovand.core.status import served_name
 
 LOOK_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
-# Longer than any block of a cache that vLLM aligns between attention and recurrent state pages,
-# so that the second completion finds a whole block in the prefix cache.
+# As long as many a block of a cache that vLLM aligns between attention and recurrent state pages,
+# so that the second completion may find one in the prefix cache, where that is on.
 PROMPT_TOKENS = 1024
 
 
@@ -44,7 +44,7 @@ async def prove(
     tokens = 2 * (plan.mtp + 1)
     model = served_name(plan)
     prompt = _prompt(plan)
-    for name in ("first completion", "completion from the prefix cache"):
+    for name in ("first completion", "second completion"):
         on_step(name)
         try:
             got = await asyncio.to_thread(http.complete, endpoint, model, prompt, tokens, limit_s)

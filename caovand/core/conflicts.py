@@ -186,6 +186,15 @@ def _step(scene: Scene) -> Iterator[str]:
         )
 
 
+def _states(scene: Scene) -> Iterator[str]:
+    size, off = scene.count("mamba_block_size"), scene.plan.value("enable_prefix_caching") is False
+    if size and size != scene.count("max_model_len") and off:
+        yield (
+            f"cannot keep states every {size} tokens: vLLM takes --mamba-block-size only with"
+            " --enable-prefix-caching, which is off; leave it out, or give both"
+        )
+
+
 def _drafting(scene: Scene) -> Iterator[str]:
     config, model = scene.plan.value("speculative_config"), scene.inventory.model
     if not isinstance(config, Mapping) or not model.architecture or model.mtp_layers:
@@ -195,5 +204,6 @@ def _drafting(scene: Scene) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Scene], Iterator[str]], ...] = (
-    _cards, _split, _dtype, _quantisation, _length, _attention, _choices, _step, _drafting,
+    _cards, _split, _dtype, _quantisation, _length, _attention, _choices, _step, _states,
+    _drafting,
 )  # fmt: skip

@@ -17,6 +17,8 @@ from caovand.core.sizing import Sizing
 
 TURING = (7, 5)
 """The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
+WITHOUT_A_HEAD = ("ngram", "ngram_gpu", "suffix")
+"""Drafting that guesses from the text: it asks nothing of the prefix cache."""
 
 
 class Unplannable(Exception):
@@ -87,9 +89,16 @@ class Draft:
 
     @property
     def drafts_spoil_states(self) -> bool:
-        """Whether requests that draft may go on from wrong states, as `DRAFTS_KEEP_STATES` says."""
+        """Whether requests that draft may go on from wrong states, as `DRAFTS_KEEP_STATES` says.
+
+        A verbatim flag may leave the depth to vLLM, and a model not here yet may be a hybrid.
+        """
+        config = self.value("speculative_config")
+        if not isinstance(config, Mapping) or config.get("method") in WITHOUT_A_HEAD:
+            return False
         old = self.engine.version < releases.DRAFTS_KEEP_STATES
-        return self.cuda and self.model.hybrid and self.mtp > 0 and old
+        hybrid = self.model.hybrid or not self.model.architecture
+        return self.cuda and hybrid and old
 
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned

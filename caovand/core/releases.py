@@ -30,10 +30,12 @@ DRAFTS_KEEP_STATES = (0, 32)
 """Requests of a hybrid model that draft go on from right states. Before, three things spoil them
 silently: a hit of the prefix cache may be a block longer for the states than for the attention,
 which then lacks that block (vllm#43559, its cause in vllm#46281; one request alone meets it when
-an answer crosses a block border and the conversation goes on); prompts that share a step may end
-it between block borders, where the prefix cache then keeps a wrong state (vllm#43559); and under
-asynchronous scheduling a request whose row of the batch moves is given another row's number of
-accepted drafts (vllm#51571). Each was mended in a release between 0.26 and 0.32."""
+its prompt parts from an earlier one, or goes on from one, in the block behind the last that counts
+for both); prompts that share a step may end it between block borders, where the prefix cache then
+keeps a wrong state (vllm#43559); and under asynchronous scheduling a request whose row of the batch
+moves is given another row's number of accepted drafts (vllm#51571). 0.32 has neither of the first
+two, and 0.28 still had one (vllm#53912); the third is only in Model Runner V1, which 0.32 does not
+use by itself."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 MENDED_FLASHINFER = (0, 6, 16)

@@ -101,8 +101,9 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
         mended = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
-            f"with MTP, vLLM {draft.engine.vllm} may go on from a wrong state of a hybrid model and"
-            f" say nothing (vllm#43559): set [policy] mtp = 0, or use vLLM {mended} or newer",
+            f"when a hybrid model drafts, vLLM {draft.engine.vllm} may go on from a wrong state and"
+            f" say nothing (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {mended} or"
+            " newer",
         )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")

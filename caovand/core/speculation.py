@@ -77,7 +77,7 @@ def async_scheduling(draft: Draft) -> Setting | None:
         return None
     return policy(
         False,
-        f"with it, vLLM {draft.engine.vllm} lets a request that drafts go on from a wrong state"
+        f"with it, vLLM {draft.engine.vllm} may let a request that drafts go on from a wrong state"
         " when others come and go beside it, and says nothing (vllm#51571)",
     )
 
@@ -85,14 +85,21 @@ def async_scheduling(draft: Draft) -> Setting | None:
 def spoiling_warnings(draft: Draft) -> list[str]:
     """What the operator asks for where it spoils answers."""
     known = {
-        "async_scheduling": (_spoils_neighbours(draft), "vllm#51571", "max_num_seqs = 1"),
-        "enable_prefix_caching": (draft.drafts_spoil_states, "vllm#43559", "mtp = 0"),
+        "async_scheduling": (
+            _spoils_neighbours(draft),
+            "vllm#51571",
+            "serve one request at a time ([policy] max_num_seqs = 1)",
+        ),
+        "enable_prefix_caching": (
+            draft.drafts_spoil_states,
+            "vllm#43559",
+            "draft nothing ([policy] mtp = 0)",
+        ),
     }
     mended = releases.name(releases.DRAFTS_KEEP_STATES)
     return [
-        f"{flags.option(name)} with MTP on a hybrid model: vLLM {draft.engine.vllm} can spoil"
-        f" answers, and says nothing ({where}); remove it, set [policy] {remedy}, or use"
-        f" vLLM {mended} or newer"
+        f"{flags.option(name)} while a hybrid model drafts: vLLM {draft.engine.vllm} can spoil"
+        f" answers, and says nothing ({where}); remove it, {remedy}, or use vLLM {mended} or newer"
         for name, (spoils, where, remedy) in known.items()
         if spoils and draft.given.get(name)
     ]

@@ -41,6 +41,7 @@ CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", 
     [
         (TWO, "-tp 8", "2 can be used here; use --tensor-parallel-size 2"),
         (TWO, "-pp 2 -tp 2", "cannot use 4 GPUs"),
+        (TWO, "--mamba-block-size 1024", "--enable-prefix-caching, which is off; leave it out"),
         (TWO, "-dp 4", "use --tensor-parallel-size 1 and fewer stages or replicas"),
         (THREE, "-tp 3", "4 key-value heads; choose a divisor"),
         (TWO, "--dtype bfloat16", "GPU 0 is SM75, which has none; use --dtype half"),
@@ -102,6 +103,7 @@ def test_a_flag_that_cannot_run_is_passed_and_said(
         "--kv-cache-dtype turboquant_k8v4",
         "--kv-cache-dtype int8_per_token_head",
         "--dtype half",
+        "--mamba-block-size 1024 --enable-prefix-caching",
         f"--speculative-config {MTP}",
     ],
 )

@@ -41,6 +41,7 @@ from tests.core.machines import (
 )
 
 ON_CPU = inventory(TINY_HYBRID, (), CPU)
+ABSENT = replace(QWEN_27B, architecture="", layer_types=(), folder=False)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +305,25 @@ def test_where_states_are_kept_there_are_both(other: Plan) -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "cached"),
+    [
+        (plan(engine={"extra_args": ["-sc", '{"method":"mtp","model":"/srv/other"}']}), False),
+        (plan(engine={"extra_args": ["-sc", '{"method":"ngram"}']}), True),
+        (plan(inventory(ABSENT), engine=VERBATIM), False),
+        (plan(inventory(ABSENT)), True),
+    ],
+    ids=[
+        "a depth left to vLLM",
+        "no head",
+        "a model not here that may be a hybrid",
+        "not drafting",
+    ],
+)
+def test_the_prefix_cache_is_given_up_where_a_hybrid_may_draft(found: Plan, cached: bool) -> None:
+    assert found.value("enable_prefix_caching") is cached
+
+
+@pytest.mark.parametrize(
     ("sequences", "told"),
     [
         (4, ["--async-scheduling", "--enable-prefix-caching"]),
@@ -319,6 +339,7 @@ def test_what_spoils_answers_is_warned_of_where_it_is_asked_for(
     assert found.value("enable_prefix_caching") is True
     spoiling = [text for text in found.warnings if "can spoil answers" in text]
     assert [text.partition(" ")[0] for text in spoiling] == told
+    assert found.value("mamba_cache_mode") == "align"
 
 
 def test_a_model_that_is_no_hybrid_gets_no_mamba_flags() -> None:
@@ -431,8 +452,7 @@ def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
 
 
 def test_a_model_that_is_not_known_is_split_by_a_power_of_two() -> None:
-    unknown = replace(QWEN_27B, architecture="", layer_types=(), folder=False)
-    found = plan(inventory(unknown, turing(3)))
+    found = plan(inventory(ABSENT, turing(3)))
     assert found.value("tensor_parallel_size") == 2
 
 
