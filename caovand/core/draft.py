@@ -17,8 +17,8 @@ from caovand.core.sizing import Sizing
 
 TURING = (7, 5)
 """The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
-WITHOUT_A_HEAD = ("ngram", "ngram_gpu", "suffix")
-"""Drafting that guesses from the text: it asks nothing of the prefix cache."""
+WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
+"""Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
 
 
 class Unplannable(Exception):
@@ -94,7 +94,7 @@ class Draft:
         A verbatim flag may leave the depth to vLLM, and a model not here yet may be a hybrid.
         """
         config = self.value("speculative_config")
-        if not isinstance(config, Mapping) or config.get("method") in WITHOUT_A_HEAD:
+        if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
             return False
         old = self.engine.version < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture

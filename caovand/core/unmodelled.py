@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.devices import stages
+from caovand.core.draft import WITHOUT_WEIGHTS
 from caovand.core.flags import option, whole_number
 from caovand.core.inventory import ModelCard
 from caovand.core.kv_cache import STATE
@@ -30,7 +31,6 @@ OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral
 """Load formats whose weights are not those that the folder's safetensors show."""
 ELSEWHERE = ("nnodes", "data_parallel_address", "data_parallel_size_local")
 """Flags by which the engine runs on several machines."""
-WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:

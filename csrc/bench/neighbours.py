@@ -31,21 +31,19 @@ Answers = list[tuple[list[int], torch.Tensor]]  # a request's tokens and their l
 
 def telling_weights(worker) -> None:
     engine.copy_weights(worker)
-    for model in engine.models(worker):
+    target, *heads = engine.models(worker)
+    for model in (target, *heads):
         for name, p in model.named_parameters():
             if name.endswith("out_proj.weight"):
                 p.data.mul_(6)
-    drafter = getattr(worker.model_runner, "drafter", None)
-    if drafter is None:
-        return
-    inner = drafter.model.compute_logits
+    for head in heads:
 
-    def compute_logits(hidden, *args, **kwargs):
-        logits = inner(hidden, *args, **kwargs)
-        wrong = logits.argmax(-1, keepdim=True) % 5 == 0
-        return torch.where(wrong, logits.roll(1, -1), logits)
+        def compute_logits(hidden, *args, inner=head.compute_logits, **kwargs):
+            logits = inner(hidden, *args, **kwargs)
+            wrong = logits.argmax(-1, keepdim=True) % 5 == 0
+            return torch.where(wrong, logits.roll(1, -1), logits)
 
-    drafter.model.compute_logits = compute_logits
+        head.compute_logits = compute_logits
 
 
 def answers(llm: LLM, prompts: list[list[int]], lengths: list[int], *, together: bool) -> Answers:

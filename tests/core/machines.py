@@ -63,6 +63,8 @@ QWEN_27B = ModelCard(
 )
 """Its measured shape has no state type in config.json, which makes the states fp16."""
 QWEN_27B_MEASURED = replace(QWEN_27B, linear=LinearAttention(16, 48, 128, 128, 4, "auto"))
+ABSENT = replace(QWEN_27B, architecture="", layer_types=(), folder=False)
+"""A model that is not on the machine yet."""
 QWEN_27B_AWQ = replace(
     QWEN_27B,
     path="/srv/models/Qwen3.6-27B-AWQ",
