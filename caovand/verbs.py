@@ -19,6 +19,7 @@ from caovand.core.wire import Reply, Request, notice_fields
 from caovand.supervisor import Supervisor
 
 LONGEST_WAIT_S = 86400.0
+LONGEST_OPEN_WAIT_S = 60.0  # of a request from the socket that is open to all
 LOG_BYTES = 48 * 1024
 PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
 
@@ -49,6 +50,8 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
         text = f'cannot do "{request.op}": unknown argument "{sorted(unknown)[0][:64]}"'
         return Reply(request.id, code="bad-argument", message=text)
     try:
+        if request.op == "wait" and not request.trusted:
+            _check_wait(request.args, LONGEST_OPEN_WAIT_S)
         result = await verb(supervisor, request.args)
         if not request.trusted and "last_failure" in result:
             result = status.public(result)
@@ -164,9 +167,7 @@ async def _wait(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
     until = _argument(args, "until", str, "serving")
     if until not in ("serving", "settled", "stopped"):
         raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
-    timeout_s = _argument(args, "timeout_s", float, 60.0)
-    if not 0 <= timeout_s <= LONGEST_WAIT_S:
-        raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {LONGEST_WAIT_S}")
+    timeout_s = _check_wait(args, LONGEST_WAIT_S)
     deadline = time.monotonic() + timeout_s
 
     def reached() -> bool:
@@ -186,6 +187,13 @@ async def _wait(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
         except asyncio.TimeoutError:
             continue
     return {"reached": done, **supervisor.describe()}
+
+
+def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
+    timeout_s: float = _argument(args, "timeout_s", float, LONGEST_OPEN_WAIT_S)
+    if not 0 <= timeout_s <= longest_s:
+        raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {longest_s:.0f}")
+    return timeout_s
 
 
 async def _logs(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:

@@ -261,6 +261,21 @@ def test_an_engine_whose_plan_may_still_change_is_not_settled(fake: FakeSupervis
     assert result(fake, "wait", until="settled", timeout_s=0)["reached"] is False
 
 
+def test_a_stranger_may_not_wait_for_a_day(fake: FakeSupervisor) -> None:
+    async def reply(timeout_s: float, trusted: bool) -> Reply:
+        args = {"until": "stopped", "timeout_s": timeout_s}
+        request = Request("wait", args, trusted=trusted)
+        return await verbs.answer(cast(Supervisor, fake), request)
+
+    async def test() -> None:
+        assert (await reply(86_400.0, False)).code == "bad-argument"
+        assert "from 0 to 60" in (await reply(60.5, False)).message
+        assert (await reply(60.0, False)).ok
+        assert (await reply(86_400.0, True)).ok
+
+    asyncio.run(test())
+
+
 def test_wait_answers_when_it_comes_true(fake: FakeSupervisor) -> None:
     async def test() -> None:
         request = Request("wait", {"until": "serving", "timeout_s": 60})

@@ -3,63 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import errno
+import contextlib
 import os
-import socket
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from caovand.adapters.directories import directories
+from caovand.cli import reach
+from caovand.cli.problem import Exit, Problem
 from caovand.core import wire
 from caovand.core.wire import Notice, Reply, Request
 
+__all__ = [
+    "Client", "Exit", "Problem", "client_for", "connect", "follow", "outcome", "runtime_directory",
+]  # fmt: skip
+
 ANSWER_S = 20.0
 LOOK_S = 1.0
-SYSTEM_RUNTIME = Path("/run/caovan")
 OPEN_OPS = frozenset({"status", "version", "wait"})
 
 
-class Exit(IntEnum):
-    """Exit statuses of caovanctl."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_SERVING = 3
-    NOT_REACHABLE = 4
-    NOT_PERMITTED = 5
-
-
-class Problem(Exception):
-    """What a verb cannot do, the fact and the remedy, and the exit status that tells it."""
-
-    def __init__(self, status: Exit, message: str, hint: str = "", code: str = "") -> None:
-        super().__init__(f"{message}\n  {hint}" if hint else message)
-        self.status, self.message, self.hint, self.code = status, message, hint, code
-
-
 def runtime_directory(given: Path | None) -> Path:
-    """Where the daemon's sockets are: as told, else our own daemon's, else the system's."""
+    """Where the daemon's sockets are: as named, else our own daemon's, else the system's."""
     if given is not None:
         return given
     own = directories(os.environ, os.getuid()).runtime
-    return (
-        own if (own / "status").exists() or os.environ.get("RUNTIME_DIRECTORY") else SYSTEM_RUNTIME
-    )
+    if os.environ.get("RUNTIME_DIRECTORY"):
+        return own
+    with contextlib.suppress(OSError):
+        # In /tmp anybody may have made a folder of this name.
+        if (own / "status").lstat().st_uid == os.getuid() == own.stat().st_uid:
+            return own
+    return reach.SYSTEM_RUNTIME
 
 
 class Client:
-    """A connection to the daemon whose sockets are in `folder`."""
+    """A connection to the daemon whose sockets are in `folder`.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    `named`: whether the operator chose that folder; any other must be root's or the user's own.
+    """
+
+    def __init__(self, folder: Path, *, named: bool = True) -> None:
+        self._folder, self._named = folder, named
         self._context = zmq.Context()
 
     def __enter__(self) -> Client:
@@ -70,36 +61,76 @@ class Client:
 
     def ask(self, op: str, answer_s: float = ANSWER_S, **args: Any) -> Mapping[str, Any]:
         """Send one request and return its result; raises Problem."""
+        request = Request(op, args, uuid.uuid4().hex)
         path = self._folder / "control"
         if op in OPEN_OPS and not os.access(path, os.W_OK, effective_ids=True):
-            path = self._folder / "status"
-        _check(path)
+            reply = self._ask_openly(self._folder / "status", request, answer_s)
+        else:
+            reply = self._ask(path, request, answer_s)
+        if reply is None:
+            raise Problem(
+                Exit.NOT_REACHABLE,
+                f"cannot {op}: caovand did not answer within {answer_s:.0f} s",
+                "look at `systemctl status caovan` and `journalctl -u caovan`",
+            )
+        return _result(reply)
+
+    def _ask(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Ask over ZeroMQ; None where no answer came in time."""
+        self._check(path)
         link = self._context.socket(zmq.DEALER)
         try:
             link.setsockopt(zmq.LINGER, 0)
             link.connect(f"ipc://{path}")
-            request = Request(op, args, uuid.uuid4().hex)
             link.send(wire.encode_request(request))
             deadline = time.monotonic() + answer_s
             while (left_s := deadline - time.monotonic()) > 0:
                 if not link.poll(int(min(left_s, LOOK_S) * 1000) + 1):
-                    _check(path)  # a daemon that has ended meanwhile never answers
+                    self._check(path)  # a daemon that has ended meanwhile never answers
                     continue
                 reply = wire.decode_reply(link.recv())
                 if reply.id == request.id:
-                    return _result(reply)
+                    return reply
         finally:
             link.close()
+        return None
+
+    def _ask_openly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Ask as anybody may: one line there, one back; None where none came in time."""
+        deadline = time.monotonic() + answer_s
+        got, reason = bytearray(), "it closed the connection"
+        with reach.connect(path, answer_s, named=self._named) as link:
+            try:
+                # Where it turns us away, that can be read after a failed write, too.
+                with contextlib.suppress(BrokenPipeError):
+                    link.sendall(wire.encode_request(request) + b"\n")
+                while b"\n" not in got and len(got) <= wire.MAX_BYTES:
+                    data = link.recv(1 << 16)
+                    if not data or time.monotonic() > deadline:
+                        break
+                    got += data
+            except BlockingIOError:
+                return None
+            except OSError as problem:
+                reason = problem.strerror or reason
+        if b"\n" in got:
+            return wire.decode_reply(bytes(got.split(b"\n", 1)[0]))
+        if time.monotonic() > deadline:
+            return None
         raise Problem(
             Exit.NOT_REACHABLE,
-            f"cannot {op}: caovand did not answer within {answer_s:.0f} s",
-            "look at `systemctl status caovan` and `journalctl -u caovan`",
+            f"cannot {request.op}: no answer from caovand at {path}: {reason}",
+            "try again in a moment",
         )
+
+    def _check(self, path: Path) -> None:
+        """Raise Problem where nobody we trust listens: ZeroMQ itself would wait."""
+        reach.connect(path, LOOK_S, named=self._named).close()
 
     def notices(self, since: int) -> Iterator[Notice]:
         """The events after sequence number `since`, then those to come, for ever."""
         path = self._folder / "events"
-        _check(path)
+        self._check(path)
         link = self._context.socket(zmq.SUB)
         link.setsockopt(zmq.SUBSCRIBE, b"")
         link.connect(f"ipc://{path}")
@@ -126,31 +157,15 @@ def _result(reply: Reply) -> Mapping[str, Any]:
     raise Problem(status, reply.message, reply.hint, reply.code)
 
 
-def _check(path: Path) -> None:
-    """Raise Problem where nobody listens or we may not connect: ZeroMQ itself would wait."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(str(path))
-    except PermissionError:
-        raise Problem(
-            Exit.NOT_PERMITTED,
-            f"cannot use {path}: permission denied",
-            "run it as root, or join the group: sudo usermod -aG caovan $USER (then log in again)",
-        ) from None
-    except OSError as problem:
-        refused = problem.errno == errno.ECONNREFUSED
-        reason = "nobody listens there" if refused else problem.strerror or str(problem)
-        remedy = "start it with `systemctl start caovan`"
-        if path.parent != SYSTEM_RUNTIME:
-            remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"
-        raise Problem(
-            Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy
-        ) from None
-
-
 def connect(args: argparse.Namespace) -> Client:
     """A client for the daemon that the command line names."""
-    return Client(runtime_directory(args.runtime))
+    return client_for(args.runtime)
+
+
+def client_for(runtime: Path | None) -> Client:
+    """A client for the daemon whose folder the operator named, None for none."""
+    named = runtime is not None or bool(os.environ.get("RUNTIME_DIRECTORY"))
+    return Client(runtime_directory(runtime), named=named)
 
 
 def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from caovand.adapters import config_file, host, model_folder, nvml, probe, processes
 from caovand.adapters.directories import directories
-from caovand.cli.client import Client, Exit, Problem, runtime_directory
+from caovand.cli.client import Exit, Problem, client_for
 from caovand.core import inventory_file
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
@@ -97,7 +97,7 @@ def engine_processes(first: int) -> frozenset[int]:
 def running(runtime: Path | None) -> dict[str, Any]:
     """The status of a running daemon, whether its engine lives or not; else nothing."""
     try:
-        with Client(runtime_directory(runtime)) as client:
+        with client_for(runtime) as client:
             return dict(client.ask("status", answer_s=1.0))
     except Problem:
         return {}

@@ -15,6 +15,8 @@ Failure = Literal[
     "hang", "draft-collapse", "unknown",
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
+# Findings of these phases are caovand's own words: no engine runs that could have put in some.
+_OWN_PHASES = frozenset({"plan", "launch", "ending"})
 
 
 @dataclass(frozen=True)
@@ -41,5 +43,6 @@ class Finding:
 
     @property
     def public_text(self) -> str:
-        """What anybody may read: a line of the log could quote a prompt, so not that."""
-        return f"{self.failure} in phase {self.phase}" if self.line else self.text
+        """What anybody may read: not what the engine's log or its HTTP server put in."""
+        own = self.phase in _OWN_PHASES and not self.line
+        return self.text if own else f"{self.failure} in phase {self.phase}"

@@ -122,7 +122,7 @@ def one_line(snapshot: Snapshot) -> str:
     """The state for `systemctl status` and the log."""
     if snapshot.state is State.STARTING:
         done = f" {snapshot.progress:.0%}" if snapshot.progress is not None else ""
-        detail = f": {snapshot.detail}" if snapshot.detail else ""
+        detail = f": {public_detail(snapshot.detail)}" if public_detail(snapshot.detail) else ""
         return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
     if snapshot.state is State.SERVING and snapshot.plan:
         served = _served(snapshot.plan)
@@ -136,15 +136,26 @@ def one_line(snapshot: Snapshot) -> str:
 
 
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The status document for the socket that is open to all: without lines of the log."""
-    shown = dict(document)
+    """The status document for the socket that is open to all: without words of the engine."""
+    shown = {**document, "detail": public_detail(document["detail"])}
     for name in ("last_failure", "refusal"):
-        told = shown[name]
-        if told is not None:
-            text = Finding(**told).public_text
-            shown["reason"] = shown["reason"].replace(told["text"], text)
-            shown[name] = {**told, "text": text, "captures": {}}
+        found = shown[name]
+        if found is None:
+            continue
+        text = Finding(**found).public_text
+        shown[name] = {**found, "text": text, "captures": {}}
+        shown["reason"] = shown["reason"].replace(found["text"], text)
+        if text != found["text"]:
+            # What follows from a finding is worded with what it read.
+            shown.update(remedy=None, obstacles=[])
+            if shown["degraded"] is not None:
+                shown["degraded"] = {**shown["degraded"], "why": []}
     return shown
+
+
+def public_detail(detail: str) -> str:
+    """What of a phase anybody may read; words of the engine's log stand in quotes."""
+    return "" if '"' in detail else detail
 
 
 def _served(plan: Plan | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 
 from caovand import __version__
 from caovand.adapters.environment import places
-from caovand.cli import client
+from caovand.cli import reach
 from caovand.cli.client import Client, Problem, runtime_directory
 from caovand.cli.main import parser
 from caovand.core.events import Gone, Start, Stop
@@ -61,7 +61,7 @@ def test_without_a_daemon_the_exit_status_is_4(ctl: Ctl, words: tuple[str, ...])
 def test_who_finds_no_daemon_of_the_system_is_told_to_start_it(
     folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "SYSTEM_RUNTIME", folder)
+    monkeypatch.setattr(reach, "SYSTEM_RUNTIME", folder)
     assert "systemctl start caovan" in ctl("status").err
 
 
@@ -73,6 +73,7 @@ def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None
 
 
 def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
+    (folder / ("x" * 200)).mkdir()
     with pytest.raises(Problem, match="path too long"), Client(folder / ("x" * 200)) as client:
         client.ask("status")
 
@@ -445,12 +446,17 @@ def test_the_runtime_folder_is_the_given_one_else_ours_else_the_system_s(
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/a")
     assert runtime_directory(None) == Path("/run/a")
     monkeypatch.delenv("RUNTIME_DIRECTORY")
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    uid = os.getuid() or 1000
+    monkeypatch.setattr(os, "getuid", lambda: uid)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     assert runtime_directory(None) == Path("/run/caovan")
     (folder / "caovan").mkdir()
     (folder / "caovan/status").touch()
+    for path in (folder / "caovan", folder / "caovan/status"):
+        os.chown(path, uid, -1)
     assert runtime_directory(None) == folder / "caovan"
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert runtime_directory(None) == Path("/run/caovan"), "it is another user's"
 
 
 # -- check-config ---

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.core.failure import Finding
+from caovand.core.failure import Failure, Finding
+from caovand.core.ladder import Decision
 from caovand.core.machine import Snapshot, State
 from caovand.core.memory import MemoryEstimate
 from caovand.core.plan import Plan, Setting
@@ -110,6 +111,28 @@ def test_whoever_is_not_of_the_group_reads_no_line_of_the_log() -> None:
     assert "secret" not in str(public(document))
     assert "secret" not in one_line(snapshot)
     assert public(document)["last_failure"]["failure"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("failure", "phase"),
+    [("hang", "serving"), ("engine-died", "proof"), ("start-stall", "load")],
+)
+def test_nor_what_the_engine_answered_or_printed_elsewhere(failure: Failure, phase: str) -> None:
+    finding = Finding(failure, "/v1/completions: HTTP 500: secret", phase)
+    decision = Decision("lower", text="without secret", obstacles=("secret is pinned",))
+    snapshot = Snapshot(
+        State.BACKOFF, finding=finding, reason=finding.text, remedy=decision,
+        detail='"secret-model.safetensors" 12 %',
+    )  # fmt: skip
+    document = public(describe(snapshot, FACTS, 1.0))
+    assert "secret" not in str(document)
+    assert document["reason"] == f"{failure} in phase {phase}"
+    assert "secret" not in one_line(replace(snapshot, state=State.STARTING))
+
+
+def test_a_phase_in_our_own_words_is_for_everybody() -> None:
+    snapshot = Snapshot(State.STARTING, phase="load", detail="shard 3 of 6")
+    assert public(describe(snapshot, FACTS, 1.0))["detail"] == "shard 3 of 6"
 
 
 def test_our_own_words_are_for_everybody() -> None:

@@ -92,7 +92,7 @@ def test_loaded_shards_are_progress_inside_the_phase() -> None:
 
 def test_a_download_is_progress_of_whichever_phase_runs() -> None:
     line = "model-00003-of-00014.safetensors:  12%|#2        | 500M/4.00G [00:10<01:20, 44.0MB/s]"
-    assert phase_of(line) == Mark(None, "model-00003-of-00014.safetensors 12 %", 0.12)
+    assert phase_of(line) == Mark(None, '"model-00003-of-00014.safetensors" 12 %', 0.12)
 
 
 def test_waiting_for_shared_memory_is_a_heartbeat_and_no_progress() -> None:

@@ -222,13 +222,13 @@ def _unnamed(message: str) -> Mark | None:
     """Lines known by what is inside: kernels compiled late, and bars under a name of their own."""
     if "during inference" in message:
         late = _JIT.match(message)
-        return Mark(None, f"compiling {late.group(1)}", jit=True) if late else None
+        return Mark(None, f'compiling "{late.group(1)}"', jit=True) if late else None
     end = message[-_BAR:]
     percents = _PERCENT.findall(end) if "%|" in end else ()
     if not percents:
         return None
     name = message.split(":", 1)[0].strip()[:60]
-    return Mark(None, f"{name} {percents[-1]} %", min(1.0, int(percents[-1]) / 100))
+    return Mark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
 
 
 def _value(text: str) -> Figure:

@@ -1,0 +1,92 @@
+"""The protocol for everybody: one line of JSON in, one line out, and the connection is closed.
+
+The frames are those of `core.wire`, with a line end. Nothing that a client does is kept after its
+connection, and no step of it may take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from caovand.core import wire
+from caovand.core.wire import Reply, Request, WireError
+
+OPEN_TO_ALL = frozenset({"status", "version", "wait"})
+LONGEST_LINE = 4096
+READ_S = 2.0
+WRITE_S = 2.0
+LOOK_S = 0.5  # how soon a request ends whose client is gone
+BUSY = wire.encode_reply(
+    Reply("", None, "busy", "cannot answer: too many requests", "try again in a moment")
+) + b"\n"  # fmt: skip
+
+Answer = Callable[[Request], Awaitable[Reply]]
+
+
+class Lines:
+    """Serves connections of a Door: `answer` gets what the open socket allows."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def serve(self, link: socket.socket) -> None:
+        """Read one request, answer it."""
+        loop = asyncio.get_running_loop()
+        line = await asyncio.wait_for(_line(link), READ_S)
+        if line is None:
+            return
+        reply = await self._reply(link, line)
+        if reply is not None:
+            frame = wire.encode_reply(reply) + b"\n"
+            await asyncio.wait_for(loop.sock_sendall(link, frame), WRITE_S)
+
+    async def _reply(self, link: socket.socket, line: bytes) -> Reply | None:
+        if len(line) > LONGEST_LINE:
+            text = f"cannot read a request of more than {LONGEST_LINE} bytes"
+            return Reply("", None, "too-large", text)
+        try:
+            request = replace(wire.decode_request(line), trusted=False)
+        except WireError as problem:
+            return Reply(problem.id, None, problem.code, problem.message, problem.hint)
+        if request.op not in OPEN_TO_ALL:
+            return Reply(
+                request.id,
+                code="not-permitted",
+                message=f'cannot do "{request.op[:64]}" on the status socket',
+                hint="use the control socket, which is for root and the control group",
+            )
+        answering = asyncio.ensure_future(self._answer(request))
+        try:
+            while not answering.done():
+                await asyncio.wait([answering], timeout=LOOK_S)
+                if not answering.done() and _is_gone(link):
+                    return None
+            return answering.result()
+        finally:
+            answering.cancel()
+
+
+async def _line(link: socket.socket) -> bytes | None:
+    """The first line, longer than LONGEST_LINE where it has no end by then; None for nothing."""
+    loop = asyncio.get_running_loop()
+    got = b""
+    while b"\n" not in got and len(got) <= LONGEST_LINE:
+        data = await loop.sock_recv(link, LONGEST_LINE)
+        if not data:
+            break
+        got += data
+    return got.split(b"\n", 1)[0] or None
+
+
+def _is_gone(link: socket.socket) -> bool:
+    """Whether the other side is closed; one that only ended its sending still listens."""
+    poll = select.poll()
+    with contextlib.suppress(OSError, ValueError):
+        poll.register(link, select.POLLHUP)
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+    return True

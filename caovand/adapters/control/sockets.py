@@ -1,0 +1,192 @@
+"""The ZeroMQ sockets behind their gates, and the open socket beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import os
+import stat
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from caovand.adapters.control.door import CannotBind, Door, check_length, spare_descriptors
+from caovand.adapters.control.gate import Gate
+from caovand.adapters.control.lines import BUSY, Lines
+from caovand.core import wire
+from caovand.core.wire import Notice, Reply, Request, WireError
+
+MOST_REQUESTS = 256
+MOST_WAITS = 64  # they may last a day, and must not keep other requests out
+MOST_LINKS = 64
+MOST_STRANGERS = 64
+STRANGERS_EACH = 8
+STRANGERS_RATE = 20  # requests a second of one user
+AHEAD = 64  # messages that a client of `control` may leave unread
+INNER = "inner"
+
+Handler = Callable[[Request], Awaitable[Reply]]
+
+
+class Control:
+    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we."""
+
+    def __init__(self, folder: Path, group: str | None, handler: Handler) -> None:
+        self._handler = handler
+        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: Counter[bool] = Counter()
+        self._doors: list[Door] = []
+        gid = _gid(group)
+        restricted = 0o660 if gid is not None else 0o600
+        # A connection of the group is two descriptors of ours and one of libzmq's.
+        links = min(MOST_LINKS, spare_descriptors() // 16)
+        try:
+            inner = _inner(folder)
+            self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
+            self._events = self._bind(inner / "events", zmq.PUB, 1000)
+            for name in ("control", "events"):
+                serve = Gate(inner / name).serve
+                self._doors.append(
+                    Door(folder / name, restricted, gid, serve, most=links, each=links)
+                )
+            self._doors.append(
+                Door(
+                    folder / "status",
+                    0o666,
+                    None,
+                    Lines(self._reply).serve,
+                    most=MOST_STRANGERS,
+                    each=STRANGERS_EACH,
+                    rate=STRANGERS_RATE,
+                    refusal=BUSY,
+                )
+            )
+        except CannotBind:
+            for door in self._doors:
+                door.close()
+            self._context.destroy(linger=0)
+            raise
+
+    def _bind(self, path: Path, kind: int, ahead: int) -> Any:
+        check_length(path)
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 200)
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
+        for mark in (zmq.SNDHWM, zmq.RCVHWM):
+            socket.setsockopt(mark, ahead)
+        try:
+            socket.bind(f"ipc://{path}")
+        except zmq.ZMQError as problem:
+            raise CannotBind(f"cannot bind {path}: {problem}") from problem
+        return socket
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._keep(self._serve())
+        for door in self._doors:
+            door.open()
+
+    def publish(self, notice: Notice) -> None:
+        """Send a notice to whoever listens; never waits."""
+        self._keep(self._send(self._events, [wire.encode_notice(notice)]))
+
+    async def close(self) -> None:
+        """Let answers under way leave, then close the sockets."""
+        await asyncio.sleep(0)
+        for task in list(self._tasks):
+            task.cancel()
+        for socket in (self._control, self._events):
+            socket.close()
+        # What was sent goes through the gates, so those close last.
+        await asyncio.to_thread(self._context.term)
+        for door in self._doors:
+            door.close()
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self) -> None:
+        while True:
+            # A frame that is there already is had without a pause: a flood must not keep the loop.
+            await asyncio.sleep(0)
+            frames = await self._control.recv_multipart()
+            # DEALER and REQ clients: identity, then (REQ) an empty frame, then one request.
+            if len(frames) < 2 or len(frames) > 3 or (len(frames) == 3 and frames[1]):
+                continue
+            try:
+                request = wire.decode_request(frames[-1])
+            except WireError as problem:
+                reply = Reply(problem.id, None, problem.code, problem.message, problem.hint)
+                await self._send(self._control, [*frames[:-1], wire.encode_reply(reply)])
+                continue
+            waits = request.op == "wait"
+            if self._busy[waits] >= (MOST_WAITS if waits else MOST_REQUESTS):
+                text = "cannot answer: too many requests wait"
+                reply = Reply(request.id, None, "busy", text, "try again in a moment")
+                await self._send(self._control, [*frames[:-1], wire.encode_reply(reply)])
+                continue
+            self._busy[waits] += 1
+            self._keep(self._answer(frames[:-1], request))
+
+    async def _answer(self, envelope: list[bytes], request: Request) -> None:
+        try:
+            frame = wire.encode_reply(await self._reply(request))
+            if len(frame) > wire.MAX_BYTES:
+                text = f"cannot answer: {len(frame)} bytes are more than {wire.MAX_BYTES}"
+                reply = Reply(request.id, None, "too-large", text, "ask for fewer lines")
+                frame = wire.encode_reply(reply)
+            await self._send(self._control, [*envelope, frame])
+        finally:
+            self._busy[request.op == "wait"] -= 1
+
+    async def _reply(self, request: Request) -> Reply:
+        try:
+            return await self._handler(request)
+        except Exception as problem:
+            # A fault of ours: the client is told, the loop's exception handler logs the rest.
+            text = f'cannot do "{request.op[:64]}": {type(problem).__name__} in caovand'
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": text, "exception": problem}
+            )
+            return Reply(request.id, None, "internal", text, "report it with the daemon's log")
+
+    @staticmethod
+    async def _send(socket: Any, frames: list[bytes]) -> None:
+        # A client that went away or does not read is its own loss.
+        with contextlib.suppress(zmq.ZMQError):
+            await socket.send_multipart(frames, zmq.NOBLOCK)
+
+
+def _inner(folder: Path) -> Path:
+    """The folder that libzmq listens in, which nobody else may enter."""
+    inner = folder / INNER
+    try:
+        with contextlib.suppress(FileExistsError):
+            inner.mkdir(mode=0o700)
+        seen = inner.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
+            raise CannotBind(f"cannot use {inner}: it is no folder of ours; remove it")
+        inner.chmod(0o700)
+    except OSError as problem:
+        raise CannotBind(f"cannot use {inner}: {problem.strerror}") from problem
+    return inner
+
+
+def _gid(group: str | None) -> int | None:
+    """The id of a group that exists and that we may give files to."""
+    if not group:
+        return None
+    try:
+        entry = grp.getgrnam(group)
+    except KeyError:
+        return None
+    ours = entry.gr_gid in (os.getegid(), *os.getgroups())
+    return entry.gr_gid if os.getuid() == 0 or ours else None

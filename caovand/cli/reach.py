@@ -1,0 +1,101 @@
+"""Reaching the daemon's sockets: only in a folder that nobody else may change, only its owner.
+
+Whoever answers there decides what we print, and what root may go on to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import struct
+from pathlib import Path
+
+from caovand.adapters.control.door import peer_uid
+from caovand.cli.problem import Exit, Problem
+
+SYSTEM_RUNTIME = Path("/run/caovan")
+_TIMEVAL = struct.Struct("ll")
+
+
+def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
+    """A blocking connection to the socket at `path`; raises Problem.
+
+    `named`: whether the operator named the folder, who then answers for whose it is.
+    """
+    owner = _check_folder(path.parent, named=named)
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A stopped daemon accepts nobody: once its queue is full, connecting would wait for ever.
+        timeout = _TIMEVAL.pack(int(timeout_s), int(timeout_s % 1 * 1e6) + 1)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            link.setsockopt(socket.SOL_SOCKET, option, timeout)
+        link.connect(str(path))
+        peer = peer_uid(link)
+        if peer not in (0, owner):
+            raise Problem(
+                Exit.NOT_REACHABLE,
+                f"cannot trust {path}: {_name(peer)} listens there, the folder is {_name(owner)}'s",
+                f"end that process and remove {path.parent}",
+            )
+    except Problem:
+        link.close()
+        raise
+    except OSError as problem:
+        link.close()
+        raise _unreachable(path, problem, timeout_s) from None
+    return link
+
+
+def _check_folder(folder: Path, *, named: bool) -> int:
+    """The owner of the folder; Problem where another user could have put the sockets there."""
+    try:
+        seen = folder.stat()
+        above = folder.resolve().parent.stat()
+    except OSError as problem:
+        raise _unreachable(folder, problem, 0.0) from None
+    remedy = "remove it, or name the daemon's folder with --runtime"
+    if seen.st_mode & 0o022:
+        raise Problem(
+            Exit.NOT_REACHABLE,
+            f"cannot trust {folder}: others than {_name(seen.st_uid)} may write there",
+            f"chmod go-w {folder}",
+        )
+    if not named and seen.st_uid not in (0, os.getuid()) and not _is_roots_alone(above):
+        text = f"cannot trust {folder}: it belongs to {_name(seen.st_uid)}"
+        raise Problem(Exit.NOT_REACHABLE, text, remedy)
+    return seen.st_uid
+
+
+def _is_roots_alone(folder: os.stat_result) -> bool:
+    """Whether only root decides what lies in a folder: as in /run, where systemd makes ours."""
+    return folder.st_uid == 0 and not folder.st_mode & 0o022
+
+
+def _unreachable(path: Path, problem: OSError, timeout_s: float) -> Problem:
+    if isinstance(problem, PermissionError):
+        return Problem(
+            Exit.NOT_PERMITTED,
+            f"cannot use {path}: permission denied",
+            "run it as root, or join the group: sudo usermod -aG caovan $USER (then log in again)",
+        )
+    if isinstance(problem, BlockingIOError):
+        return Problem(
+            Exit.NOT_REACHABLE,
+            f"cannot reach caovand at {path}: it accepted no connection within {timeout_s:.0f} s",
+            "look at `systemctl status caovan` and `journalctl -u caovan`",
+        )
+    refused = problem.errno == errno.ECONNREFUSED
+    reason = "nobody listens there" if refused else problem.strerror or str(problem)
+    remedy = "start it with `systemctl start caovan`"
+    if SYSTEM_RUNTIME not in (path, path.parent):
+        remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"
+    return Problem(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

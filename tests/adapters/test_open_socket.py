@@ -1,0 +1,276 @@
+"""The socket that is open to everybody: one line in, one out, and bounded whatever is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.control import door, lines, sockets
+from caovand.core import wire
+from caovand.core.wire import Reply, Request
+from tests.adapters.served import ODD, folder, run, serving
+from tests.patience import LIMIT_S, soon
+
+__all__ = ["folder"]
+
+
+async def say(path: Path, data: bytes, *, end: bool = False) -> bytes:
+    """Everything that comes back for these bytes; `end` closes the sending side after them."""
+    loop, got = asyncio.get_running_loop(), b""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.setblocking(False)
+        await loop.sock_connect(link, str(path))
+        # Who is turned away may find the other side closed before all was sent or read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(BrokenPipeError):
+                await asyncio.wait_for(loop.sock_sendall(link, data), LIMIT_S)
+            if end:
+                link.shutdown(socket.SHUT_WR)
+            while more := await asyncio.wait_for(loop.sock_recv(link, 1 << 16), LIMIT_S):
+                got += more
+    return got
+
+
+async def ask(path: Path, op: str) -> Reply:
+    got = await say(path, wire.encode_request(Request(op, {}, "1")) + b"\n")
+    assert got.count(b"\n") == 1
+    return wire.decode_reply(got)
+
+
+@pytest.mark.parametrize("op", ["start", "stop", "mode", "reload", "logs", "events", "plan", "x"])
+def test_it_takes_nothing_that_changes_or_shows_prompts(folder: Path, op: str) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            assert (await ask(folder / "status", op)).code == "not-permitted"
+
+    run(test)
+
+
+@pytest.mark.parametrize("op", ["status", "version", "wait"])
+def test_it_takes_what_is_harmless(folder: Path, op: str) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            assert (await ask(folder / "status", op)).ok
+
+    run(test)
+
+
+def test_what_comes_in_is_never_trusted(folder: Path) -> None:
+    asked: list[Request] = []
+
+    async def handler(request: Request) -> Reply:
+        asked.append(request)
+        return Reply(request.id, {})
+
+    async def test() -> None:
+        async with serving(folder, handler):
+            frame = b'{"v":1,"id":"1","op":"status","args":{},"trusted":true}\n'
+            assert json.loads(await say(folder / "status", frame))["ok"]
+        assert [request.trusted for request in asked] == [False]
+
+    run(test)
+
+
+def test_a_request_needs_no_line_end_where_the_sender_stops(folder: Path) -> None:
+    """As `echo -n ... | socat - UNIX-CONNECT:...` sends it."""
+
+    async def test() -> None:
+        async with serving(folder):
+            frame = wire.encode_request(Request("status", {}, "1"))
+            assert wire.decode_reply(await say(folder / "status", frame, end=True)).ok
+
+    run(test)
+
+
+@pytest.mark.parametrize("line", ODD, ids=range(len(ODD)))
+def test_a_malformed_line_gets_an_error_and_the_next_client_is_served(
+    folder: Path, line: bytes
+) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            got = await say(folder / "status", line, end=True)
+            assert not got or not wire.decode_reply(got).ok
+            assert (await ask(folder / "status", "status")).ok
+
+    run(test)
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_all_there(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            got = await say(folder / "status", b"x" * (lines.LONGEST_LINE + 1))
+            assert wire.decode_reply(got).code == "too-large"
+
+    run(test)
+
+
+def test_only_one_request_is_answered(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            frame = wire.encode_request(Request("status", {}, "1")) + b"\n"
+            assert (await say(folder / "status", frame * 5)).count(b"\n") == 1
+
+    run(test)
+
+
+def test_who_says_nothing_is_dropped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "READ_S", 0.01)
+
+    async def test() -> None:
+        async with serving(folder):
+            assert await say(folder / "status", b'{"v":1,') == b""
+
+    run(test)
+
+
+def test_who_does_not_read_is_dropped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "WRITE_S", 0.01)
+    monkeypatch.setattr(sockets, "STRANGERS_EACH", 1)
+
+    async def handler(request: Request) -> Reply:
+        # "wait" gets more than a socket's buffer takes.
+        return Reply(request.id, {"text": "x" * 2_000_000 if request.op == "wait" else ""})
+
+    async def test() -> None:
+        async with serving(folder, handler):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(str(folder / "status"))
+                link.sendall(wire.encode_request(Request("wait", {}, "1")) + b"\n")
+                while (await ask(folder / "status", "status")).code == "busy":
+                    await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_wait_ends_with_its_connection(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LOOK_S", 0.01)
+    waits = 0
+
+    async def handler(request: Request) -> Reply:
+        nonlocal waits
+        waits += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waits -= 1
+        raise AssertionError
+
+    async def test() -> None:
+        async with serving(folder, handler):
+            with socket.socket(socket.AF_UNIX) as link:
+                link.connect(str(folder / "status"))
+                link.sendall(wire.encode_request(Request("wait", {}, "1")) + b"\n")
+                await soon(lambda: waits == 1)
+            await soon(lambda: waits == 0)
+
+    run(test)
+
+
+def test_a_wait_goes_on_for_who_only_ended_its_sending(folder: Path) -> None:
+    async def handler(request: Request) -> Reply:
+        await asyncio.sleep(3 * lines.LOOK_S)
+        return Reply(request.id, {})
+
+    async def test() -> None:
+        async with serving(folder, handler):
+            frame = wire.encode_request(Request("wait", {}, "1")) + b"\n"
+            assert wire.decode_reply(await say(folder / "status", frame, end=True)).ok
+
+    run(test)
+
+
+# -- how many ---
+
+
+CROWD = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+links = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for link in links:
+    link.connect(sys.argv[1])
+print(links[-1].recv(4096).decode(), end="", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
+def test_one_user_cannot_take_the_place_of_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "READ_S", LIMIT_S)
+    folder.chmod(0o755)
+
+    async def test() -> None:
+        async with serving(folder):
+            words = (sys.executable, "-c", CROWD, str(folder / "status"))
+            crowd = await asyncio.create_subprocess_exec(
+                *words, str(sockets.STRANGERS_EACH + 1), stdin=-1, stdout=-1
+            )
+            assert crowd.stdout is not None
+            line = await asyncio.wait_for(crowd.stdout.readline(), LIMIT_S)
+            assert wire.decode_reply(line).code == "busy"
+            assert (await ask(folder / "status", "status")).ok
+            await crowd.communicate()
+
+    run(test)
+
+
+def test_a_user_who_asks_too_often_is_refused_until_the_next_second(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            codes: list[str] = []
+            while "busy" not in codes:
+                codes.append((await ask(folder / "status", "status")).code)
+                assert len(codes) < 100 * sockets.STRANGERS_RATE
+            while (await ask(folder / "status", "status")).code == "busy":
+                await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def _flood(path: Path, seconds: float, stop: Callable[[], bool]) -> int:
+    done = 0
+    while not stop():
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(seconds)
+            try:
+                link.connect(str(path))
+            except OSError:
+                continue
+            done += 1
+    return done
+
+
+def test_a_flood_of_connections_leaves_the_loop_its_time(folder: Path) -> None:
+    async def test() -> None:
+        stopped = False
+        turns = 0
+
+        async def work() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with serving(folder):
+            flooding = asyncio.ensure_future(
+                asyncio.to_thread(_flood, folder / "status", 1.0, lambda: stopped)
+            )
+            working = asyncio.ensure_future(work())
+            await soon(lambda: turns > 20_000)
+            stopped = True
+            working.cancel()
+            assert await flooding > 0
+            assert door.spare_descriptors() > 64
+
+    run(test)
