@@ -160,6 +160,13 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
                 self.reply(200, json.dumps({"server_load": COUNTS["pending"]}))
             elif "dead" in STATE:
                 self.reply(503, "")
+            elif self.path.startswith("/log"):
+                # As uvicorn's access log: with whatever the client put in.
+                print(
+                    f'(APIServer pid=1) INFO:     [::1]:9 - "GET {self.path} HTTP/1.1" 404',
+                    flush=True,
+                )
+                self.reply(404, "")
             else:
                 self.reply(200, "")
 
