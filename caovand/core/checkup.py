@@ -16,7 +16,9 @@ from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
 from caovand.core.precision import WITHOUT_HALF
+from caovand.core.toolchain import lacks_nvcc, remedy
 from caovand.core.turing import (
+    NO_KERNELS,
     flashinfer_refusal,
     flashinfer_unfit,
     version_numbers,
@@ -215,9 +217,9 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
         if found.version >= releases.FLASHINFER_REFUSES_SM75:
             mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
         yield Finding("engine", "WARN", f"{why}: attention falls to Triton", mend)
-    elif not found.nvcc and found.python_version:
-        text = "FlashInfer has no ready kernels for SM75, and there is no nvcc to build them"
-        yield Finding("engine", "FAIL", text, "sudo apt install nvidia-cuda-toolkit; set CUDA_HOME")
+    elif lacks_nvcc(found):
+        text = f"FlashInfer {NO_KERNELS}: attention falls to Triton, with a float16 cache"
+        yield Finding("engine", "WARN", text, remedy(found))
     else:
         yield Finding("engine", "PASS", f"FlashInfer {found.flashinfer} serves SM75")
 

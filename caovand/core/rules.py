@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import ceil
 
-from caovand.core import cpu, families, releases, turing
+from caovand.core import cpu, families, releases, toolchain, turing
 from caovand.core.cpu import UNKNOWN_LIMIT
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
@@ -19,6 +19,7 @@ from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.sizing import Sizing
 from caovand.core.speculation import async_scheduling, speculative_config
+from caovand.core.toolchain import NO_NVCC
 
 Rule = Callable[[Draft], Setting | None]
 
@@ -135,10 +136,9 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
     hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
-    asked = bool(draft.engine.python_version)  # a saved inventory need not tell of compilers
-    if not hopper or draft.model.linear is None or not asked or draft.engine.nvcc:
+    if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
         return None
-    return policy("triton", "FlashInfer's kernel would have to be built, and there is no nvcc")
+    return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
 
 def language_model_only(draft: Draft) -> Setting | None:
