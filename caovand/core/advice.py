@@ -134,6 +134,13 @@ def _share(case: Case) -> Iterator[str]:
             return
 
 
+def _graphs(case: Case) -> Iterator[str]:
+    if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
+        return
+    if case.tried({"cuda_graphs": "none"}):
+        yield f"{case.said('cuda_graphs', 'none')} leaves room for the context, and is slower"
+
+
 def _context(case: Case) -> Iterator[str]:
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _asked(case, name) or case.tried({name: 1}) is None:
@@ -234,5 +241,5 @@ def _too_large(case: Case) -> str:
 
 
 REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
-    _free, _share, _sequences, _cache_type, _context, _flags, _cards, _quantised, _offload,
+    _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards, _quantised, _offload,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, graphs, turing, verbatim
+from caovand.core import flags, goals, graphs, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
@@ -273,6 +273,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
             " (`caovanctl engine install`), or serve another model"
         )
     found += [f"{key} means nothing to a CPU build" for key in _idle_keys(draft)]
+    found += goals.given_up(draft, plan)
     share = plan.value("gpu_memory_utilization")
     if draft.gpus and isinstance(share, (int, float)):
         room = free_share(draft.gpus)

@@ -86,6 +86,9 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
             f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.vllm} has no such type; '
             f"use {nearest(typed, known)}"
         )
+    refused = turing.refused_cache(draft, typed)
+    if refused and not draft.pinned("kv_cache_dtype"):
+        return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
 
 
@@ -195,7 +198,8 @@ def _why_no_longer(sizing: Sizing, limit: int) -> str:
     if sizing.bounded:
         reason = "half the limit: with more, the vision tower would be worth more than context"
     elif sizing.step == "lean":
-        reason = "a longer one is not worth doing without CUDA graphs and further sequences"
+        lost = "CUDA graphs and further sequences" if load.eager else "further sequences"
+        reason = f"a longer one is not worth doing without {lost}"
     return f"{reason}; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
 
 
