@@ -185,9 +185,10 @@ def _steps(base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) ->
     batch = wishes.batch_tokens or _batch(GENEROUS_BATCH, base, model)
     sequences = wishes.sequences or min(sequences_for(model, gpus, base.turing), batch)
     small = wishes.batch_tokens or _batch(LEAN_BATCH, base, model)
-    generous = replace(base, sequences=sequences, batch_tokens=batch, eager=wishes.eager)
+    eager = wishes.eager or base.eager
+    generous = replace(base, sequences=sequences, batch_tokens=batch, eager=eager)
     modest = replace(generous, batch_tokens=small)
-    lean = replace(modest, sequences=wishes.sequences or 1, eager=wishes.eager or not wishes.graphs)
+    lean = replace(modest, sequences=wishes.sequences or 1, eager=eager or not wishes.graphs)
     return {"generous": generous, "modest": modest, "lean": lean}
 
 
@@ -230,7 +231,7 @@ def _offloaded(
         base,
         sequences=wishes.sequences or 1,
         batch_tokens=wishes.batch_tokens or _batch(SMALLEST_CONTEXT, base, model),
-        eager=wishes.eager or not wishes.graphs,
+        eager=wishes.eager or base.eager or not wishes.graphs,
     )
     blocks = layout_for(model, load)
     smallest = min(visible_mib(gpu.total_mib) for gpu in gpus) * MIB
