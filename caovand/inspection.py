@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe
+from caovand.adapters import (
+    chat_template,
+    child,
+    config_file,
+    host,
+    model_folder,
+    nvml,
+    ports,
+    probe,
+)
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
 from caovand.core import flags, good_plan
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
-from caovand.core.inventory import Inventory, device_name
+from caovand.core.inventory import Inventory, ModelCard, device_name
 from caovand.core.plan import Plan
 from caovand.core.policy import Unplannable, make_plan
 
@@ -125,6 +134,12 @@ def wants_no_weights(config: Config) -> bool:
     return "load-format dummy" in words or "load-format=dummy" in words
 
 
+def read_model(config: Config) -> ModelCard:
+    """The configured model, with the chat template it is served with. Raises ModelProblem."""
+    card = model_folder.read_model(config.model.path, weights=not wants_no_weights(config))
+    return chat_template.effective(card, config)
+
+
 def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     """Look at engine, model and machine (blocking, a second or so), and plan.
 
@@ -142,8 +157,7 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
             hold=False,
         )
     try:
-        weights = not wants_no_weights(config)
-        model = model_folder.read_model(config.model.path, weights=weights)
+        model = read_model(config)
     except model_folder.ModelProblem as problem:
         raise Obstacle("model-missing", str(problem), hold=False) from problem
     gpus = wishes.before.gpus if wishes.before else nvml.read_gpus()
