@@ -92,11 +92,13 @@ def advise(case: Case) -> tuple[str, ...]:
 
 def sparing(case: Case) -> str:
     """What the operator decided without which nothing would be offloaded; empty for nothing."""
-    for name in (*MEMORY, *OTHERS):
-        found = case.tried({name: None}) if _asked(case, name) else None
-        if found and found[0].value("cpu_offload_gb") is None:
-            planned = found[0].value(name)
-            return f"leave {name} to the policy and none are: it plans {planned}"
+    asked = [name for name in (*MEMORY, *OTHERS) if _asked(case, name)]
+    for names in (*((name,) for name in asked), asked):
+        found = case.tried(dict.fromkeys(names)) if names else None
+        if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
+            planned = found[0].value(names[0]) if len(names) == 1 else None
+            then = "" if planned is None else f": it plans {planned}"
+            return f"leave {', '.join(names)} to the policy and none are{then}"
     return ""
 
 
