@@ -15,6 +15,7 @@ from caovand.adapters import (
     model_folder,
     nvml,
     ports,
+    private_tmp,
     probe,
 )
 from caovand.adapters.directories import Directories
@@ -140,6 +141,12 @@ def read_model(config: Config) -> ModelCard:
     return chat_template.effective(card, config)
 
 
+def _reachable(problem: Exception, path: str) -> str:
+    """The problem with this path, with another remedy where only the service does not see it."""
+    remedy = private_tmp.remedy(path)
+    return f"{str(problem).partition('; ')[0]}; {remedy}" if remedy else str(problem)
+
+
 def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     """Look at engine, model and machine (blocking, a second or so), and plan.
 
@@ -149,7 +156,7 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     try:
         engine = probe.probe_engine(wishes.python, directories.cache)
     except probe.EngineMissing as problem:
-        raise Obstacle("unknown", str(problem), hold=True) from problem
+        raise Obstacle("unknown", _reachable(problem, wishes.python), hold=True) from problem
     if not config.model.path:
         raise Obstacle(
             "model-missing",
@@ -159,7 +166,8 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     try:
         model = read_model(config)
     except model_folder.ModelProblem as problem:
-        raise Obstacle("model-missing", str(problem), hold=False) from problem
+        text = _reachable(problem, config.model.path)
+        raise Obstacle("model-missing", text, hold=False) from problem
     gpus = wishes.before.gpus if wishes.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
         raise Obstacle(
