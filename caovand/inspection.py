@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe
+from caovand.adapters import (
+    chat_template,
+    child,
+    config_file,
+    host,
+    model_folder,
+    nvml,
+    ports,
+    private_tmp,
+    probe,
+)
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
 from caovand.core import flags, good_plan
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
-from caovand.core.inventory import Inventory, device_name
+from caovand.core.inventory import Inventory, ModelCard, device_name
 from caovand.core.plan import Plan
 from caovand.core.policy import Unplannable, make_plan
 
@@ -125,6 +135,18 @@ def wants_no_weights(config: Config) -> bool:
     return "load-format dummy" in words or "load-format=dummy" in words
 
 
+def read_model(config: Config) -> ModelCard:
+    """The configured model, with the chat template it is served with. Raises ModelProblem."""
+    card = model_folder.read_model(config.model.path, weights=not wants_no_weights(config))
+    return chat_template.effective(card, config)
+
+
+def _reachable(problem: Exception, path: str) -> str:
+    """The problem with this path, with another remedy where only the service does not see it."""
+    remedy = private_tmp.remedy(path)
+    return f"{str(problem).partition('; ')[0]}; {remedy}" if remedy else str(problem)
+
+
 def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     """Look at engine, model and machine (blocking, a second or so), and plan.
 
@@ -134,7 +156,7 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     try:
         engine = probe.probe_engine(wishes.python, directories.cache)
     except probe.EngineMissing as problem:
-        raise Obstacle("unknown", str(problem), hold=True) from problem
+        raise Obstacle("unknown", _reachable(problem, wishes.python), hold=True) from problem
     if not config.model.path:
         raise Obstacle(
             "model-missing",
@@ -142,10 +164,10 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
             hold=False,
         )
     try:
-        weights = not wants_no_weights(config)
-        model = model_folder.read_model(config.model.path, weights=weights)
+        model = read_model(config)
     except model_folder.ModelProblem as problem:
-        raise Obstacle("model-missing", str(problem), hold=False) from problem
+        text = _reachable(problem, config.model.path)
+        raise Obstacle("model-missing", text, hold=False) from problem
     gpus = wishes.before.gpus if wishes.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
         raise Obstacle(

@@ -13,7 +13,7 @@ from caovand import inspection
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
 from caovand.core.config import parse
-from tests.core.machines import inventory, plan, turing
+from tests.core.machines import CUDA, inventory, plan, turing
 
 
 def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
@@ -28,6 +28,24 @@ def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
     assert inspection.api_key(file, (), ours) == "from-file"
     assert inspection.api_key(file, ("--api-key", "1e5"), ours) == "1e5"
     assert inspection.api_key(file, ("--api-key=word", "--seed", "1"), ours) == "word"
+
+
+@pytest.mark.parametrize("what", ["engine", "model"])
+def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    python, model = "/tmp/no-such/bin/python", "/tmp/no-such/model"
+    if what == "model":
+        monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
+    monkeypatch.setattr(inspection.private_tmp, "remedy", lambda path: f"move {path}")
+    wishes = inspection.Wishes(
+        parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
+    )
+    with pytest.raises(inspection.Obstacle) as caught:
+        inspection.prepare(wishes, directories({}, 1000))
+    path = python if what == "engine" else model
+    assert str(caught.value).startswith("cannot ")
+    assert str(caught.value).endswith(f"; move {path}")
 
 
 def test_a_plan_waits_for_its_own_cards_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,17 @@ def torch_cuda():
         return None
     return found and found.group(1)
 
+def nvcc():  # as flashinfer.jit.cpp_ext.get_cuda_path looks for it
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = None if home else shutil.which("nvcc")
+    return found or shutil.which("nvcc", path=os.path.join(home or "/usr/local/cuda", "bin"))
+
 vllm, ours = folder("vllm"), folder("caovan_vllm_sm75_turbo3")
 print("caovan-probe:" + json.dumps({
     "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
     "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
     "python_version": platform.python_version(),
-    "nvcc": shutil.which("nvcc") or (os.environ.get("CUDA_HOME") and
-            shutil.which("nvcc", path=os.path.join(os.environ["CUDA_HOME"], "bin"))),
+    "nvcc": nvcc(), "jit_cache": version("flashinfer-jit-cache"),
     "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc"),
     "stamp": [sys.version, vllm, vllm and os.stat(vllm).st_mtime_ns,
               ours, ours and os.stat(ours).st_mtime_ns, sorted(

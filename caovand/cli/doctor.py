@@ -34,7 +34,7 @@ from caovand.cli.survey import (
 from caovand.core.checkup import Facts, Finding, checkup
 from caovand.core.config import Config, Mode
 from caovand.core.inventory import Inventory, ModelCard
-from caovand.inspection import wants_no_weights
+from caovand.inspection import read_model
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -180,8 +180,7 @@ def _model(config: Config) -> tuple[ModelCard | None, str]:
     if not config.model.path:
         return None, ""
     try:
-        weights = not wants_no_weights(config)
-        return model_folder.read_model(config.model.path, weights=weights), ""
+        return read_model(config), ""
     except model_folder.ModelProblem as problem:
         return None, str(problem)
 

@@ -22,8 +22,8 @@ from caovand.adapters.environment.bring import bring, places_of
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.progress import Screen
-from caovand.core.checkup import DRIVER_OF_CUDA
 from caovand.core.inventory import Gpu
+from caovand.core.shortfalls import DRIVER_OF_CUDA
 from caovand.core.turing import version_numbers
 from caovand.core.wire import failure_fields
 

@@ -15,7 +15,7 @@ from caovand.cli.client import Exit, Problem, client_for
 from caovand.core import inventory_file
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
-from caovand.inspection import Wishes, wants_no_weights
+from caovand.inspection import Wishes, read_model
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
 
@@ -37,9 +37,8 @@ class Machine:
         """Everything a plan is made from; Problem where engine or model is missing."""
         if self.engine is None:
             raise Problem(Exit.FAILED, self.engine_problem)
-        dummy = wants_no_weights(config)
         try:
-            model = model_folder.read_model(config.model.path, weights=not dummy)
+            model = read_model(config)
         except model_folder.ModelProblem as problem:
             raise Problem(Exit.FAILED, str(problem)) from None
         return Inventory(self.gpus, self.host, self.engine, model)

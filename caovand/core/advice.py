@@ -92,11 +92,13 @@ def advise(case: Case) -> tuple[str, ...]:
 
 def sparing(case: Case) -> str:
     """What the operator decided without which nothing would be offloaded; empty for nothing."""
-    for name in (*MEMORY, *OTHERS):
-        found = case.tried({name: None}) if _asked(case, name) else None
-        if found and found[0].value("cpu_offload_gb") is None:
-            planned = found[0].value(name)
-            return f"leave {name} to the policy and none are: it plans {planned}"
+    asked = [name for name in (*MEMORY, *OTHERS) if _asked(case, name)]
+    for names in (*((name,) for name in asked), asked):
+        found = case.tried(dict.fromkeys(names)) if names else None
+        if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
+            planned = found[0].value(names[0]) if len(names) == 1 else None
+            then = "" if planned is None else f": it plans {planned}"
+            return f"leave {', '.join(names)} to the policy and none are{then}"
     return ""
 
 
@@ -132,6 +134,13 @@ def _share(case: Case) -> Iterator[str]:
         if share and share != asked and share < 1 and case.tried({name: share}):
             yield f"{case.said(name, share)} holds it, and is free"
             return
+
+
+def _graphs(case: Case) -> Iterator[str]:
+    if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
+        return
+    if case.tried({"cuda_graphs": "none"}):
+        yield f"{case.said('cuda_graphs', 'none')} leaves room for the context, and is slower"
 
 
 def _context(case: Case) -> Iterator[str]:
@@ -234,5 +243,5 @@ def _too_large(case: Case) -> str:
 
 
 REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
-    _free, _share, _sequences, _cache_type, _context, _flags, _cards, _quantised, _offload,
+    _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards, _quantised, _offload,
 )  # fmt: skip

@@ -16,17 +16,17 @@ from caovand.core.draft import TURING
 from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.memory import MemoryEstimate
 from caovand.core.precision import WITHOUT_HALF
+from caovand.core.shortfalls import old_driver, small_host
+from caovand.core.toolchain import lacks_nvcc, remedy
 from caovand.core.turing import (
+    NO_KERNELS,
     flashinfer_refusal,
     flashinfer_unfit,
-    version_numbers,
 )
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
-DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
-"""The oldest driver for each CUDA, by NVIDIA's compatibility table."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,11 @@ def open_files(facts: Facts) -> Iterator[Finding]:
 
 def driver(facts: Facts) -> Iterator[Finding]:
     """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
-    wanted = facts.engine.cuda if facts.engine else None
     if not facts.gpus or not facts.gpus[0].driver:
         return
     has, name = facts.gpus[0].cuda, facts.gpus[0].driver
-    if wanted and version_numbers(has)[:1] < version_numbers(wanted)[:1]:
-        need = DRIVER_OF_CUDA.get(version_numbers(wanted)[0], "a newer one")
-        text = f"driver {name} is made for CUDA {has}, the engine for CUDA {wanted}"
-        mend = f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot"
+    text, _, mend = old_driver(facts.gpus, facts.engine).partition("; ")
+    if text:
         yield Finding("driver", "FAIL", text, mend)
     else:
         yield Finding("driver", "PASS", f"driver {name} serves CUDA {has}")
@@ -215,9 +212,9 @@ def flashinfer(facts: Facts) -> Iterator[Finding]:
         if found.version >= releases.FLASHINFER_REFUSES_SM75:
             mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
         yield Finding("engine", "WARN", f"{why}: attention falls to Triton", mend)
-    elif not found.nvcc and found.python_version:
-        text = "FlashInfer has no ready kernels for SM75, and there is no nvcc to build them"
-        yield Finding("engine", "FAIL", text, "sudo apt install nvidia-cuda-toolkit; set CUDA_HOME")
+    elif lacks_nvcc(found):
+        text = f"FlashInfer {NO_KERNELS}: attention falls to Triton, with a float16 cache"
+        yield Finding("engine", "WARN", text, remedy(found))
     else:
         yield Finding("engine", "PASS", f"FlashInfer {found.flashinfer} serves SM75")
 
@@ -277,9 +274,8 @@ def host_memory(facts: Facts) -> Iterator[Finding]:
     if facts.model is None or not facts.model.weights:
         return
     need, host = facts.model.size() >> 20, facts.host
-    if need > host.ram_mib + host.swap_mib:
-        text = f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM"
-        text += f" and {host.swap_mib} MiB swap"
+    text = small_host(facts.model, host).partition("; ")[0]
+    if text:
         mend = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
         yield Finding(
             "memory", "FAIL", text, f"{mend} && sudo mkswap /swapfile && sudo swapon /swapfile"
@@ -321,6 +317,8 @@ def fit(facts: Facts) -> Iterator[Finding]:
 def warnings(facts: Facts) -> Iterator[Finding]:
     told = (*(facts.model.notes if facts.model else ()),)
     told += facts.memory.conflicts if facts.memory else ()
+    told += (old_driver(facts.gpus, facts.engine),)
+    told += (small_host(facts.model, facts.host),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):
             fact, _, mend = text.partition("; ")

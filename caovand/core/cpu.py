@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from caovand.core.draft import Draft, policy
 from caovand.core.flags import count
-from caovand.core.forecast import CPU_BLOCK, aligned
 from caovand.core.inventory import ModelCard
-from caovand.core.kv_cache import Layout, element_bytes, layout
-from caovand.core.memory import MIB
+from caovand.core.kv_cache import Layout
+from caovand.core.memory import MIB, layout_for
 from caovand.core.plan import Setting
+from caovand.core.resize import asked_load
 
 MOST_OF_RAM = 16
 REQUESTS = 2
 STEP_MIB = 64
-BATCH_TOKENS = 2048
 UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
 
 
 def _layout(draft: Draft, model: ModelCard) -> Layout:
-    dtype = str(draft.value("dtype") or model.dtype)
-    return layout(
-        model,
-        dtype=str(draft.value("kv_cache_dtype") or "auto"),
-        activation=element_bytes(dtype),
-        mtp=draft.mtp,
-        batch_tokens=BATCH_TOKENS,
-        aligned_states=aligned(
-            draft.value("mamba_cache_mode"),
-            draft.value("enable_prefix_caching"),
-            draft.engine.version,
-        ),
-        alignment=count(draft.given.get("block_size")) or CPU_BLOCK,
-        version=draft.engine.version,
-    )
+    return layout_for(model, asked_load(draft))
 
 
 def _most_bytes(draft: Draft) -> int:

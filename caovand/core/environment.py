@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from caovand.core import toolchain
 from caovand.core.devices import choose_gpus
 from caovand.core.draft import Draft, policy, user
 from caovand.core.inventory import device_name
@@ -18,6 +19,7 @@ def environment(draft: Draft) -> dict[str, Setting]:
     decided = {
         name: setting for name, rule in RULES for setting in [rule(draft)] if setting is not None
     }
+    decided.update(toolchain.experts(draft))
     typed = {name: user(value, "[engine] env") for name, value in draft.config.engine.env}
     return {**decided, **typed}
 
@@ -129,4 +131,5 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ),
     ("CAOVAN_RECURSION_LIMIT", _recursion),
     ("CAOVAN_KERNELS", _kernels),
+    (toolchain.SAMPLER, toolchain.sampler),
 )

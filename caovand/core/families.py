@@ -45,6 +45,15 @@ QWEN_CALLS = ("hermes", "qwen3_coder")
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 
 
+R1 = ("｜Assistant｜", "</think>")
+"""What the template of a model distilled from DeepSeek-R1 shows, whatever its type."""
+_SET = "name one of vLLM's in [server]"
+
+
+def _speaks(template: str) -> str:
+    return "the chat template does not speak" if template else "there is no chat template to speak"
+
+
 def family_of(model_type: str) -> Family | None:
     """The first family whose mark the type begins with."""
     return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
@@ -66,8 +75,13 @@ def tool_call_parser(draft: Draft) -> Setting | None:
         return _typed("tool_call_parser", typed, draft.engine.tool_parsers)
     family = family_of(draft.model.model_type)
     template = draft.model.chat_template or ""
-    if family is None or family.tools is None or "tools" not in template:
-        return None
+    if not draft.model.architecture:
+        return None  # nothing is known of a model that is not here yet
+    if "tools" not in template:
+        return policy(None, f"{_speaks(template)} of tools")
+    if family is None or family.tools is None:
+        kind = draft.model.model_type
+        return policy(None, f"how models of type {kind} write tool calls is not known; {_SET}")
     name = family.tools
     if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
         name = QWEN_CALLS["<function=" in template]
@@ -88,10 +102,16 @@ def reasoning_parser(draft: Draft) -> Setting | None:
         return _typed("reasoning_parser", typed, draft.engine.reasoning_parsers)
     family = family_of(draft.model.model_type)
     template = draft.model.chat_template or ""
-    thinks = any(mark in template for mark in THINKING)
-    if family is None or family.reasoning is None or not thinks:
+    if not draft.model.architecture:
         return None
-    name = family.reasoning
+    if not any(mark in template for mark in THINKING):
+        return policy(None, f"{_speaks(template)} of thinking")
+    name = family.reasoning if family else None
+    kind = f"models of type {draft.model.model_type}"
+    if name is None and all(mark in template for mark in R1):
+        name, kind = "deepseek_r1", "DeepSeek-R1 and what is distilled from it"
+    if name is None:
+        return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
     if draft.engine.reasoning_parsers and name not in draft.engine.reasoning_parsers:
         return policy(None, f"vLLM {draft.engine.vllm} has no reasoning parser {name}")
-    return policy(name, f"how models of type {draft.model.model_type} mark their thoughts")
+    return policy(name, f"how {kind} mark their thoughts")

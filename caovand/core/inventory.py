@@ -70,6 +70,7 @@ class EngineInfo:
     `flags` are the options its parser takes, each as typed (`--max-model-len`, `-tp`); empty is
     "not asked"; `switches` those of them that take no value. `choices` are the values an option
     is limited to, such as KV cache types.
+    `nvcc` is the compiler that FlashInfer would run, `jit_cache` the release of its ready kernels.
     `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` what it would replace.
     """
 
@@ -89,6 +90,7 @@ class EngineInfo:
     python_version: str = ""
     cuda: str | None = None
     nvcc: str | None = None
+    jit_cache: str | None = None
     compiler: str | None = None
     gdn_interface: str = ""
     operators: tuple[str, ...] = ()

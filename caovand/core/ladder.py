@@ -70,6 +70,7 @@ MORE_PATIENCE = 2
 ANY = ""  # a row for every phase that has none of its own
 
 _CRASH = ("mtp-safe", "plugin-off", "mtp-off", "piecewise", "eager")
+_JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "offload")
 
 CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
@@ -96,8 +97,9 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("host-oom", ANY): ("jobs", "kv-memory-less", "sequences", "mtp-off"),
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
     ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
-    ("jit-toolchain", ANY): ("sampler-plain", "attention", "eager"),
-    ("jit-toolchain", "compile"): ("eager",),
+    ("jit-toolchain", ANY): _JIT,
+    # Mostly the compiler of compiled steps; kernels may be built in that phase, too.
+    ("jit-toolchain", "compile"): ("eager", *_JIT[:-1]),
     ("backend-unsupported", ANY): ("half", "kv-dtype-plain", "attention"),
     ("bad-arguments", ANY): (),
     ("model-missing", ANY): (),
@@ -115,7 +117,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("start-stall", "engine"): ("p2p-off", "all-reduce-off"),
     ("start-stall", "compile"): ("fresh-cache", "eager"),
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
-    ("hang", ANY): (*_CRASH[:-1], "p2p-off", *_CRASH[-1:]),
+    ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", *_CRASH[-1:]),
     ("draft-collapse", ANY): ("piecewise", "mtp-off"),
     ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
 }  # fmt: skip
@@ -124,6 +126,9 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 BLAMED: Mapping[str, str] = {
     "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
 }  # fmt: skip
+
+# Signatures that tell the cause so well that the phase adds nothing: no graph is given up for nvcc.
+WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
 # No plan needs less of the disk, whatever was read or written: nothing is given up for it.
 DISK: Mapping[str, str] = {
@@ -211,7 +216,8 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
 def cures(finding: Finding) -> tuple[Rung, ...]:
     """The rungs that help against a failure, best first."""
-    names = CURES.get((finding.failure, finding.phase), CURES[(finding.failure, ANY)])
+    phase = ANY if finding.signature in WHATEVER_PHASE else finding.phase
+    names = CURES.get((finding.failure, phase), CURES[(finding.failure, ANY)])
     blamed = BLAMED.get(finding.captures.get("component", ""))
     if blamed and names:
         names = (blamed, *(name for name in names if name != blamed))
@@ -242,25 +248,29 @@ def _descend(
         if step is None or _label(rung, step) in plan.rungs:
             continue
         lower = _apply(plan, rung, step, finding)
+        if frozenset(rules.conflicts(lower)) - known and step.paired:
+            step = step.paired
+            lower = _apply(plan, rung, step, finding)
         # Up and down again is where it failed before; what cannot run here is no way down.
         if lower.identity in plan.tried or frozenset(rules.conflicts(lower)) - known:
             continue
-        obstacle = _obstacle(plan, rung, rules)
+        obstacle = _obstacle(plan, rung, step, rules)
         if not obstacle:
             return (lower, step.change), tuple(obstacles)
         obstacles.append(f"cannot {rung.does} ({step.change}): {obstacle}")
     return None, tuple(obstacles)
 
 
-def _obstacle(plan: Plan, rung: Rung, rules: LadderRules) -> str:
-    """What forbids a rung, "" if nothing does."""
+def _obstacle(plan: Plan, rung: Rung, step: Step, rules: LadderRules) -> str:
+    """What forbids this step of a rung, "" if nothing does."""
     if rules.strict and rung.degrades:
         return "[policy] strict is true"
-    if rung.key and rung.key in rules.pinned:
-        return f"[policy] pinned names {rung.key}"
+    pinned = [key for key in (rung.key, *step.settings) if key in rules.pinned]
+    if pinned:
+        return f"[policy] pinned names {pinned[0]}"
     if rules.allowed is not None and rung.name not in rules.allowed:
         return f'[policy] ladder does not name "{rung.name}"'
-    for name in rung.touches:
+    for name in dict.fromkeys((*rung.touches, *step.settings, *step.env)):
         if name in plan.verbatim:
             return f"{option(name)} is given verbatim; change or remove it"
         if name in plan.env and plan.env[name].origin == "user":

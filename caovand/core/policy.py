@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core import flags, graphs, turing, verbatim
+from caovand.core import flags, goals, graphs, turing, verbatim
 from caovand.core.advice import Case, advise, sparing
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.conflicts import conflicts
@@ -32,6 +32,7 @@ from caovand.core.offload import step_cost
 from caovand.core.plan import Origin, Plan, Setting
 from caovand.core.resize import emptied, holders, sized
 from caovand.core.rules import FIRST, NAMES, SECOND, Rule
+from caovand.core.shortfalls import old_driver, small_host
 from caovand.core.speculation import spec_of_environment, spoiling_warnings
 
 __all__ = ["Unplannable", "make_plan"]
@@ -262,7 +263,7 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    found = [*draft.model.notes, *left_out(draft.config, draft.inventory)]
+    found = [*_shortfalls(draft), *draft.model.notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
     found += spoiling_warnings(draft)
@@ -273,6 +274,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
             " (`caovanctl engine install`), or serve another model"
         )
     found += [f"{key} means nothing to a CPU build" for key in _idle_keys(draft)]
+    found += goals.given_up(draft, plan)
     share = plan.value("gpu_memory_utilization")
     if draft.gpus and isinstance(share, (int, float)):
         room = free_share(draft.gpus)
@@ -293,6 +295,15 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
         cost = TURBOQUANT_COST[kind]
         found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
     return found
+
+
+def _shortfalls(draft: Draft) -> list[str]:
+    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
+    if not draft.cuda:
+        return []
+    invented = draft.given.get("load_format") == "dummy"
+    ram = "" if invented else small_host(draft.model, draft.host)
+    return [text for text in (old_driver(draft.gpus, draft.engine), ram) if text]
 
 
 def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:

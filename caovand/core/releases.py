@@ -26,6 +26,9 @@ STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; releases before refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
 """States are kept at block borders without --mamba-cache-mode, which 0.32 was the last to take."""
+EXPERTS_BY_FLAG = (0, 32)
+"""VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
+before FlashInfer on Hopper, and FlashInfer is out where neither nvcc nor its cubins are there."""
 DRAFTS_KEEP_STATES = (0, 32)
 """Requests of a hybrid model that draft go on from right states. Before, three things spoil them
 silently: a hit of the prefix cache may be a block longer for the states than for the attention,

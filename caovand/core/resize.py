@@ -6,15 +6,12 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from caovand.core.devices import stages
 from caovand.core.draft import Draft, Unplannable
-from caovand.core.flags import count, whole_number
 from caovand.core.inventory import Gpu
-from caovand.core.kv_cache import element_bytes
+from caovand.core.load import load_of
 from caovand.core.memory import Load, free_share, layout_for, utilization
 from caovand.core.sizing import (
     GENEROUS_BATCH,
@@ -55,7 +52,7 @@ def sized(draft: Draft) -> Draft:
 def _weighed(draft: Draft) -> Draft:
     """The draft with its sizing; the vision tower may give way to context."""
     wishes = _wishes(draft)
-    base = replace(_base(draft), offload_gib=wishes.offload_gib)
+    base = replace(asked_load(draft), offload_gib=wishes.offload_gib)
     best = _choose(base, draft, wishes)
     without = replace(base, vision=False)
     if base.vision and _text_only_may_help(draft) and not _enough(best, draft):
@@ -78,7 +75,7 @@ def _load_of_unknown(draft: Draft) -> Load:
     batch = wishes.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(draft.model, draft.gpus, draft.turing), batch)
     load = replace(
-        _base(draft),
+        asked_load(draft),
         context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
         sequences=wishes.sequences or few,
         batch_tokens=batch,
@@ -90,7 +87,7 @@ def _load_of_unknown(draft: Draft) -> Load:
 
 def block_tokens(draft: Draft) -> int:
     """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
-    return layout_for(draft.model, replace(_base(draft), aligned_states=True)).block_tokens
+    return layout_for(draft.model, replace(asked_load(draft), aligned_states=True)).block_tokens
 
 
 def holders(gpus: tuple[Gpu, ...]) -> str:
@@ -155,36 +152,21 @@ def _wishes(draft: Draft) -> Wishes:
     return replace(wishes, utilization=min(wishes.utilization, room))
 
 
-def _base(draft: Draft) -> Load:
-    model = draft.model
-    text_only = draft.given.get("language_model_only", draft.config.model.text_only)
-    return Load(
-        context=0,
-        sequences=1,
-        batch_tokens=0,
-        utilization=0.0,
-        tensor_parallel=draft.count("tensor_parallel_size"),
-        mtp=draft.mtp,
-        kv_dtype=str(draft.value("kv_cache_dtype") or "auto"),
-        activation=element_bytes(str(draft.value("dtype") or model.dtype)),
-        aligned_states=draft.value("mamba_cache_mode") == "align",
-        vision=model.vision and not text_only and model.size("vision") > 0,
-        turing=draft.turing,
-        version=draft.engine.version,
-        compilation=_compilation(draft),
-        alignment=count(draft.given.get("block_size")) or Load.alignment,
-        quantization=str(draft.given.get("quantization") or ""),
-        kv_blocks=whole_number(draft.given.get("num_gpu_blocks_override")),
-        state_dtype=str(draft.given.get("mamba_ssm_cache_dtype") or "auto"),
-    )
-
-
-def _compilation(draft: Draft) -> Mapping[str, Any]:
-    """What `compilation_config` will say of graphs."""
-    given = draft.given.get("compilation_config")
-    if isinstance(given, Mapping):
-        return given
-    return {"cudagraph_mode": draft.config.policy.cuda_graphs or "PIECEWISE"}
+def asked_load(draft: Draft) -> Load:
+    """The load of what is decided and asked for so far."""
+    policy, model = draft.config.policy, draft.model
+    text_only = draft.config.model.text_only
+    if text_only is None and model.weights and not model.size("vision"):
+        text_only = True
+    values = {
+        "max_num_seqs": policy.max_num_seqs,
+        "max_num_batched_tokens": policy.max_num_batched_tokens,
+        "language_model_only": text_only,
+        "compilation_config": {"cudagraph_mode": policy.cuda_graphs or "PIECEWISE"},
+        **{name: setting.value for name, setting in draft.settings.items()},
+        **draft.given,
+    }
+    return load_of(values, draft.inventory, draft.gpus, dict(draft.config.engine.env))
 
 
 def _text_only_may_help(draft: Draft) -> bool:

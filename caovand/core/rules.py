@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import ceil
 
-from caovand.core import cpu, families, releases, turing
+from caovand.core import cpu, families, releases, toolchain, turing
 from caovand.core.cpu import UNKNOWN_LIMIT
 from caovand.core.devices import tensor_parallel_size
 from caovand.core.draft import Draft, Unplannable, nearest, policy, user
@@ -19,6 +19,7 @@ from caovand.core.precision import WITHOUT_HALF
 from caovand.core.resize import block_tokens, share_of_unknown
 from caovand.core.sizing import Sizing
 from caovand.core.speculation import async_scheduling, speculative_config
+from caovand.core.toolchain import NO_NVCC
 
 Rule = Callable[[Draft], Setting | None]
 
@@ -85,6 +86,9 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
             f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.vllm} has no such type; '
             f"use {nearest(typed, known)}"
         )
+    refused = turing.refused_cache(draft, typed)
+    if refused and not draft.pinned("kv_cache_dtype"):
+        return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
 
 
@@ -135,10 +139,9 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
     hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
-    asked = bool(draft.engine.python_version)  # a saved inventory need not tell of compilers
-    if not hopper or draft.model.linear is None or not asked or draft.engine.nvcc:
+    if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
         return None
-    return policy("triton", "FlashInfer's kernel would have to be built, and there is no nvcc")
+    return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
 
 def language_model_only(draft: Draft) -> Setting | None:
@@ -195,7 +198,8 @@ def _why_no_longer(sizing: Sizing, limit: int) -> str:
     if sizing.bounded:
         reason = "half the limit: with more, the vision tower would be worth more than context"
     elif sizing.step == "lean":
-        reason = "a longer one is not worth doing without CUDA graphs and further sequences"
+        lost = "CUDA graphs and further sequences" if load.eager else "further sequences"
+        reason = f"a longer one is not worth doing without {lost}"
     return f"{reason}; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
 
 

@@ -27,18 +27,35 @@ OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
 # As the kernel names those it kills.
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
+EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 PLUGIN = "caovan_vllm_sm75_turbo3"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one use of a rung changes. `value` names it among the rung's uses, if it has several."""
+    """What one use of a rung changes. `value` names it among the rung's uses, if it has several.
+
+    `pair` is a further step to take with this one where the machine cannot run it alone.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     value: str = ""
     change: str = ""
+    pair: Step | None = None
+
+    @property
+    def paired(self) -> Step | None:
+        """Both steps as one; None where it goes alone."""
+        if self.pair is None:
+            return None
+        return Step(
+            {**self.settings, **self.pair.settings},
+            {**self.env, **self.pair.env},
+            self.value,
+            f"{self.change}, {self.pair.change}",
+        )
 
 
 @dataclass(frozen=True)
@@ -254,6 +271,10 @@ def _kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
     blameless = "Reason:" in finding.text and "kv_cache_dtype" not in finding.text
     if now in (None, "auto") or blameless or _is_of_weights(finding):
         return None
+    return _plain_cache(now)
+
+
+def _plain_cache(now: Any) -> Step:
     return Step({"kv_cache_dtype": "auto"}, value="auto", change=f"KV cache {now} -> auto")
 
 
@@ -278,16 +299,33 @@ def _attention(plan: Plan, finding: Finding) -> Step | None:
     if _on_cpu(plan) or not left or _is_of_weights(finding):
         return None
     change = f"attention {now or 'automatic'} -> {left[0]}"
-    return Step({"attention_backend": left[0]}, value=left[0], change=change)
+    kind = plan.value("kv_cache_dtype")
+    plain = None if kind in (None, "auto") else _plain_cache(kind)
+    return Step({"attention_backend": left[0]}, value=left[0], change=change, pair=plain)
+
+
+def _since_hopper(plan: Plan) -> bool:
+    return bool(re.search(r"\bsm(9|1\d)\d\b", plan.device))
 
 
 def _gdn(plan: Plan, finding: Finding) -> Step | None:
     config = plan.value("additional_config")
     config = config if isinstance(config, Mapping) else {}
-    if _on_cpu(plan) or config.get("gdn_prefill_backend") == "triton":
+    now = plan.value("gdn_prefill_backend") or config.get("gdn_prefill_backend")
+    # Only FlashInfer's needs a build, which vLLM takes for no older card.
+    built = finding.failure != "jit-toolchain" or _since_hopper(plan)
+    if _on_cpu(plan) or now == "triton" or not built:
         return None
     changed = {**config, "gdn_prefill_backend": "triton"}
     return Step({"additional_config": changed}, change="GDN prefill -> triton")
+
+
+def _experts(plan: Plan, finding: Finding) -> Step | None:
+    """Off FlashInfer's expert kernels, which vLLM takes for cards from SM90 on."""
+    new = [name for name in EXPERTS if name not in plan.env or plan.env[name].value != "0"]
+    if not _since_hopper(plan) or not new:
+        return None
+    return Step(env=dict.fromkeys(new, "0"), change="FlashInfer's expert kernels off")
 
 
 def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
@@ -402,6 +440,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("half", "compute in float16", "dtype", ("dtype",), _half),
     Rung("attention", "use another attention backend", "",
          ("attention_backend", "attention_config"), _attention),
+    Rung("experts", "compute experts without FlashInfer", "", EXPERTS, _experts),
     Rung("gdn", "use another GDN backend", "", ("additional_config",), _gdn),
     Rung("plugin-off", "leave caovan's kernels out", "", ("VLLM_PLUGINS",), _plugin_off),
     Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),

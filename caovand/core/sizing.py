@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from caovand.core.config import Config
+from caovand.core.config import Config, PolicySection
 from caovand.core.flags import whole_number
 from caovand.core.inventory import Gpu, ModelCard
 from caovand.core.memory import (
@@ -45,13 +45,14 @@ MOST_SEQUENCES, TURING_SEQUENCES = 256, 2
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the operator asked for, None where the policy decides."""
+    """What the operator asked for, None where the policy decides; `graphs` keeps CUDA graphs."""
 
     context: int | None = None
     sequences: int | None = None
     batch_tokens: int | None = None
     utilization: float | None = None
     eager: bool = False
+    graphs: bool = False
     offload_gib: float = 0.0
 
 
@@ -108,8 +109,17 @@ def wishes_of(config: Config, given: Mapping[str, Any]) -> Wishes:
         batch_tokens=count("max_num_batched_tokens", config.policy.max_num_batched_tokens),
         utilization=float(share) if isinstance(share, (int, float)) else None,
         eager=bool(given.get("enforce_eager")) or config.policy.cuda_graphs == "none",
+        graphs=_keeps_graphs(config.policy, given),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
     )
+
+
+def _keeps_graphs(policy: PolicySection, given: Mapping[str, Any]) -> bool:
+    """Whether the policy may not run eagerly to save memory."""
+    if given.get("enforce_eager") is False or "compilation_config" in given:
+        return True
+    pinned = policy.strict or "cuda_graphs" in policy.pinned
+    return pinned and policy.cuda_graphs not in (None, "none")
 
 
 def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
@@ -175,9 +185,10 @@ def _steps(base: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) ->
     batch = wishes.batch_tokens or _batch(GENEROUS_BATCH, base, model)
     sequences = wishes.sequences or min(sequences_for(model, gpus, base.turing), batch)
     small = wishes.batch_tokens or _batch(LEAN_BATCH, base, model)
-    generous = replace(base, sequences=sequences, batch_tokens=batch, eager=wishes.eager)
+    eager = wishes.eager or base.eager
+    generous = replace(base, sequences=sequences, batch_tokens=batch, eager=eager)
     modest = replace(generous, batch_tokens=small)
-    lean = replace(modest, sequences=wishes.sequences or 1, eager=True)
+    lean = replace(modest, sequences=wishes.sequences or 1, eager=eager or not wishes.graphs)
     return {"generous": generous, "modest": modest, "lean": lean}
 
 
@@ -220,7 +231,7 @@ def _offloaded(
         base,
         sequences=wishes.sequences or 1,
         batch_tokens=wishes.batch_tokens or _batch(SMALLEST_CONTEXT, base, model),
-        eager=True,
+        eager=wishes.eager or base.eager or not wishes.graphs,
     )
     blocks = layout_for(model, load)
     smallest = min(visible_mib(gpu.total_mib) for gpu in gpus) * MIB

@@ -15,10 +15,13 @@ from caovand.core.draft import Draft, policy
 from caovand.core.inventory import EngineInfo, ModelCard
 from caovand.core.kv_cache import TURBOQUANT
 from caovand.core.plan import Setting
+from caovand.core.toolchain import cannot_build, lacks_nvcc, remedy
 
 FLASHINFER_HEADS = (64, 128, 256)
 TRITON_LEAST = 32
 WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
+NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
+REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself sends such models to Triton, unless a backend was named."""
 
@@ -104,7 +107,16 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(draft):
         return policy(None, f"{attention(draft)} was asked for, which keeps no fp8 cache here")
-    return policy(None, "Triton's attention refuses an fp8 cache on cards before SM89")
+    return policy(None, REFUSED)
+
+
+def refused_cache(draft: Draft, kind: str) -> str:
+    """Why the attention planned for these cards cannot keep this cache; empty where it can."""
+    planned = draft.settings.get("attention_backend")
+    ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
+    plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
+    early = draft.engine.version < releases.TRITON_REFUSES_FP8 and kind == "fp8_e5m2"
+    return REFUSED if draft.turing and ours and plain and not early else ""
 
 
 def traps(draft: Draft) -> list[str]:
@@ -115,7 +127,10 @@ def traps(draft: Draft) -> list[str]:
         return []  # the operator's own choice
     if _unfit(draft):
         return []  # nothing to mend: the setting's reason tells it
-    return [f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"]
+    lost = f"{_why_not(draft)}: attention runs on Triton, slower and with a float16 cache"
+    built = lacks_nvcc(draft.engine) and NO_KERNELS in lost
+    brings = f"for an fp8 cache, twice the context and faster attention: {remedy(draft.engine)}"
+    return [f"{lost}; {brings}" if built else lost]
 
 
 def _left_to_vllm(model: ModelCard) -> bool:
@@ -138,4 +153,5 @@ def _why_not(draft: Draft) -> str:
     if unfit:
         return unfit
     plugin = bool(draft.engine.plugin) and draft.config.engine.plugin
-    return flashinfer_refusal(draft.engine, draft.model.head_dim, plugin)
+    refusal = flashinfer_refusal(draft.engine, draft.model.head_dim, plugin)
+    return refusal or ("FlashInfer " + NO_KERNELS if cannot_build(draft) else "")

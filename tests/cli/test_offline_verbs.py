@@ -367,7 +367,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         ),
         (
             replace(GOOD, engine=replace(CUDA, python_version="3.12.1", compiler="gcc")),
-            "FAIL",
+            "WARN",  # the plan goes without
             "no nvcc",
         ),
         (replace(GOOD, engine=replace(CUDA, plugin=None)), "WARN", "kernels are not installed"),

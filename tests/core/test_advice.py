@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caovand.core import flags
 from caovand.core.devices import indivisible
 from caovand.core.forecast import forecast
-from caovand.core.inventory import Inventory
+from caovand.core.inventory import Gpu, Inventory
 from caovand.core.policy import Unplannable
 from tests.core.machines import (
+    A100,
     CUDA,
     GPT_OSS,
     H200,
@@ -27,6 +29,7 @@ from tests.core.machines import (
     inventory,
     plan,
     turing,
+    weights,
 )
 
 SMALL = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
@@ -104,6 +107,66 @@ def test_following_the_advice_gives_a_plan_that_fits(
         split = re.search(r"tensor_parallel_size = (\d+)|--tensor-parallel-size (\d+)", text)
         if split:
             assert not indivisible(machine.model, int(split[1] or split[2]))
+
+
+BF16_70B = replace(
+    LLAMA_70B_AWQ,
+    quantization=None,
+    group_size=0,
+    dtype="bfloat16",
+    weights=weights(layers=127.5, embedding=1.96, head=1.96),
+)
+
+
+def left(text: str, sections: dict[str, Any]) -> dict[str, Any] | None:
+    """The configuration without what the text says to leave to the policy; None where nothing."""
+    told = re.search(r"leave ([\w, -]+?) (?:to the policy|out)", text)
+    if not told:
+        return None
+    names = [name.strip("- ").replace("-", "_") for name in told[1].split(", ")]
+    changed: dict[str, Any] = {
+        section: {name: value for name, value in keys.items() if name not in names}
+        for section, keys in sections.items()
+        if section != "engine"
+    }
+    words = flags.read(sections.get("engine", {}).get("extra_args", []))
+    kept = [word for flag in words if flag.name not in names for word in flag.words]
+    assert (changed, kept) != (sections, words), "nothing of what it names was asked for"
+    return {**changed, "engine": {"extra_args": kept}}
+
+
+@pytest.mark.parametrize("gpus", [H200, cards(4, "NVIDIA A100", (8, 0), 81920), A100, SMALL])
+@pytest.mark.parametrize("ram_mib", [65536, 524288])
+@pytest.mark.parametrize("share", [None, 0.25, 0.5])
+@pytest.mark.parametrize("offload", [None, "4", "40", "98"])
+def test_what_is_advised_to_be_left_to_the_policy_gives_what_is_promised(
+    gpus: tuple[Gpu, ...], ram_mib: int, share: float | None, offload: str | None
+) -> None:
+    machine = inventory(BF16_70B, gpus, host=replace(HOST, ram_mib=ram_mib, swap_mib=1 << 20))
+    sections: dict[str, Any] = {
+        "policy": {"gpu_memory_utilization": share} if share else {},
+        "engine": {"extra_args": ["--cpu-offload-gb", offload] if offload else []},
+    }
+    found = plan(machine, **sections)
+    for text in (*found.advice, *found.warnings):
+        assert "None" not in text
+        changed = left(text, sections)
+        if changed is None:
+            continue
+        other = plan(machine, **changed)
+        assert forecast(other, machine).fits, text
+        if "none are" in text:
+            assert other.value("cpu_offload_gb") is None, text
+
+
+def test_what_keeps_weights_in_host_memory_for_nothing_is_named_as_a_whole() -> None:
+    ample = inventory(BF16_70B, H200, host=replace(HOST, ram_mib=524288))
+    both = {"policy": {"gpu_memory_utilization": 0.25}}
+    words = {"engine": {"extra_args": ["--cpu-offload-gb", "98"]}}
+    (told,) = [text for text in plan(ample, **both, **words).warnings if "offloaded" in text]
+    assert told.endswith("leave gpu_memory_utilization, cpu_offload_gb to the policy and none are")
+    (told,) = [text for text in plan(ample, **words).warnings if "offloaded" in text]
+    assert told.endswith("leave cpu_offload_gb to the policy and none are")
 
 
 def said(machine: Inventory, **sections: Any) -> str:

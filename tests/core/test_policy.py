@@ -783,6 +783,33 @@ def test_parsers_follow_the_family_and_its_template(
     assert found.value("reasoning_parser") == reasoning
 
 
+R1 = "{% if '</think>' in content %}{% endif %}<｜Assistant｜>"
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "unheard_of"])
+def test_a_model_distilled_from_r1_has_its_thoughts_parsed(kind: str) -> None:
+    found = plan(inventory(replace(QWEN_27B_AWQ, model_type=kind, chat_template=R1)))
+    assert found.value("reasoning_parser") == "deepseek_r1"
+    assert "distilled" in found.settings["reasoning_parser"].reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "tools", "reasoning"),
+    [
+        ("qwen3_5_text", None, "there is no chat template to speak of tools", "of thinking"),
+        ("qwen3_5_text", "plain", "does not speak of tools", "does not speak of thinking"),
+        ("unheard_of", TEMPLATE, "models of type unheard_of write tool", "is not known; name one"),
+        ("llama", TEMPLATE, "", "how models of type llama mark their thoughts is not known"),
+    ],
+)
+def test_a_parser_that_is_not_chosen_has_its_reason(
+    kind: str, template: str | None, tools: str, reasoning: str
+) -> None:
+    found = plan(inventory(replace(QWEN_27B_AWQ, model_type=kind, chat_template=template)))
+    assert tools in found.settings["tool_call_parser"].reason
+    assert reasoning in found.settings["reasoning_parser"].reason
+
+
 def test_parsers_that_were_typed_win_and_none_is_none() -> None:
     model = replace(QWEN_27B_AWQ, chat_template=TEMPLATE)
     typed = {"tool_call_parser": "pythonic", "reasoning_parser": "none"}

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from caovand.core.inventory import EngineInfo
+from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.command import SERVE, build, cache_key, shown
-from tests.core.machines import CPU, CUDA, TINY_HYBRID, inventory, plan
+from tests.core.machines import CPU, CUDA, H200, SMALL_HYBRID, TINY_HYBRID, inventory, plan
 
 CACHE = Path("/var/cache/caovan")
 ON_CPU = inventory(TINY_HYBRID, (), CPU)
@@ -78,6 +80,35 @@ def test_caches_are_kept_apart_by_what_they_are_compiled_for() -> None:
     assert len(set(kinds)) == len(kinds)
     assert kinds[0] == "0.21.0-sm75-Qwen3.6-27B-AWQ-mtp3"
     assert build(plan(), CUDA, CACHE).env["VLLM_CACHE_ROOT"].startswith(f"{CACHE}/{kinds[0]}")
+
+
+BUILT = "FLASHINFER_WORKSPACE_BASE"
+
+
+def built(found: Plan, engine: EngineInfo = CUDA) -> str:
+    """Where FlashInfer keeps the kernels it builds for this plan."""
+    return build(found, engine, CACHE).env[BUILT]
+
+
+def test_flashinfers_kernels_are_built_once_for_all_depths_models_and_rungs() -> None:
+    usual = built(plan())
+    assert usual.startswith(f"{CACHE}/flashinfer/0.21.0-0.6.8.post1-torch2.11.0-cuda")
+    fresh = {"CAOVAN_CACHE": Setting("2", "ladder", "")}
+    for other in (
+        plan(how={"mode": "fast"}),
+        plan(policy={"mtp": 0}),
+        plan(inventory(SMALL_HYBRID)),
+        replace(plan(), env={**plan().env, **fresh}, rungs=("fresh-cache",)),
+    ):
+        assert built(other) == usual
+
+
+def test_flashinfers_kernels_are_apart_for_what_they_are_built_against() -> None:
+    engines = [CUDA] + [
+        replace(CUDA, **{name: "9.9"}) for name in ("vllm", "flashinfer", "torch", "cuda")
+    ]
+    kinds = [built(plan(), engine) for engine in engines] + [built(plan(inventory(gpus=H200)))]
+    assert len(set(kinds)) == len(kinds)
 
 
 def test_the_operators_environment_wins() -> None:

@@ -30,7 +30,7 @@ def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Comm
     """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
 
     A flag this engine's parser does not take is left out. Caches go to a folder of their own
-    under `cache_dir` for each of `cache_key`.
+    under `cache_dir` for each of `cache_key`, FlashInfer's for each of `flashinfer_key`.
     """
     argv = [engine.python, *SERVE, plan.model]
     for name, setting in plan.settings.items():
@@ -41,7 +41,8 @@ def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Comm
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     if cache_dir is not None:
-        env = {**caches(cache_dir / cache_key(plan, engine)), **env}
+        built = cache_dir / "flashinfer" / flashinfer_key(plan, engine)
+        env = {**caches(cache_dir / cache_key(plan, engine), built), **env}
     return Command(tuple(argv), env, unlimited_stack="CAOVAN_RECURSION_LIMIT" in plan.env)
 
 
@@ -76,12 +77,21 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
     return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
 
 
-def caches(folder: Path) -> dict[str, str]:
+def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
+    """A folder name for the kernels that FlashInfer builds, which depend on no model and no depth.
+
+    Each takes nvcc a minute or more: another drafting depth, or a rung, must not build them again.
+    """
+    releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
+    return f"{engine.vllm}-{releases}-{plan.device or engine.build}"
+
+
+def caches(folder: Path, flashinfer: Path) -> dict[str, str]:
     """Where everything the engine compiles is kept."""
     return {
         "VLLM_CACHE_ROOT": str(folder / "vllm"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer"),
+        "FLASHINFER_WORKSPACE_BASE": str(flashinfer),
         "CUDA_CACHE_PATH": str(folder / "cuda"),
     }

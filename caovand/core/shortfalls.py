@@ -1,0 +1,44 @@
+"""What a machine lacks for an engine or a checkpoint, whatever the plan: fact and remedy.
+
+Warnings of a plan, not obstacles: CUDA's compatibility packages may stand in for a driver, and a
+checkpoint larger than memory is read from disk again and again, which ends some day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
+
+DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
+"""The oldest driver for each CUDA, by NVIDIA's compatibility table."""
+
+
+def old_driver(gpus: Sequence[Gpu], engine: EngineInfo | None) -> str:
+    """That the driver knows no CUDA as new as the engine's; empty where it does, or is unknown."""
+    has = gpus[0].cuda if gpus else ""
+    wanted = (engine.cuda if engine else None) or ""
+    if not has or not wanted or _major(has) >= _major(wanted):
+        return ""
+    need = DRIVER_OF_CUDA.get(_major(wanted), "a newer one")
+    return (
+        f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {wanted}; install"
+        f" driver {need} or newer: sudo ubuntu-drivers install, then reboot"
+    )
+
+
+def small_host(model: ModelCard, host: Host) -> str:
+    """That RAM and swap together are smaller than the checkpoint, which loading maps as a whole."""
+    need = model.size() >> 20
+    if need <= host.ram_mib + host.swap_mib:
+        return ""
+    return (
+        f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM and {host.swap_mib} MiB"
+        " swap: loading it takes very long, or is killed; add memory or swap (`caovanctl doctor`"
+        " has the commands), or serve a smaller checkpoint"
+    )
+
+
+def _major(release: str) -> int:
+    number = release.partition(".")[0]
+    return int(number) if number.isdecimal() else 0

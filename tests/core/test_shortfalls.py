@@ -1,0 +1,67 @@
+"""What a machine lacks is said by plan, serve and status, not only by the doctor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.checkup import Finding, checkup
+from caovand.core.inventory import Inventory
+from caovand.core.plan import Plan
+from tests.cli.test_offline_verbs import GOOD
+from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
+
+SMALL = replace(HOST, ram_mib=32768, available_mib=30000, swap_mib=2048)
+OLD = tuple(replace(gpu, driver="550.54", cuda="12.4") for gpu in H200)
+CUDA_13 = replace(CUDA, cuda="13.0")
+
+
+def told(machine: Inventory, part: str, **sections: Any) -> list[str]:
+    return [text for text in plan(machine, **sections).warnings if part in text]
+
+
+def diagnosed(machine: Inventory, made: Plan) -> list[Finding]:
+    facts = replace(
+        GOOD, gpus=machine.gpus, host=machine.host, engine=machine.engine, model=machine.model
+    )
+    return list(checkup(replace(facts, plan_warnings=made.warnings)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "part", "remedy"),
+    [
+        (inventory(QWEN_27B, H200, host=SMALL), "32768 MiB RAM and 2048 MiB swap", "swapon"),
+        (inventory(QWEN_27B, OLD, CUDA_13), "driver 550.54 is made for CUDA 12.4", "driver 580.65"),
+    ],
+)
+def test_what_the_machine_lacks_is_in_the_plan_and_once_in_the_doctors_report(
+    machine: Inventory, part: str, remedy: str
+) -> None:
+    (text,) = told(machine, part)
+    fact = text.partition("; ")[0]
+    found = [finding for finding in diagnosed(machine, plan(machine)) if part in finding.text]
+    assert [(finding.verdict, finding.text) for finding in found] == [("FAIL", fact)]
+    assert remedy in found[0].remedy
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        inventory(QWEN_27B, H200),
+        inventory(QWEN_27B, H200, host=replace(SMALL, swap_mib=32768)),
+        inventory(QWEN_27B, tuple(replace(gpu, cuda="13.1") for gpu in OLD), CUDA_13),
+        inventory(QWEN_27B, tuple(replace(gpu, cuda="") for gpu in OLD), CUDA_13),
+        inventory(QWEN_27B, OLD),  # an engine that does not tell its CUDA
+        inventory(TINY_HYBRID, (), CPU, replace(SMALL, ram_mib=1024)),
+    ],
+)
+def test_a_machine_that_lacks_nothing_is_told_nothing(machine: Inventory) -> None:
+    assert not told(machine, "RAM and")
+    assert not told(machine, "is made for CUDA")
+
+
+def test_weights_that_are_made_up_need_no_room_to_be_read() -> None:
+    machine = inventory(QWEN_27B, H200, host=SMALL)
+    assert not told(machine, "RAM and", engine={"extra_args": ["--load-format", "dummy"]})
