@@ -10,7 +10,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from caovand import reading
 from caovand.adapters import evidence
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.processes import Process
@@ -18,12 +20,13 @@ from caovand.core import incident
 from caovand.core.incident import Case
 
 STACKS_S = 4.0
-LINES = 2000
-MOST_CHARACTERS = 8 << 20  # of one file
 
 
 class Recorder:
-    """Keeps incidents in `store`; `told(name, problem)` hears on the loop how each came out."""
+    """Keeps incidents in `store`; `told(name, problem)` hears on the loop how each came out.
+
+    One with a name and a problem was kept without all that belongs to it.
+    """
 
     def __init__(self, store: Incidents, told: Callable[[str, str], None]) -> None:
         self._store, self._told = store, told
@@ -41,14 +44,19 @@ class Recorder:
 
         def work() -> None:
             try:
-                report, files = self._gather(case, members, engine_python, taken)
-                name, problem = self._store.write(case.finding.failure, report, files), ""
+                report, files, problem = self._gather(case, members, engine_python, taken)
+                name = self._store.write(case.finding.failure, report, files)
             except Exception as fault:  # whatever it is, it must not cost the engine anything
                 name, problem = "", str(fault)
             self._on_loop(lambda: self._told(name, problem))
 
         self._thread = threading.Thread(target=work, name="incident", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as fault:  # there are too many threads
+            self._thread = None
+            taken.set()
+            self._told("", str(fault))
 
     async def before_kill(self) -> None:
         """Wait, not for long, until the living engine was looked at."""
@@ -64,7 +72,7 @@ class Recorder:
 
     def _gather(
         self, case: Case, members: Sequence[Process], engine_python: str, taken: asyncio.Event
-    ) -> tuple[dict[str, object], dict[str, str]]:
+    ) -> tuple[dict[str, Any], dict[str, str], str]:
         try:
             tree = evidence.process_tree(members)
             stacks = ""
@@ -74,19 +82,16 @@ class Recorder:
             self._on_loop(taken.set)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         host = evidence.host_memory()
-        report = incident.document(case, at=stamp, processes=tree, host=host)
+        draft = incident.draft(case, at=stamp, processes=tree, host=host)
         texts = {
-            "log.txt": "".join(f"{line}\n" for line in case.lines[-LINES:]),
-            "metrics.txt": case.metrics,
-            "stacks.txt": stacks,
             "kernel.txt": "".join(f"{line}\n" for line in case.kernel),
+            "stacks.txt": stacks,
+            "metrics.txt": case.metrics,
         }
-        files = {
-            name: incident.clean_text(text[-MOST_CHARACTERS:], case.secrets)
-            for name, text in texts.items()
-            if text
-        }
-        return report, files
+        report, files, why = reading.clean_incident(draft, case.lines, texts, case.secrets)
+        if why:
+            why = f"not all of it could be freed of secrets: {why}"
+        return report or incident.without_texts(case, at=stamp, why=why), files, why
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

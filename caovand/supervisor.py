@@ -30,7 +30,7 @@ from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import events, flags, incident, ladder, machine, status
+from caovand.core import events, flags, incident, ladder, machine, secrets, status
 from caovand.core.announcement import announcement
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.events import (
@@ -471,7 +471,7 @@ class Supervisor:
         inventory = self._planning.inventory
         case = Case(
             snapshot.finding,
-            watching.lines() if child and watching else (),
+            watching.evidence() if child and watching else (),
             self.describe(),
             plan=snapshot.plan,
             decision=snapshot.remedy if child else None,
@@ -492,16 +492,17 @@ class Supervisor:
         key = self._endpoint.key if self._endpoint else ""
         return (
             key,
-            *incident.secrets_of(env),
+            *secrets.secrets_of(env),
             *flags.secret_values(plan.extra_args if plan else ()),
         )
 
     def _recorded(self, name: str, problem: str) -> None:
-        if problem:
+        if not name:
             self.notice("incident", f"cannot keep what happened: {problem}")
-        else:
-            number = int(name.partition("-")[0])
-            self.notice("incident", f"incident {name}: caovanctl incidents show {number}")
+            return
+        number = int(name.partition("-")[0])
+        lacks = f"; {problem}" if problem else ""
+        self.notice("incident", f"incident {name}: caovanctl incidents show {number}{lacks}")
 
     def _remember(self, snapshot: Snapshot) -> None:
         """The plan has served stably: keep it for the next start if the ladder had to lower it."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from caovand import __version__
 from caovand.adapters import config_file
 from caovand.adapters.incidents import REPORT, NoIncident
-from caovand.core import events, flags, status
+from caovand.core import events, flags, secrets, status
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.machine import State
 from caovand.core.speculation import AUTO_SPEC, overruling
@@ -91,7 +91,7 @@ async def _plan(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
         "model": plan.model,
         "settings": {name: vars(setting) for name, setting in plan.settings.items()},
         "env": {
-            name: {**vars(setting), "value": flags.shown_value(name, setting.value)}
+            name: {**vars(setting), "value": secrets.shown_value(name, setting.value)}
             for name, setting in plan.env.items()
         },
         "extra_args": list(flags.redact(plan.extra_args)),

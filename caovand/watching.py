@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,11 @@ from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Pr
 from caovand.core.plan import Plan
 from caovand.core.stall import stall_s
 from caovand.core.status import served_name
-from caovand.engines.vllm.cause import NEAR, announces, find_cause, find_in_kernel
+from caovand.engines.vllm.cause import NEAR, announces, find_in_kernel
 from caovand.engines.vllm.json_lines import plain
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.phases import read
+from caovand.reading import find_cause
 
 ANSWER_S = 5.0
 DRAIN_S = 0.2
@@ -77,8 +78,9 @@ class Watching:
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
-        self._probes: set[asyncio.Task[None]] = set()
-        self._polling = self._gave_up = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._evidence: Sequence[str] = ()
+        self._polling = self._gave_up = self._over = False
         # The limit is the unit's, ours as well as the engine's.
         self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
         self._oom_kills: int | None = None
@@ -170,10 +172,7 @@ class Watching:
             return
         self._gave_up = True
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
-        stalled = Finding("start-stall", text, self._phase)
-        finding = self._blamed(stalled)
-        if finding is not stalled:
-            self._fail(finding)
+        self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
     async def _answer(self, path: str) -> http.Answer | None:
         try:
@@ -202,8 +201,9 @@ class Watching:
             # Where the engine is dying its exit says more than the request that failed with it.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(child.ended(), LAST_WORDS_S)
+            cause = None if child.status is not None else await self._cause("serving")
             if child.status is None:
-                self._fail(find_cause(self.lines(), "serving") or problem.finding)
+                self._fail(cause or problem.finding)
             return
         with self._lock:
             self._watch = detector.proven(self._watch, _now())
@@ -216,13 +216,14 @@ class Watching:
         # Its last lines are still in the pipe, and they tell the cause.
         await asyncio.to_thread(child.drain, DRAIN_S)
         phase = self._phase
-        cause = find_cause(self.lines(), phase) or self._killed_for_memory(phase)
+        cause = await self._cause(phase) or self._killed_for_memory(phase)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         text = f"the engine ended ({how}) in phase {phase or 'launch'}"
         if cause is not None:
             finding = replace(cause, text=f"{cause.text} ({text})", phase=cause.phase or phase)
         else:
             finding = Finding("engine-died", text, phase)
+        self._over = True
         self.observe(ChildExit(code, _now()))
         self._apply(Exited(_now(), random.random(), self._generation, finding))
 
@@ -238,15 +239,30 @@ class Watching:
         kept, last = self._ring.since(self.first_line, LOG_BYTES)
         said = self._said
         if not said or len(kept) == last - self.first_line >= self._said_to - self.first_line:
-            return _plain(kept)
-        return _plain([*said, *self._ring.since(self._said_to, LOG_BYTES)[0]])
+            return kept
+        return [*said, *self._ring.since(self._said_to, LOG_BYTES)[0]]
 
-    def _blamed(self, finding: Finding) -> Finding:
-        """What a process of an engine that stopped says it failed of, else that it stopped."""
-        cause = find_cause(self.lines(), finding.phase, alive=True)
-        if cause is None:
-            return finding
-        return replace(cause, text=f"{cause.text} ({finding.text})")
+    def evidence(self) -> Sequence[str]:
+        """The lines in which a cause was found, else all: more may have been printed since."""
+        return self._evidence or self.lines()
+
+    async def _cause(self, phase: str, *, alive: bool = False) -> Finding | None:
+        """What the child's log tells of its failure, None where nobody knows."""
+        lines = self.lines()
+        try:
+            finding, why = await asyncio.to_thread(find_cause, lines, phase, alive=alive)
+        except RuntimeError as problem:  # there are too many threads
+            finding, why = None, str(problem)
+        if why:
+            self._notice("noticed", f"cannot tell from the engine's log why it failed: {why}")
+        if finding is not None:
+            self._evidence = lines
+        return finding
+
+    async def _blamed(self, finding: Finding) -> Finding | None:
+        """What a process of an engine that stopped says it failed of."""
+        cause = await self._cause(finding.phase, alive=True)
+        return cause and replace(cause, text=f"{cause.text} ({finding.text})")
 
     @property
     def _phase(self) -> str:
@@ -269,21 +285,36 @@ class Watching:
             )
         elif isinstance(sign, Probe):
             self._notice("suspicion", f"{sign.reason}: asking the engine for a completion")
-            task = self._loop.create_task(self._probe(sign.timeout_s))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
+            self._begin(self._probe(sign.timeout_s))
         elif isinstance(sign, Cleared):
             self._notice("suspicion", f"the engine works: {sign.reason}")
         elif isinstance(sign, Noticed):
             self._notice("noticed", sign.text)
-        elif isinstance(sign, Broken) and sign.finding.failure in ("hang", "start-stall"):
-            self._fail(self._blamed(sign.finding))
-        elif isinstance(sign, Broken) and sign.finding.failure != "engine-died":
-            self._fail(sign.finding)
         elif isinstance(sign, Broken):
-            self._fail(find_cause(self.lines(), self._phase) or sign.finding)
+            self._begin(self._break(sign.finding))
+
+    async def _break(self, finding: Finding) -> None:
+        cause = None
+        if finding.failure in ("hang", "start-stall"):
+            cause = await self._blamed(finding)
+        elif finding.failure == "engine-died":
+            cause = await self._cause(self._phase)
+        self._fail(cause or finding)
+
+    async def _fail_of_cause(self, stalled: Finding) -> None:
+        """Fail only where a process says what it failed of."""
+        cause = await self._blamed(stalled)
+        if cause is not None:
+            self._fail(cause)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _fail(self, finding: Finding) -> None:
+        if self._over:
+            return  # it ended while its log was read, and that was told
         self._apply(Failed(_now(), random.random(), self._generation, finding))
 
     async def _probe(self, timeout_s: float) -> None:
@@ -296,10 +327,6 @@ class Watching:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
-
-
-def _plain(lines: Sequence[str]) -> list[str]:
-    return [text for line in lines for text in plain(line)]
 
 
 def _now() -> float:

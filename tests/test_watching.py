@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from caovand.core.events import Event, Failed
 from caovand.core.failure import Failure, Finding
 from caovand.core.plan import Plan
 from caovand.engines.vllm.cause import find_cause
+from caovand.engines.vllm.json_lines import plain
 from caovand.watching import Watching
 
 WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
@@ -29,10 +30,10 @@ READY = "(APIServer pid=1) INFO:     Application startup complete."
 
 
 def watched(
-    act: Callable[[Watching, Callable[[Sequence[str]], None]], None],
+    act: Callable[[Watching, Callable[[Sequence[str]], None]], Iterator[None] | None],
     stall_s: float | None = None,
 ) -> list[Event]:
-    """Events of a watcher that `act` is done to; it may print lines."""
+    """Events of a watcher that `act` is done to; it may print lines, and yield to what is begun."""
     events: list[Event] = []
 
     async def run() -> None:
@@ -47,11 +48,19 @@ def watched(
             ring.extend(lines)
             watching.on_lines(lines)
 
-        act(watching, say)
-        await asyncio.sleep(0)
+        for _ in act(watching, say) or ():
+            await all_of(watching)
+        await all_of(watching)
 
     asyncio.run(run())
     return events
+
+
+async def all_of(watching: Watching) -> None:
+    """Let all that the watcher has begun come to its end."""
+    await asyncio.sleep(0)
+    while watching._tasks:
+        await asyncio.wait(watching._tasks)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +75,10 @@ def test_an_engine_that_stopped_is_blamed_on_the_process_that_failed(
 ) -> None:
     stopped = Broken(0.0, Finding(failure, "nothing moves", phase))
 
-    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> Iterator[None]:
         say([OOM])  # not said by a process that fails
         watching._act(stopped)
+        yield
         say([f"{WORKER}{wrapper}", OOM])
         watching._act(stopped)
 
@@ -140,9 +150,10 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
         assert watching._phase == "load"
         say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
         say([record("INFO", "later")] * 3000)
-        finding = find_cause(watching.lines(), "resolve", alive=True)
+        lines = [text for line in watching.lines() for text in plain(line)]
+        finding = find_cause(lines, "resolve", alive=True)
         assert finding is not None
         assert finding.failure == "device-oom-load"
-        assert "OutOfMemoryError" in watching.lines()[finding.line - 1]
+        assert "OutOfMemoryError" in lines[finding.line - 1]
 
     watched(act)

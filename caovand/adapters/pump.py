@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from caovand.core.secrets import HIDDEN, forms
+
 READ_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
 LONGEST_LINE = 1 << 14
@@ -166,7 +168,7 @@ class Pump:
         secrets: Sequence[str] = (),
     ) -> None:
         self._descriptor, self._ring, self._file = descriptor, ring, file
-        self._on_lines, self._secrets = on_lines, tuple(s for s in secrets if s)
+        self._on_lines, self._secrets = on_lines, forms(secrets)
         # The end of a line that goes on may be the beginning of a secret.
         self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
         self._rest = ""
@@ -192,7 +194,7 @@ class Pump:
         if "\x1b" in text:
             text = _ANSI.sub("", text)
         for secret in self._secrets:
-            text = text.replace(secret, "[secret]")
+            text = text.replace(secret, HIDDEN)
         *lines, rest = _ENDS.split(text)
         if len(rest) > LONGEST_LINE + self._keep:
             cut = len(rest) - self._keep

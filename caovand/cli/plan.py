@@ -21,13 +21,13 @@ from caovand.cli.client import Exit, Problem
 from caovand.cli.survey import chosen_mode, configuration, daemon_config, look, running
 from caovand.core import good_plan
 from caovand.core.config import MODES, Config, Mode
-from caovand.core.flags import shown_value
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Gpu, Inventory
 from caovand.core.memory import MemoryEstimate
 from caovand.core.plan import Plan
 from caovand.core.policy import Unplannable, make_plan
 from caovand.core.report import describe
+from caovand.core.secrets import shown_value
 from caovand.engines.vllm.command import Command, build, shown
 
 BAR = 60

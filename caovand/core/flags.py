@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caovand.core import secrets
+
 SHORT = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
@@ -78,12 +80,6 @@ SECRETS = {"api_key": "api_k", "hf_token": "hf_t"}
 """Flags whose values are shown to nobody, with the shortest beginning that vLLM takes for each."""
 CARRIERS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 """The variable that carries a secret flag's value, out of the sight of the machine's users."""
-SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)", re.I)
-"""Names of variables whose values are shown to nobody."""
-# `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are numbers that anybody may read.
-_SECRET_NUMBER = re.compile(
-    r"(?:^|_)(?:KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:AUTH|ACCESS|API|BEARER|HF)_TOKEN)$", re.I
-)
 HIDDEN = "***"
 NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
@@ -159,8 +155,14 @@ def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody."""
-    return tuple(t for flag in read(arguments) if is_secret(flag.name) for t in flag.texts if t)
+    """The values that are shown to nobody, those inside of JSON too."""
+    found: list[str] = []
+    for flag in read(arguments):
+        if is_secret(flag.name):
+            found += flag.texts
+        else:
+            found += secrets.secrets_in({flag.name: flag.value})
+    return tuple(filter(None, found))
 
 
 def carried(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
@@ -188,13 +190,49 @@ def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
     shown: list[Flag] = []
     behind = False
     for flag in found:
-        behind = behind if not flag.name else is_secret(flag.name)
+        behind = behind if not flag.name else is_hidden(flag)
         if behind and flag.texts:
             head = (flag.words[0].partition("=")[0],) if flag.name else ()
             shown.append(Flag(flag.name, HIDDEN, (*head, HIDDEN)))
         else:
-            shown.append(flag)
+            shown.append(_without_secrets(flag))
     return tuple(shown)
+
+
+def _without_secrets(flag: Flag) -> Flag:
+    """The flag without what its value names as secret, in JSON or in an address."""
+    words = list(flag.words)
+    for place, word in enumerate(words):
+        head, equals, value = word.partition("=") if _is_flag(word) else ("", "", word)
+        words[place] = head + equals + shown_text(value)
+    return Flag(flag.name, shown_value(flag.name, flag.value), tuple(words))
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """A flag's value as it may be shown."""
+    if is_secret(name) or secrets.is_secret_entry(name, value):
+        return HIDDEN
+    return shown_text(value) if isinstance(value, str) else secrets.hide_in(value, mark=HIDDEN)
+
+
+def shown_text(word: str) -> str:
+    """A word of a command line as it may be shown; JSON is read, as the engine reads it."""
+    if word[:1] in ("{", "["):
+        try:
+            value = json.loads(word)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            public = secrets.hide_in(value, mark=HIDDEN)
+            return word if public == value else json.dumps(public)
+    return secrets.hide(word, mark=HIDDEN)
+
+
+def is_hidden(flag: Flag) -> bool:
+    """Whether nothing of a flag's value is shown: its name says so, or the last of a dotted one."""
+    last = flag.words[0].partition("=")[0].rpartition(".")[2]
+    value = _value(list(flag.texts)) if flag.texts else ""
+    return is_secret(flag.name) or secrets.is_secret_entry(last, value)
 
 
 def is_secret(name: str) -> bool:
@@ -282,16 +320,3 @@ def _is_flag(word: str) -> bool:
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     both = {k for k in new if isinstance(new[k], dict) and isinstance(old.get(k), dict)}
     return {**old, **new, **{k: _merge(old[k], new[k]) for k in both}}
-
-
-def is_secret_entry(name: str, value: Any) -> bool:
-    """Whether the value under this name is shown to nobody; of numbers few are secret."""
-    if isinstance(value, bool) or not value:
-        return False
-    names = _SECRET_NUMBER if isinstance(value, (int, float)) else SECRET_NAME
-    return bool(names.search(name))
-
-
-def shown_value(variable: str, value: Any) -> Any:
-    """The value of an environment variable as it may be shown."""
-    return HIDDEN if SECRET_NAME.search(variable) and value else value

@@ -151,7 +151,7 @@ def _listed(value: Any, outer: str, inner: str, where: str) -> Any:
 
 def _parts(inner: str) -> list[str]:
     """`str, tuple[str, ...]` as its two types."""
-    return re.findall(r"\w+(?:\[[^\]]*\])?", inner)
+    return re.findall(r"\w+(?:\[[^\]]{0,60}\])?", inner)
 
 
 def _whole(value: Any, where: str) -> int:

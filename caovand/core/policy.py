@@ -245,8 +245,7 @@ def _mode(
 def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
     if name not in given or name == "additional_config":
         return None
-    value = flags.HIDDEN if flags.is_secret(name) else given[name]
-    return user(value, "given verbatim")
+    return user(flags.shown_value(name, given[name]), "given verbatim")
 
 
 def _device(draft: Draft) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.core.flags import shown_value
 from caovand.core.memory import MemoryEstimate
 from caovand.core.plan import Plan
+from caovand.core.secrets import shown_value
 
 
 def describe(

@@ -9,10 +9,11 @@ import pytest
 
 from caovand.core import incident
 from caovand.core.failure import Finding
-from caovand.core.incident import Case, clean, clean_text, secrets_of
+from caovand.core.incident import Case
 from caovand.core.ladder import Decision
 from caovand.core.machine import Snapshot
 from caovand.core.plan import Plan, Setting
+from caovand.core.secrets import hide, hide_in, secrets_of
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
 LINES = ("one", "two", "the cause", "four")
@@ -25,7 +26,9 @@ PLAN = Plan(
 
 
 def report(case: Case) -> dict[str, object]:
-    return incident.document(case, at="2026-01-01T00:00:00", processes=[], host={})
+    draft = incident.draft(case, at="2026-01-01T00:00:00", processes=[], host={})
+    told: dict[str, object] = incident.document(draft, case.lines, case.secrets)
+    return told
 
 
 def test_the_causing_line_stands_with_what_is_around_it() -> None:
@@ -58,13 +61,13 @@ def test_no_secret_is_in_it_wherever_it_stands() -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_hidden_and_nothing_else(text: str, cleaned: str) -> None:
-    assert clean_text(text, ()) == cleaned
+    assert hide(text, ()) == cleaned
 
 
 def test_variables_with_telling_names_are_secret_and_counts_are_not() -> None:
     env = {"HF_TOKEN": "aaaaaaaa", "AWS_SECRET_ACCESS_KEY": "bbbbbbbb", "MAX_TOKENS": "cccccccc"}
     assert set(secrets_of(env)) == {"aaaaaaaa", "bbbbbbbb"}
-    assert clean({"max_num_batched_tokens": 8192, "api_key": "x"}, ()) == {
+    assert hide_in({"max_num_batched_tokens": 8192, "api_key": "x"}, ()) == {
         "max_num_batched_tokens": 8192,
         "api_key": "[secret]",
     }
@@ -101,19 +104,19 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
 def test_secrets_in_the_json_of_a_flag_are_hidden(text: str) -> None:
     plan = replace(PLAN, extra_args=("--kv-transfer-config", text))
     case = Case(FINDING, (text,), {}, plan=plan, argv=("--kv-transfer-config", text))
-    for told in (clean_text(text, ()), json.dumps(report(case))):
+    for told in (hide(text, ()), json.dumps(report(case))):
         assert "hunter2secret" not in told
         assert "[secret]" in told
     for kept in ('"max_tokens":"12"', "host"):
-        assert (kept in text) == (kept in clean_text(text, ()))
+        assert (kept in text) == (kept in hide(text, ()))
 
 
 @pytest.mark.parametrize("name", ["redis_password", "api_key", "aws_secret", "auth_token"])
 def test_a_secret_that_is_a_number_is_hidden_and_a_count_is_not(name: str) -> None:
     counts = {"num_key_value_heads": 4711, "eos_token_id": 4711, "bytes_per_token": 4711}
-    assert clean({name: 4711, **counts}, ()) == {name: "[secret]", **counts}
-    assert clean({name: ["4711"]}, ()) == {name: "[secret]"}
-    told = clean_text(json.dumps({**counts, name: 4711, "port": 6379}), ())
+    assert hide_in({name: 4711, **counts}, ()) == {name: "[secret]", **counts}
+    assert hide_in({name: ["4711"]}, ()) == {name: "[secret]"}
+    told = hide(json.dumps({**counts, name: 4711, "port": 6379}), ())
     assert told == json.dumps({**counts, name: "[secret]", "port": 6379}).replace(
         '"[secret]"', "[secret]"
     )

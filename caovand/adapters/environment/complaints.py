@@ -30,7 +30,7 @@ def explain(what: str, finished: Finished) -> EngineError:
     if "No space left on device" in output:
         return EngineError(what, "the disk is full", "make room and run the command again")
     if "DO NOT MATCH THE HASHES" in output or "Hash mismatch" in output:
-        culprit = re.search(r"^\s+(\S+) from \S+.*:$", output, re.MULTILINE)
+        culprit = re.search(r"^[ \t]+(\S+) from \S.*:$", output, re.MULTILINE)
         got = re.search(r"Got\s+([0-9a-f]{64})", output)
         return EngineError(
             f"get {culprit[1]}" if culprit else what,

@@ -20,7 +20,7 @@ from caovand.adapters.environment.errors import EngineError
 
 DEFAULT_VERSION = {"cuda": "0.21.0", "cpu": "0.32.0"}
 ADAPTATIONS = ("torchvision-schemas", "vllm-distribution")
-_HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=\s*(.*?)\s*$")
+_HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 _HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
 _SIZE = re.compile(r"^#\s*(\d+) bytes$")
@@ -86,7 +86,14 @@ def canonical(name: str) -> str:
 
 def same_version(one: str, other: str) -> bool:
     """Whether two spellings are one version: 13.0.3 is 13.0.3.0."""
-    return re.sub(r"(\.0)+$", "", one) == re.sub(r"(\.0)+$", "", other)
+    return _without_zeros(one) == _without_zeros(other)
+
+
+def _without_zeros(version: str) -> list[str]:
+    parts = version.split(".")
+    while len(parts) > 1 and parts[-1] == "0":
+        parts.pop()
+    return parts
 
 
 def header(text: str) -> dict[str, str]:
@@ -96,7 +103,7 @@ def header(text: str) -> dict[str, str]:
         if match := _HEADER.match(line):
             if match[1] not in _HEADER_KEYS:
                 raise ValueError(f'unknown key "{match[1]}" in a "# caovan:" line')
-            found[match[1]] = match[2]
+            found[match[1]] = match[2].strip()
     return found
 
 

@@ -108,6 +108,6 @@ def _remedy(error: str) -> str | None:
         return "apt install libgomp1"
     if "GLIBC" in error:
         return "this system is too old for the build: Ubuntu 22.04 or Debian 12 and later will do"
-    if re.search(r"driver.*too old|driver version is insufficient", error):
+    if re.search(r"driver.{0,200}too old|driver version is insufficient", error):
         return "install a newer NVIDIA driver: sudo ubuntu-drivers install, then reboot"
     return None

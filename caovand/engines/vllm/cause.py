@@ -12,6 +12,7 @@ first wrapper on count before older ones, however late they come.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ WENT_ON = 2  # statistics in a row that tell of new tokens: one may still count 
 _CHAIN = 400  # lines after a generic cause in which the better one must follow
 _CALL = 400  # lines in which workers tell of a call that failed, before the engine's core does
 _TEXT = 500  # characters of a causing line that are kept
+_FRAMES = 200  # the last of a traceback that are kept; compilers go through a hundred
 
 # Where a traceback has been, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
@@ -41,9 +43,7 @@ _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
 )
-_WEIGHTS = re.compile(
-    r"/vllm/model_executor/\S*:\w*(?:load_weights|weight_loader|load_\w*weight)\w*$"
-)
+_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
 # What a checkpoint that is not the configuration's makes of that code.
 _MISFIT = re.compile(
     r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
@@ -150,7 +150,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | Non
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
     """Lines that may tell of the failure; and whether the engine was told to stop."""
     hits: list[_Hit] = []
-    frames: dict[tuple[str, str, bool], list[str]] = {}
+    frames: dict[tuple[str, str, bool], deque[str]] = {}
     known: dict[str, tuple[Signature, Mapping[str, str]] | None] = {}
     aside = _Aside()
     shown = ""  # by the log so far
@@ -173,14 +173,15 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         stopped = stopped or bool(_STOPPING.match(message))
         if aside.holds(parts):
             if _CALL_FAILED.match(message):
-                hits = _without_call(hits, index)
+                _drop_call(hits, index)
             continue
         writer = (parts.process, parts.pid, bool(parts.level))
         frame = _FRAME.match(message)
         if frame:
-            frames.setdefault(writer, []).append(f"{frame[1]}:{frame[2] or ''}")
+            seen = frames.setdefault(writer, deque(maxlen=_FRAMES))
+            seen.append(f"{frame[1]}:{frame[2] or ''}")
         elif message.startswith("Traceback (most recent call last)"):
-            frames[writer] = []
+            frames.pop(writer, None)
         elif is_evidence(parts) and not _STOPPED.match(message):
             # Every pending request of a dead engine says the same again.
             if message not in known:
@@ -191,19 +192,20 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             row, captures = found or (None, {})
             if here == "serving" and _is_a_requests(parts, row):
                 continue
-            seen = tuple(frames.get(writer, ()))
             went_on = 0
-            hits.append(_Hit(index, parts, here, row, captures, seen))
+            hits.append(_Hit(index, parts, here, row, captures, tuple(frames.get(writer, ()))))
     return hits, stopped
 
 
-def _without_call(hits: Sequence[_Hit], index: int) -> list[_Hit]:
-    """Without what workers said of a call that the engine's core, at `index`, answers and survives.
+def _drop_call(hits: list[_Hit], index: int) -> None:
+    """Drop what workers said of a call that the engine's core, at `index`, answers and survives.
 
     They announce it as they do what ends them.
     """
-    begun = index - _CALL
-    return [hit for hit in hits if hit.index < begun or not _WORKER.match(hit.parts.process)]
+    first = len(hits)
+    while first and hits[first - 1].index >= index - _CALL:
+        first -= 1
+    hits[first:] = [hit for hit in hits[first:] if not _WORKER.match(hit.parts.process)]
 
 
 def _generates(parts: Parts, line: str) -> bool | None:
@@ -371,9 +373,14 @@ def _component(hit: _Hit) -> str:
         return "compiler"
     if any(_PREFIX_CACHE in frame for frame in hit.frames):
         return "prefix-cache"
-    if hit.phase == "load" and any(_WEIGHTS.search(frame) for frame in near):
+    if hit.phase == "load" and any(map(_loads_weights, near)):
         return "weights"
     return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
+
+
+def _loads_weights(frame: str) -> bool:
+    file, _, function = frame.rpartition(":")
+    return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
 
 
 def _unnamed(hit: _Hit, component: str) -> Failure:

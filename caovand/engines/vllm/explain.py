@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.failure import Finding
-from caovand.core.flags import is_secret_entry
-from caovand.core.incident import clean_text
 from caovand.core.observation import Mark
+from caovand.core.secrets import hide, hide_in
 from caovand.engines.vllm.advice import advise
 from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.json_lines import NO_TIME, loads, plain
@@ -42,11 +41,6 @@ _SERVING = re.compile(
 _HEAD = 400  # characters of a line in which one stands
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
 HIDDEN = "(hidden)"
-# As in JSON or Python, `"redis_password": "..."`, and as on a command line, `--hf-token ...`.
-_NAMED_SECRET = re.compile(
-    r"""(?i)(\b(?:\w{0,60}_)?(?:key|token|secret|passw(?:or)?d)["']?: ?\[?(?=["'])"""
-    r"""|--(?:[\w-]{0,60}-)?(?:key|token|secret|passw(?:or)?d)[= ])("[^"]*"|'[^']*'|[^\s'"]+)"""
-)
 
 
 @dataclass(frozen=True)
@@ -260,20 +254,9 @@ def _arguments(message: str) -> Mapping[str, Any]:
         told = ast.literal_eval(message.split(": ", 1)[1])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    return {str(k): _shown(str(k), v) for k, v in told.items()} if isinstance(told, dict) else {}
-
-
-def _shown(name: str, value: Any) -> Any:
-    """A value without secrets, however deep they are."""
-    if is_secret_entry(name, value):
-        return HIDDEN
-    if isinstance(value, dict):
-        return {str(k): _shown(str(k), v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_shown("", entry) for entry in value]
-    return _public(value) if isinstance(value, str) else value
+    return hide_in(told, mark=HIDDEN) if isinstance(told, dict) else {}
 
 
 def _public(text: str) -> str:
     """Text without what looks like a secret, or is named as one."""
-    return clean_text(_NAMED_SECRET.sub(rf"\1{HIDDEN}", text), ())
+    return hide(text, mark=HIDDEN)

@@ -56,7 +56,7 @@ ROWS = (
     _row("Chunked prefill is enabled", "resolve", "model recognised",
          r"max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"),
     _row("Initializing a V1 LLM engine", "engine", "engine process started",
-         r"engine \(v(?P<version>[^)]+)\)(?: with config: model='(?P<model>[^']*)')?"),
+         r"engine \(v(?P<version>[^)]{1,60})\)(?: with config: model='(?P<model>[^']{0,400})')?"),
     _row("world_size=", "engine", "joining the other processes", r"world_size=(?P<world_size>\d+)"),
     _row("Starting to load model", "load", "loading the model"),
     _row("Using ", None, "",
@@ -128,10 +128,11 @@ ROWS = (
     _row("Engine ", None, "",
          r"Avg prompt throughput: (?P<prompt_tps>[\d.]+) tokens/s, Avg generation throughput: "
          r"(?P<generation_tps>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs, Waiting: "
-         r"(?P<waiting>\d+) reqs.*KV cache usage: (?P<kv_usage_percent>[\d.]+)%", kind="note"),
+         r"(?P<waiting>\d+) reqs.{0,200}KV cache usage: (?P<kv_usage_percent>[\d.]+)%",
+         kind="note"),
     _row("SpecDecoding metrics:", None, "",
-         r"Mean acceptance length: (?P<acceptance_length>[\d.]+|nan).* Accepted: (?P<accepted>\d+) "
-         r"tokens, Drafted: (?P<drafted>\d+) tokens", kind="note"),
+         r"Mean acceptance length: (?P<acceptance_length>[\d.]{1,20}|nan).{0,200} Accepted: "
+         r"(?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens", kind="note"),
 )  # fmt: skip
 
 _BY_WORD: dict[str, tuple[Row, ...]] = {}

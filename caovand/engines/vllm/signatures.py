@@ -77,7 +77,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"No available memory for the cache blocks|Cannot auto-fit max_model_len: not enough"),
     _sig("oom.kv.len", "cause", "kv-cache-short",
          r"To serve at least one request with the models?'s max seq len \((?P<len>\d+)\), "
-         rf"\((?P<need>{_GIB}) GiB KV\s+cache is needed.*?memory \((?P<have>{_GIB}) GiB\)\."
+         rf"\((?P<need>{_GIB}) GiB KV\s+cache is needed.{{0,200}}?memory \((?P<have>{_GIB}) GiB\)\."
          r"(?: Based on the available memory, the estimated maximum model length is "
          r"(?P<fits>\d+))?"),
     _sig("oom.kv.tokens", "cause", "kv-cache-short",
@@ -163,7 +163,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"PTXASError\b|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
     _sig("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-         r"|(?:gcc|g\+\+|cc|clang)'?, .*returned non-zero exit status"
+         r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
          r"|fatal error: Python\.h: No such"),
     _sig("backend.attention", "cause", "backend-unsupported",
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
@@ -175,17 +175,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>[\d.]+)"),
     _sig("backend.quantization", "cause", "backend-unsupported",
-         r"quantization method (?P<method>\S+) is not supported for the current GPU"
-         r"|torch\.(?P<dtype>\w+) is not supported for quantization method (?P<scheme>\w+)"
+         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
+         r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
-         r"|kv_cache_dtype.*is not supported|fp8e4nv not supported in this architecture"
+         r"|kv_cache_dtype.{0,200}is not supported|fp8e4nv not supported in this architecture"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"),
     # Compiling
     _sig("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"
          r"|AssertionError: expected size (?P<expected>\d+)==(?P<found>\d+)"
          r"|Expected tensors only, but got"
-         r"|torch_(?:compile|aot_compile)\S*.*\b(?:corrupt|truncated|UnpicklingError)"),
+         r"|torch_(?:aot_)?compile.{0,400}\b(?:corrupt|truncated|UnpicklingError)"),
     _sig("disk.full", "cause", "unknown",
          r"No space left on device(?:: '(?P<path>[^']{1,200})')?", _DISK_BY_PHASE),
     _sig("disk.error", "cause", "unknown",
@@ -200,7 +200,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
          r"max_model_len \(\w+=(?P<longest>[\d.]+)"),
     _sig("args.split", "cause", "bad-arguments",
-         r"(?P<heads>\d+)\) must be divisible by tensor parallel size"
+         r"(?<!\d)(?P<heads>\d{1,9})\) must be divisible by tensor parallel size"
          r"|^AssertionError: \d+ is not divisible by \d+$"
          r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
          r"|input size is not aligned with the quantized weight shape"),
@@ -226,8 +226,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|'_OpNamespace' '_\w{0,30}' object has no attribute '(?P<operator>\w{1,60})'"
          r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", _SERVED),
     _sig("model.architecture", "cause", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']*)'.*\] (?:are not supported|failed to be)"
-         r"|model type `(?P<model_type>[^`]+)` but Transformers does not recognize"),
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] "
+         r"(?:are not supported|failed to be)"
+         r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
     # The model's files
     _sig("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
@@ -263,21 +264,22 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
          r"\w*(?:: |$)"),
     _sig("port.busy", "cause", "port-busy",
-         r"\[Errno 98\].*[Aa]ddress already in use|\bEADDRINUSE\b"),
+         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"),
     # The host
     _sig("host.killed", "cause", "host-oom",
          r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
          r"\((?P<name>[^)]*)"),
     # vLLM's configuration says no; rows above know the better-known reasons
     _sig("args.value", "cause", "bad-arguments",
-         r"^  Value error, (?P<reason>.+?)(?: \[type=.*)?$"),
+         r"^  Value error, (?P<reason>(?:(?! \[type=).)+)"),
     # A card's memory ran out, said by torch: rows above know better where it happened
     _sig("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
-         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+))?", _OOM_BY_PHASE),
+         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4}))?",
+         _OOM_BY_PHASE),
     _sig("cuda.other", "generic", "launch-failure",
          r"(?:torch\.AcceleratorError|RuntimeError): (?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): "
          r"(?P<error>.+)"),
@@ -288,9 +290,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     _sig("nccl.failed", "consequence", "collective-timeout",
          r"Watchdog caught collective operation timeout: WorkNCCL\("
-         r"(?:.*?OpType=(?P<operation>\w+))?"
+         r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL error: (?:unhandled|remote|internal|invalid)|NCCL error in: "
-         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']*)'"),
+         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"),
     _sig("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out"),
     _sig("start.timeout", "consequence", "start-stall",

@@ -1,0 +1,256 @@
+"""What is shown to nobody: how secrets are named, how they are written, texts without them.
+
+Everything here takes time in proportion to the text: clients choose what is in a log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+HIDDEN = "[secret]"
+SHORTEST = 6  # characters; a shorter value stands in too many words that are no secret
+
+# Parts of a name, between `_`, `-` and `.`, that make it secret wherever they stand.
+_ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
+# As the last part only: SSH_AUTH_SOCK and pass_config are none.
+_LAST = frozenset({
+    "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
+    "secrets", "webhook",
+})  # fmt: skip
+# Also written as one word: WANDB_APIKEY, accessToken, dbpassword.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "key": ("access", "account", "api", "auth", "encryption", "master", "priv", "private",
+            "secret", "session", "shared", "signing"),
+    "token": ("access", "api", "auth", "bearer", "hf", "refresh", "session"),
+}  # fmt: skip
+_GLUED = (
+    "password", "passwd", "passphrase", "passcode", "secret", "credentials", "webhookurl",
+    "connectionstring", *(kind + what for what, kinds in _KINDS.items() for kind in kinds),
+)  # fmt: skip
+_GLUED_MANY = tuple(f"{one}s" for one in _GLUED)
+_PERCENT = re.compile(r"%[0-9A-F]{2}")
+_BETWEEN = re.compile(r"[^A-Za-z0-9]+")
+
+_SECRET_TEXT = re.compile(
+    r"\b(hf_|sk-|gh[pousr]_)[A-Za-z0-9_-]{12,}"
+    r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
+    r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
+)
+# A name with what stands between it and its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
+_NAMED = re.compile(
+    r"(?<![\w.-])(?:(?P<flag>--[\w.-]+)(?:\\*[\"'])?(?:=|,\s*|\s+)"
+    r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
+)
+# Lines without any of these, nearly all, are not searched further.
+_HINTS_OF_TEXT = ("hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "auth", "bearer", "://")
+_HINTS_OF_NAME = (
+    "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat",
+    "webhook", "connection",
+)  # fmt: skip
+_OPENING = re.compile(r"[bBuUrR]{0,2}(\\*)([\"'])")
+_NUMBER = re.compile(r"-?\d[\w.+-]*")
+_WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a text under this name is shown to nobody."""
+    parts = _parts(name)
+    return (
+        not _ANYWHERE.isdisjoint(parts)
+        or any(part.endswith(_GLUED) for part in parts)
+        or "".join(parts).endswith(_GLUED + _GLUED_MANY)
+        or _ends_secret(name, parts)
+    )
+
+
+def is_secret_entry(name: str, value: Any) -> bool:
+    """Whether the value under this name is shown to nobody; of numbers few are secret.
+
+    `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are numbers that anybody may read.
+    """
+    if isinstance(value, bool) or not value:
+        return False
+    if not isinstance(value, (int, float)):
+        return is_secret_name(name)
+    parts = _parts(name)
+    known = bool(parts) and parts[-1] in _ANYWHERE - {"token"}
+    return known or "".join(parts).endswith(_GLUED) or _ends_secret(name, parts)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in _BETWEEN.split(name.lower()) if part]
+
+
+def _ends_secret(name: str, parts: list[str]) -> bool:
+    return bool(parts) and parts[-1] in _LAST and name != "PWD"  # the folder a shell is in
+
+
+def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables whose names say that they are secret."""
+    return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= SHORTEST)
+
+
+def secrets_in(value: Any) -> Iterator[str]:
+    """The secret texts in plain data, by the names they stand under."""
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            if is_secret_entry(str(name), entry):
+                yield from (text for text in _texts(entry) if len(text) >= SHORTEST)
+            else:
+                yield from secrets_in(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from secrets_in(entry)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _texts(entry)
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    else:
+        yield str(value)
+
+
+def forms(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Secrets as JSON, Python and addresses write them, the longest first."""
+    found: set[str] = set()
+    for secret in secrets:
+        if not secret:
+            continue
+        once = {json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+        found |= {secret, repr(secret)[1:-1], ascii(secret)[1:-1], *once}
+        found |= {json.dumps(text)[1:-1] for text in once}
+        # The other quote is escaped where the first stands in the text as well.
+        found |= {secret.replace("\\", "\\\\").replace("'", "\\'")}
+        for safe in ("", "/"):
+            for space in ("%20", "+"):
+                quoted = _quoted(secret, safe).replace("%20", space)
+                found |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
+    return tuple(sorted(found, key=lambda text: (-len(text), text)))
+
+
+def _quoted(text: str, safe: str) -> str:
+    """Percent-encoded, but for letters, digits, `_.-~` and what is safe."""
+    plain = "_.-~" + safe
+    return "".join(
+        chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) in plain) else f"%{byte:02X}"
+        for byte in text.encode("utf-8", "replace")
+    )
+
+
+def hide_in(
+    value: Any, secrets: Iterable[str] = (), mark: str = HIDDEN, longest: int | None = None
+) -> Any:
+    """Plain data without secrets; texts are cut behind `longest` characters."""
+    known = forms(secrets)
+
+    def hidden(value: Any) -> Any:
+        if isinstance(value, str):
+            text = _hidden(value, known, mark)
+            return text if longest is None or len(text) <= longest else text[:longest] + "..."
+        if isinstance(value, Mapping):
+            return {
+                hidden(str(name)): mark if is_secret_entry(str(name), entry) else hidden(entry)
+                for name, entry in value.items()
+            }
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [hidden(entry) for entry in value]
+        return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+    return hidden(value)
+
+
+def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
+    """Text without these secrets, and without what looks like one or is named as one."""
+    return _hidden(text, forms(secrets), mark)
+
+
+def _hidden(text: str, known: Iterable[str], mark: str) -> str:
+    for form in known:
+        text = text.replace(form, mark)
+    return "\n".join(_line(line, mark) for line in text.split("\n"))
+
+
+def _line(line: str, mark: str) -> str:
+    lower = line.lower()
+    if any(hint in lower for hint in _HINTS_OF_NAME):
+        line = "".join(_without_named(line, mark))
+    if not any(hint in lower for hint in _HINTS_OF_TEXT):
+        return line
+    return _SECRET_TEXT.sub(lambda m: f"{m[1] or m[2] or m[3]}{mark}", line)
+
+
+def _without_named(line: str, mark: str) -> Iterator[str]:
+    """The pieces of a line, values of secret names hidden."""
+    shown = at = 0
+    while found := _NAMED.search(line, at):
+        at = found.end()
+        for begin, end, number in _values(line, found):
+            name = found["flag"] or found["name"]
+            if not is_secret_entry(name, 1 if number else "text") or line[begin:end] == mark:
+                break
+            if begin == end:
+                continue
+            yield line[shown:begin] + mark
+            shown = at = end
+    yield line[shown:]
+
+
+def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
+    """Where the values behind a name begin and end, and whether they are numbers."""
+    at = found.end()
+    opening = _OPENING.match(line, at)
+    if line[at : at + 1] in ("[", "("):
+        at += 1
+        while opening := _OPENING.match(line, at):
+            end = _end_of_string(line, opening)
+            yield opening.end(), end, False
+            at = end + len(opening[1]) + 1
+            at += len(line[at : at + 2]) - len(line[at : at + 2].lstrip(", "))
+    elif opening:
+        yield opening.end(), _end_of_string(line, opening), False
+    elif number := _NUMBER.match(line, at):
+        # `--token 4711` and `KEY=0123abcd` are words like any other.
+        word = _WORD.match(line, at) if _takes_words(line, found) else None
+        end = word.end() if word else number.end()
+        yield at, max(end, number.end()), word is None
+    elif _takes_words(line, found) and (word := _WORD.match(line, at)):
+        yield at, word.end(), False
+
+
+def _takes_words(line: str, found: re.Match[str]) -> bool:
+    """Whether a value without quotes counts: of a flag, a variable, a parameter of an address."""
+    if found["flag"]:
+        return True
+    parameter = line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
+    name = found["name"]
+    telling = name.isupper() or "".join(_parts(name)).endswith(_GLUED)
+    return found["sign"] == "=" and (parameter or telling)
+
+
+def _end_of_string(line: str, opening: re.Match[str]) -> int:
+    """Where a string ends, escaped as deep as it begins; the line's end where it was cut.
+
+    A quote in such a string has more backslashes than the one that ends it.
+    """
+    depth, quote = len(opening[1]), opening[2]
+    at = opening.end()
+    while (place := line.find(quote, at)) >= 0:
+        before = line[at:place]
+        escapes = len(before) - len(before.rstrip("\\"))
+        if escapes >= depth and (escapes - depth) % (2 * (depth + 1)) == 0:
+            return place - depth
+        at = place + 1
+    return len(line)
+
+
+def shown_value(variable: str, value: Any, mark: str = "***") -> Any:
+    """The value of an environment variable as it may be shown."""
+    if is_secret_name(variable) and value:
+        return mark
+    return hide(value, mark=mark) if isinstance(value, str) else value
