@@ -59,7 +59,8 @@ async def prove(
 async def _listening(child: Child, endpoint: Endpoint) -> None:
     """Wait for the engine's listener and its health; raises NotReady where the port is shared."""
     while True:
-        found = ports.listeners(endpoint.port)
+        # It looks at every descriptor of every process: not on the loop.
+        found = await asyncio.to_thread(ports.listeners, endpoint.port)
         if found:
             ours = {process.pid for process in child.look()}
             # A listener that cannot be read is not ours: we may read our own processes.
