@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from caovand.adapters import evidence
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.processes import Process
-from caovand.core import incident
+from caovand.core import incident, limits
 from caovand.core.incident import Case
 
 STACKS_S = 4.0
@@ -47,8 +47,14 @@ class Recorder:
                 name, problem = "", str(fault)
             self._on_loop(lambda: self._told(name, problem))
 
-        self._thread = threading.Thread(target=work, name="incident", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=work, name="incident", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as problem:  # no more threads
+            self._taken = None
+            self._told("", limits.reached(problem) or str(problem))
+        else:
+            self._thread = thread
 
     async def before_kill(self) -> None:
         """Wait, not for long, until the living engine was looked at."""

@@ -87,8 +87,6 @@ class Child:
         finally:
             os.close(write_end)
         self.pid = self._process.pid
-        seen = processes.read(self.pid)
-        self._start = seen.start if seen else 0
         self.cgroup, self._ledger = cgroup, ledger
         self._ended = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -96,16 +94,24 @@ class Child:
         self.seen: set[int] = {self.pid}
         self.unrecorded = ""
         """Why the ledger is not up to date: a next daemon would not find this engine."""
+        loop = asyncio.get_running_loop()
         try:
-            self._watch = os.pidfd_open(self.pid)
-        except OSError as problem:
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            os.close(read_end)
-            raise CannotSpawn(f"cannot watch the engine: {problem.strerror}") from problem
-        asyncio.get_running_loop().add_reader(self._watch, self._on_exit)
-        self.look()
-        self._pump = Pump(read_end, ring, file, on_lines, secrets)
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, read_end)
+                undo.callback(self._process.wait)
+                undo.callback(os.killpg, self.pid, signal.SIGKILL)
+                seen = processes.read(self.pid)
+                self._start = seen.start if seen else 0
+                self._watch = os.pidfd_open(self.pid)
+                undo.callback(os.close, self._watch)
+                loop.add_reader(self._watch, self._on_exit)
+                undo.callback(loop.remove_reader, self._watch)
+                self.look()
+                undo.callback(forget, ledger)
+                self._pump = Pump(read_end, ring, file, on_lines, secrets)
+                undo.pop_all()
+        except (OSError, RuntimeError, MemoryError) as problem:
+            raise CannotSpawn(f"cannot watch the engine: {problem}") from problem
 
     @property
     def status(self) -> int | None:
@@ -231,6 +237,7 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
         for process in fresh
     }
     if asked:
+        # Without a thread to ask in, each counts as none: it is killed like the others.
         await asyncio.wait(asked.values(), timeout=WORDS_S)
     return {
         (process.pid, process.start): answer.done()
@@ -242,14 +249,14 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
 
 def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> str:
     """Write down whose processes these are; why that failed, for it must not hurt serving."""
-    document = {
-        "boot_id": processes.boot_id(),
-        "session": session,
-        "start": start,
-        "uid": os.getuid(),
-        "members": [asdict(process) for process in found],
-    }
     try:
+        document = {
+            "boot_id": processes.boot_id(),
+            "session": session,
+            "start": start,
+            "uid": os.getuid(),
+            "members": [asdict(process) for process in found],
+        }
         store.write_json(ledger, document)
     except OSError as problem:
         return f"cannot write {ledger}: {problem.strerror}"

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.core import limits
+
 PR_SET_CHILD_SUBREAPER = 36
 # What systemd, a terminal and a virtual environment give to the daemon alone.
 PRIVATE_VARIABLES = frozenset(
@@ -57,11 +59,13 @@ def boot_id() -> str:
 
 def read(pid: int) -> Process | None:
     """The process `pid`, None where there is none."""
-    try:
+    text = ""
+    with limits.absent():
         with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("utf-8", "replace")
+            stat = file.read().decode("utf-8", "replace")
         uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+        text = stat
+    if not text:
         return None
     # The name stands in parentheses and may hold anything, parentheses too.
     name = text[text.index("(") + 1 : text.rindex(")")]
@@ -104,7 +108,7 @@ def in_cgroup(folder: Path | None) -> set[int]:
     if folder is None:
         return pids
     for file in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
-        with contextlib.suppress(OSError):
+        with limits.absent():
             pids.update(int(line) for line in file.read_text().split())
     return pids
 
@@ -165,12 +169,10 @@ def _is_adopted(process: Process) -> bool:
 
 def is_populated(group: Path | None) -> bool:
     """Whether a cgroup says that a process is in it or below; False where it cannot say that."""
-    if group is None:
-        return False
-    try:
-        return "populated 1" in (group / "cgroup.events").read_text().splitlines()
-    except OSError:
-        return False
+    if group is not None:
+        with limits.absent():
+            return "populated 1" in (group / "cgroup.events").read_text().splitlines()
+    return False
 
 
 def kill_group(group: Path | None) -> bool:
@@ -206,7 +208,9 @@ def send(process: Process, number: signal.Signals) -> None:
     """
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as problem:
+        if limits.reached(problem):
+            raise
         return
     try:
         now = read(process.pid)

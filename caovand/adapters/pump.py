@@ -116,8 +116,11 @@ class RotatedFile:
             self._waiting.append(data)
             self._behind += cost
             if self._writer is None:
-                self._writer = threading.Thread(target=self._run, name="log-file", daemon=True)
-                self._writer.start()
+                writer = threading.Thread(target=self._run, name="log-file", daemon=True)
+                # No thread to be had: what waits is written once there is one.
+                with contextlib.suppress(RuntimeError):
+                    writer.start()
+                    self._writer = writer
             self._turn.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
