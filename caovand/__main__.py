@@ -27,7 +27,6 @@ from caovand.supervisor import Supervisor
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
-METRICS_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +131,7 @@ async def _run(
     ):
         loop.add_signal_handler(number, function)
     control.start()
-    _serve_metrics(supervisor, loop)
+    await _serve_metrics(supervisor)
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(status.one_line(supervisor.snapshot))
     supervisor.command(events.Start(time.monotonic()))
@@ -142,21 +141,13 @@ async def _run(
         await control.close()
 
 
-def _serve_metrics(supervisor: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
+async def _serve_metrics(supervisor: Supervisor) -> None:
     listen = supervisor.config.metrics.listen
     if not listen:
         return
-
-    async def describe() -> dict[str, Any]:
-        return supervisor.describe()
-
-    def read() -> dict[str, Any]:
-        # Asked in the server's thread; the status belongs to the loop's.
-        return asyncio.run_coroutine_threadsafe(describe(), loop).result(METRICS_S)
-
     try:
         prometheus = importlib.import_module("caovand.adapters.prometheus")
-        prometheus.serve(listen, read)
+        await prometheus.serve(listen, supervisor.describe)
     except (OSError, ImportError) as problem:
         text = f"cannot serve metrics on {listen}: {problem}; set another [metrics] listen"
         supervisor.notice("noticed", text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.litter import Litter
+from caovand.core import limits
 
 LIMIT_S = 5.0
 
@@ -43,12 +44,12 @@ class Leavings:
             return
         pids = [process.pid for process in child.look()]
         self._looking = asyncio.ensure_future(asyncio.to_thread(self._litter.look, pids))
-        await asyncio.wait([self._looking], timeout=LIMIT_S)
+        await _in_time(self._looking)
 
     async def take_over(self, pids: Sequence[int]) -> None:
         """See which files these processes use, an engine's whose daemon was killed."""
         look = asyncio.ensure_future(asyncio.to_thread(self._litter.take_over, pids))
-        await asyncio.wait([look], timeout=LIMIT_S)
+        await _in_time(look)
 
     async def remove(self) -> None:
         """Remove what an engine that has ended left."""
@@ -58,3 +59,11 @@ class Leavings:
         if left:
             text = f"cannot remove what the engine left: {', '.join(left[:5])}"
             self._notice("noticed", text)
+
+
+async def _in_time(look: asyncio.Future[None]) -> None:
+    """Wait for a look, not for long; one that could not be made is made again later."""
+    done, _ = await asyncio.wait([look], timeout=LIMIT_S)
+    for one in done:
+        if not limits.reached(one.exception()):
+            one.result()

@@ -63,7 +63,10 @@ class Lowered:
         if plan is None or not ladder.is_degraded(plan):
             self.since = None
         elif self.since is None:
-            kept = store.read_json(self._path)
+            try:
+                kept = store.read_json(self._path)
+            except OSError:  # the date of the lowered plan is not worth an engine
+                kept = None
             since = kept.get(SINCE) if isinstance(kept, dict) else None
             lowered = (*plan.settings.values(), *plan.env.values())
             remembered = any(setting.origin == "remembered" for setting in lowered)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from caovand.adapters import http, ports
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.processes import Process
+from caovand.core import limits
 from caovand.core.failure import Finding
 from caovand.core.flags import count
 from caovand.core.plan import Plan
@@ -22,6 +25,7 @@ HEALTH_TIMEOUT_S = 10.0
 # As long as many a block of a cache that vLLM aligns between attention and recurrent state pages,
 # so that the second completion may find one in the prefix cache, where that is on.
 PROMPT_TOKENS = 1024
+T = TypeVar("T")
 
 
 class NotReady(Exception):
@@ -47,7 +51,7 @@ async def prove(
     for name in ("first completion", "second completion"):
         on_step(name)
         try:
-            got = await asyncio.to_thread(http.complete, endpoint, model, prompt, tokens, limit_s)
+            got = await tried(http.complete, endpoint, model, prompt, tokens, limit_s)
         except Unanswered as problem:
             text = f"the {name} did not come back: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
@@ -59,9 +63,10 @@ async def prove(
 async def _listening(child: Child, endpoint: Endpoint) -> None:
     """Wait for the engine's listener and its health; raises NotReady where the port is shared."""
     while True:
-        found = ports.listeners(endpoint.port)
+        # It looks at every descriptor of every process: not on the loop.
+        found = await tried(ports.listeners, endpoint.port)
         if found:
-            ours = {process.pid for process in child.look()}
+            ours = {process.pid for process in await _looked(child)}
             # A listener that cannot be read is not ours: we may read our own processes.
             strangers = [listener for listener in found if listener.pid not in ours]
             if strangers:
@@ -69,11 +74,35 @@ async def _listening(child: Child, endpoint: Endpoint) -> None:
                 text = f"cannot share port {endpoint.port}: {who} listens there too"
                 raise NotReady(Finding("port-busy", text, "http"))
             try:
-                answer = await asyncio.to_thread(http.call, endpoint, "/health", HEALTH_TIMEOUT_S)
+                answer = await tried(http.call, endpoint, "/health", HEALTH_TIMEOUT_S)
                 if answer.status == 200:
                     return
             except Unanswered:
                 pass  # a busy machine answers late; the start's own deadline bounds this
+        await asyncio.sleep(LOOK_S)
+
+
+async def tried(call: Callable[..., T], *arguments: Any) -> T:
+    """`call` in a thread, again as long as we lack what it needs: that says nothing of the engine.
+
+    The start's own deadline bounds this.
+    """
+    while True:
+        try:
+            return await asyncio.to_thread(call, *arguments)
+        except Exception as problem:
+            if not limits.reached(problem):
+                raise
+        await asyncio.sleep(LOOK_S)
+
+
+async def _looked(child: Child) -> tuple[Process, ...]:
+    while True:
+        try:
+            return child.look()
+        except OSError as problem:
+            if not limits.reached(problem):
+                raise
         await asyncio.sleep(LOOK_S)
 
 

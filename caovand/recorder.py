@@ -16,7 +16,7 @@ from caovand import reading
 from caovand.adapters import evidence
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.processes import Process
-from caovand.core import incident
+from caovand.core import incident, limits
 from caovand.core.incident import Case
 
 STACKS_S = 4.0
@@ -50,13 +50,14 @@ class Recorder:
                 name, problem = "", str(fault)
             self._on_loop(lambda: self._told(name, problem))
 
-        self._thread = threading.Thread(target=work, name="incident", daemon=True)
+        thread = threading.Thread(target=work, name="incident", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError as fault:  # there are too many threads
-            self._thread = None
+            thread.start()
+        except RuntimeError as problem:  # no more threads
             taken.set()
-            self._told("", str(fault))
+            self._told("", limits.reached(problem) or str(problem))
+        else:
+            self._thread = thread
 
     async def before_kill(self) -> None:
         """Wait, not for long, until the living engine was looked at."""

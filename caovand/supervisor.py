@@ -13,7 +13,7 @@ import random
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from caovand.adapters.incidents import Incidents
 from caovand.adapters.kernel_log import KernelLog
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
-from caovand.adapters.processes import engine_cgroup, inherited
+from caovand.adapters.processes import Process, engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import events, flags, incident, ladder, machine, secrets, status
+from caovand.core import events, flags, incident, ladder, limits, machine, secrets, status
 from caovand.core.announcement import announcement
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.events import (
@@ -61,10 +61,12 @@ from caovand.leavings import Leavings
 from caovand.lowered import Lowered
 from caovand.planning import Planning
 from caovand.recorder import Recorder
+from caovand.shortage import Shortage
 from caovand.watching import Watching
 
 LONGEST_TICK_S = 5.0
 POLL_S = 5.0
+RETRY_S = 1.0
 NOTICES = 1000
 KERNEL_LINES = 200
 RECORD_S = 5.0
@@ -92,6 +94,7 @@ class Supervisor:
         self.changed = asyncio.Event()
         self.notifier = Notifier(environ)
         self.publish: list[Any] = []
+        self._shortage = Shortage(self.notice)
         self._file = RotatedFile(directories.logs / "engine.log")
         self._ledger = directories.state / "engine-processes.json"
         self._lowered = Lowered(directories.state / lowered.FILE)
@@ -138,7 +141,12 @@ class Supervisor:
             self.apply(Tick(now, random.random()))
             if now >= next_poll:
                 next_poll = now + POLL_S
-                self._look_after_child()
+                try:
+                    self._look_after_child()
+                except Exception as problem:
+                    if not self._shortage.met("look after the engine", problem):
+                        raise
+                self._shortage.look()
             due = self.snapshot.deadline
             wait_s = beat_s if due is None else min(beat_s, max(due - now, 0.01))
             self._extend_stop()
@@ -147,7 +155,11 @@ class Supervisor:
         for task in list(self._tasks):
             task.cancel()
         self._cards.stop()
-        await asyncio.to_thread(self._recorder.flush, RECORD_S)
+        try:
+            await asyncio.to_thread(self._recorder.flush, RECORD_S)
+        except RuntimeError as problem:
+            if not limits.reached(problem):
+                raise
         if self._fault is not None:
             raise self._fault
 
@@ -293,19 +305,25 @@ class Supervisor:
             if self._child is None:
                 await asyncio.to_thread(inspection.check_port, endpoint.port)
         except inspection.Obstacle as obstacle:
+            hold = obstacle.hold or bool(limits.reached(obstacle))
             event: Event = Refused(
-                self._now(), random.random(), action.number, obstacle.finding, obstacle.hold
+                self._now(), random.random(), action.number, obstacle.finding, hold
             )
         except ConfigError as problem:
             # The key's file, read anew for each engine: it may be on its way.
             finding = Finding("bad-arguments", str(problem), "plan")
             event = Refused(self._now(), random.random(), action.number, finding, True)
         except Exception as problem:
-            # A fault of ours on this model or machine: it must not cost an engine that serves.
-            traceback.print_exc()
-            text = f"cannot plan: {type(problem).__name__} in caovand: {problem}; please report it"
+            limit = limits.reached(problem)
+            if limit:
+                text = f"cannot find out whether the engine can start: {limit}"
+            else:
+                # A fault of ours on this model or machine: it must not cost an engine that serves.
+                traceback.print_exc()
+                fault = f"{type(problem).__name__} in caovand: {problem}"
+                text = f"cannot plan: {fault}; please report it"
             finding = Finding("unknown", text, "plan")
-            event = Refused(self._now(), random.random(), action.number, finding, False)
+            event = Refused(self._now(), random.random(), action.number, finding, bool(limit))
         else:
             if self._child is None:
                 self._endpoint = endpoint
@@ -360,7 +378,10 @@ class Supervisor:
                 unlimited_stack=command.unlimited_stack,
             )
         except CannotSpawn as problem:
-            finding = Finding("engine-died", str(problem), "launch")
+            limit = limits.reached(problem)
+            text = f"{problem}: {limit}" if limit else str(problem)
+            captures = {ladder.LIMIT: limit} if limit else {}
+            finding = Finding("engine-died", text, "launch", captures)
             self._loop.call_soon(
                 self.apply, Exited(self._now(), random.random(), generation, finding)
             )
@@ -372,7 +393,7 @@ class Supervisor:
         self._cards.engine(used, child.seen)
         self.notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._spawn_task(watching.until_exit(child))
-        self._spawn_task(self._leavings.look(child))
+        self._spawn_task(self._look("see the files of the engine", self._leavings.look(child)))
         self._proving = self._spawn_task(watching.prove(child))
 
     def _end_child(self, action: End) -> None:
@@ -387,6 +408,27 @@ class Supervisor:
         self._ending = self._spawn_task(self._end(action))
 
     async def _end(self, action: End) -> None:
+        while True:
+            try:
+                left = await self._ended(action)
+                break
+            except Exception as problem:
+                if not self._shortage.met("end the engine", problem):
+                    raise
+            await asyncio.sleep(RETRY_S)
+            if self._child is not None:
+                self._child.hurry()  # it has had its grace
+        self._child, self._ending = None, None
+        generation = action.generation
+        if left:
+            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
+            finding = Finding("unknown", text, "ending")
+            self.apply(Unkillable(self._now(), random.random(), generation, finding))
+        else:
+            self.apply(Gone(self._now(), random.random(), generation))
+
+    async def _ended(self, action: End) -> tuple[Process, ...]:
+        """End the engine; what outlived that."""
         child = self._child
         await self._recorder.before_kill()
         await self._leavings.look(child)
@@ -398,14 +440,7 @@ class Supervisor:
             if not left:
                 await self._leavings.remove()
                 await self._until_memory_is_back(child)
-        self._child, self._ending = None, None
-        generation = action.generation
-        if left:
-            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
-            finding = Finding("unknown", text, "ending")
-            self.apply(Unkillable(self._now(), random.random(), generation, finding))
-        else:
-            self.apply(Gone(self._now(), random.random(), generation))
+        return left
 
     async def _until_memory_is_back(self, child: Child) -> None:
         inventory = self._planning.inventory
@@ -426,9 +461,17 @@ class Supervisor:
             if child.unrecorded:
                 text = "; if this daemon is killed, the next one may not find the engine"
                 self.notice("noticed", child.unrecorded + text)
-        self._spawn_task(self._leavings.look(child))
+        self._spawn_task(self._look("see the files of the engine", self._leavings.look(child)))
         self._cards.engine(self._planning.cards(self.config.engine.gpus), child.seen)
-        self._spawn_task(self._watching.poll(child, kernel))
+        self._spawn_task(self._look("ask the engine", self._watching.poll(child, kernel)))
+
+    async def _look(self, doing: str, work: Awaitable[None]) -> None:
+        """What is done again and again: without the means for it, the next time is soon enough."""
+        try:
+            await work
+        except Exception as problem:
+            if not self._shortage.met(doing, problem):
+                raise
 
     def _on_gpu(self, sample: GpuSample) -> None:
         if self._watching is not None and self._child is not None:
@@ -484,7 +527,12 @@ class Supervisor:
         )
         python = inventory.engine.python if inventory else ""
         # Those that are gone already, and those that came since.
-        members = {p.pid: p for p in (*child.members, *child.look())} if child else {}
+        members = {p.pid: p for p in child.members} if child else {}
+        try:
+            members.update({p.pid: p for p in child.look()} if child else {})
+        except OSError as problem:
+            if not self._shortage.met("see the engine's processes", problem):
+                raise
         self._recorder.take(case, tuple(members.values()), python)
 
     def _secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:

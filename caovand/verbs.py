@@ -197,13 +197,17 @@ def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
 
 
 async def _logs(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:
-    """The latest `lines` lines, or those after line number `since`, as many as a frame takes."""
+    """The latest `lines` lines, or those after line number `since`, as many as a frame takes.
+
+    `end` is the number of the latest line when the request came.
+    """
+    end = supervisor.ring.count
     if "since" in args:
         since = _argument(args, "since", int, 0)
     else:
-        since = supervisor.ring.count - max(_argument(args, "lines", int, 100), 0)
+        since = end - max(_argument(args, "lines", int, 100), 0)
     lines, last = supervisor.ring.since(max(since, 0), LOG_BYTES)
-    return {"lines": lines, "last": last, "more": last < supervisor.ring.count}
+    return {"lines": lines, "last": last, "more": last < supervisor.ring.count, "end": end}
 
 
 async def _events(supervisor: Supervisor, args: Mapping[str, Any]) -> Result:

@@ -22,7 +22,7 @@ from caovand.adapters import http, kernel_log
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.adapters.pump import Ring
-from caovand.core import detector
+from caovand.core import detector, limits
 from caovand.core.config import WatchSection
 from caovand.core.detector import Advanced, Broken, Cleared, Noticed, Observation, Probe, Sign
 from caovand.core.events import Event, Exited, Failed, Progressed, Proven
@@ -82,7 +82,7 @@ class Watching:
         self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = False
         # The limit is the unit's, ours as well as the engine's.
-        self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
+        self._memory = _memory_cgroup()
         self._oom_kills: int | None = None
 
     def heed(self, section: WatchSection) -> None:
@@ -177,7 +177,9 @@ class Watching:
     async def _answer(self, path: str) -> http.Answer | None:
         try:
             return await asyncio.to_thread(http.call, self._endpoint, path, ANSWER_S)
-        except Unanswered:
+        except Unanswered as problem:
+            if limits.reached(problem):
+                raise  # we could not ask: that says nothing of the engine
             return None
 
     def _load(self) -> int | None:
@@ -214,7 +216,12 @@ class Watching:
         self._oom_kills = kernel_log.oom_kills(self._memory) if self._memory else None
         code = await child.ended()
         # Its last lines are still in the pipe, and they tell the cause.
-        await asyncio.to_thread(child.drain, DRAIN_S)
+        try:
+            await asyncio.to_thread(child.drain, DRAIN_S)
+        except RuntimeError as problem:
+            if not limits.reached(problem):
+                raise
+            child.drain(DRAIN_S)  # no thread to be had, and not long
         phase = self._phase
         cause = await self._cause(phase) or self._killed_for_memory(phase)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
@@ -320,13 +327,18 @@ class Watching:
     async def _probe(self, timeout_s: float) -> None:
         tokens, model = self._plan.mtp + 2, served_name(self._plan)
         try:
-            await asyncio.to_thread(
-                http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s
-            )
+            await proof.tried(http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s)
         except Unanswered as problem:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
+
+
+def _memory_cgroup() -> Path | None:
+    try:
+        return kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
+    except OSError:
+        return None
 
 
 def _now() -> float:

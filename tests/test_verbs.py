@@ -295,7 +295,9 @@ def test_wait_answers_when_it_comes_true(fake: FakeSupervisor) -> None:
 
 def test_the_latest_lines_are_given(fake: FakeSupervisor) -> None:
     fake.ring.extend([str(n) for n in range(1, 11)])
-    assert result(fake, "logs", lines=2) == {"lines": ["9", "10"], "last": 10, "more": False}
+    assert result(fake, "logs", lines=2) == {
+        "lines": ["9", "10"], "last": 10, "more": False, "end": 10,
+    }  # fmt: skip
     assert result(fake, "logs", since=8)["lines"] == ["9", "10"]
     assert result(fake, "logs", lines=0)["lines"] == []
     assert result(fake, "logs", lines=-5)["lines"] == []

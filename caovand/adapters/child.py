@@ -30,9 +30,17 @@ procs=$1 stack=$2; shift 2
 exec setpriv --pdeathsig TERM -- "$@"
 """
 LOOK_S = 0.02
+QUIET_LOOKS = 3  # in a row: one may miss a process that was between two pids
+ROUNDS = 3  # of killing what is seen, before more is done about what is still new
+HUNT_S = 0.01
 KILL_S = 10.0
 TRACKER_S = 1.0
+WORDS_S = 0.5  # for the command line of a process, which may hang with it
 DRAIN_S = 0.2
+
+
+# What is in the engine's cgroup, or keeps dying, and was seen in no look.
+UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
 
 
 class CannotSpawn(Exception):
@@ -79,8 +87,6 @@ class Child:
         finally:
             os.close(write_end)
         self.pid = self._process.pid
-        seen = processes.read(self.pid)
-        self._start = seen.start if seen else 0
         self.cgroup, self._ledger = cgroup, ledger
         self._ended = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -88,16 +94,24 @@ class Child:
         self.seen: set[int] = {self.pid}
         self.unrecorded = ""
         """Why the ledger is not up to date: a next daemon would not find this engine."""
+        loop = asyncio.get_running_loop()
         try:
-            self._watch = os.pidfd_open(self.pid)
-        except OSError as problem:
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            os.close(read_end)
-            raise CannotSpawn(f"cannot watch the engine: {problem.strerror}") from problem
-        asyncio.get_running_loop().add_reader(self._watch, self._on_exit)
-        self.look()
-        self._pump = Pump(read_end, ring, file, on_lines, secrets)
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, read_end)
+                undo.callback(self._process.wait)
+                undo.callback(os.killpg, self.pid, signal.SIGKILL)
+                seen = processes.read(self.pid)
+                self._start = seen.start if seen else 0
+                self._watch = os.pidfd_open(self.pid)
+                undo.callback(os.close, self._watch)
+                loop.add_reader(self._watch, self._on_exit)
+                undo.callback(loop.remove_reader, self._watch)
+                self.look()
+                undo.callback(forget, ledger)
+                self._pump = Pump(read_end, ring, file, on_lines, secrets)
+                undo.pop_all()
+        except (OSError, RuntimeError, MemoryError) as problem:
+            raise CannotSpawn(f"cannot watch the engine: {problem}") from problem
 
     @property
     def status(self) -> int | None:
@@ -112,12 +126,24 @@ class Child:
 
     def look(self) -> tuple[Process, ...]:
         """See which processes belong to the engine now, and write changes to the ledger."""
-        found = tuple(processes.members(self.pid, self.cgroup, self._start))
+        self._see()
+        return self.members
+
+    def _see(self) -> tuple[Process, ...]:
+        """`look`; what lives, and what has died since the look before."""
+        family = processes.family(self.pid, self.cgroup, self._start)
+        dead = processes.reap(family, self.pid)
+        found = tuple(process for process in family if not process.zombie)
         if {(p.pid, p.start) for p in found} != {(p.pid, p.start) for p in self.members}:
             self.unrecorded = record(self._ledger, self.pid, self._start, found)
         self.members = found
         self.seen.update(process.pid for process in found)
-        return found
+        return (*found, *dead)
+
+    def _kill_unseen(self) -> None:
+        """KILL what changes its pid faster than it is looked for."""
+        if not processes.kill_group(self.cgroup):
+            processes.kill_adopted(self.pid, self._start, HUNT_S)
 
     def drain(self, limit_s: float) -> None:
         """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
@@ -140,7 +166,9 @@ class Child:
             await self._first_of(grace_s, self._ended, self._kill_now)
         if before_kill is not None:
             await before_kill()
-        left = await sweep(self.look, KILL_S)
+        left = await sweep(
+            self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
+        )
         if not left:
             await self.ended()
             await asyncio.to_thread(self.drain, DRAIN_S)
@@ -162,36 +190,73 @@ class Child:
         self._ended.set()
 
 
-async def sweep(look: Callable[[], tuple[Process, ...]], limit_s: float) -> tuple[Process, ...]:
+async def sweep(
+    look: Callable[[], tuple[Process, ...]],
+    limit_s: float,
+    kill_unseen: Callable[[], None] = lambda: None,
+    hides: Callable[[], bool] = lambda: False,
+) -> tuple[Process, ...]:
     """KILL what `look` finds until it finds nothing; what is left after `limit_s` seconds.
+
+    A dead process among what is found says that there was a living one. `kill_unseen` is for what
+    `hides` from a look, or has another pid at each.
 
     Python's resource tracker ends by itself once all the others have, and removes what they shared.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + limit_s
     others_at = clock()
-    while left := look():
-        others = [process for process in left if not processes.is_resource_tracker(process)]
+    trackers: dict[tuple[int, int], bool] = {}
+    quiet = rounds = 0
+    while True:
+        found = look()
+        left = tuple(process for process in found if not process.zombie)
+        hidden = not left and hides()
+        quiet = 0 if found or hidden else quiet + 1
+        if quiet >= QUIET_LOOKS:
+            return ()
+        fresh = [process for process in left if (process.pid, process.start) not in trackers]
+        trackers.update(await _trackers(fresh))
+        others = [process for process in left if not trackers[process.pid, process.start]]
         if others:
             others_at = clock()
         for process in others or (left if clock() > others_at + TRACKER_S else ()):
             processes.send(process, signal.SIGKILL)
-        if clock() > deadline:
-            return left
+        rounds += bool(found or hidden)
+        if hidden or (rounds > ROUNDS and (fresh or not left)):
+            kill_unseen()
+        if clock() > deadline and not quiet:
+            return left or (UNSEEN,)
         await asyncio.sleep(LOOK_S)
-    return ()
+
+
+async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
+    """Which of these are Python's resource trackers; one that does not answer in time is none."""
+    asked = {
+        process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
+        for process in fresh
+    }
+    if asked:
+        # Without a thread to ask in, each counts as none: it is killed like the others.
+        await asyncio.wait(asked.values(), timeout=WORDS_S)
+    return {
+        (process.pid, process.start): answer.done()
+        and answer.exception() is None
+        and answer.result()
+        for process, answer in asked.items()
+    }
 
 
 def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> str:
     """Write down whose processes these are; why that failed, for it must not hurt serving."""
-    document = {
-        "boot_id": processes.boot_id(),
-        "session": session,
-        "start": start,
-        "uid": os.getuid(),
-        "members": [asdict(process) for process in found],
-    }
     try:
+        document = {
+            "boot_id": processes.boot_id(),
+            "session": session,
+            "start": start,
+            "uid": os.getuid(),
+            "members": [asdict(process) for process in found],
+        }
         store.write_json(ledger, document)
     except OSError as problem:
         return f"cannot write {ledger}: {problem.strerror}"

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from caovand.adapters import store
+from caovand.core import limits
 
 SHARED = Path("/dev/shm")
 # A socket's path ends at 107 bytes; the longest name that libraries put into the folder is 37.
@@ -113,11 +114,9 @@ class Litter:
 
     def _files(self) -> dict[str, int]:
         """The names in the shared folder, with their inodes."""
-        try:
-            with os.scandir(self._shared) as entries:
-                return {entry.name: entry.inode() for entry in entries}
-        except OSError:
-            return {}
+        with limits.absent(), os.scandir(self._shared) as entries:
+            return {entry.name: entry.inode() for entry in entries}
+        return {}
 
     def _used_by(self, pid: int) -> set[int]:
         """Inodes in the shared folder that a process maps or has open.
@@ -127,11 +126,11 @@ class Litter:
         prefix = f"{self._shared}/"
         inodes: set[int] = set()
         folder = self._proc / str(pid)
-        with contextlib.suppress(OSError), open(folder / "maps", errors="replace") as maps:
+        with limits.absent(), open(folder / "maps", errors="replace") as maps:
             inodes |= {int(line.split(None, 5)[4]) for line in maps if prefix in line}
-        with contextlib.suppress(OSError):
+        with limits.absent():
             for entry in os.listdir(folder / "fd"):
-                with contextlib.suppress(OSError):
+                with limits.absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         inodes.add(os.stat(folder / "fd" / entry).st_ino)
         return inodes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from caovand.core import limits
 
 LISTEN = "0A"
 
@@ -31,7 +32,7 @@ def listeners(port: int) -> list[Listener]:
     """Every socket that listens on `port`, on any address."""
     found: list[Listener] = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as file:
+        with limits.absent(), open(table, encoding="ascii") as file:
             found.extend(parse(file.read().splitlines()[1:], port))
     if not found:
         return []
@@ -65,9 +66,9 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError):
+        with limits.absent():
             for descriptor in os.listdir(f"/proc/{name}/fd"):
-                with contextlib.suppress(OSError):
+                with limits.absent():
                     inode = wanted.get(os.readlink(f"/proc/{name}/fd/{descriptor}"))
                     if inode is not None:
                         with open(f"/proc/{name}/comm", encoding="utf-8", errors="replace") as file:

@@ -11,9 +11,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from caovand.core import limits
 
 PR_SET_CHILD_SUBREAPER = 36
 # What systemd, a terminal and a virtual environment give to the daemon alone.
@@ -56,11 +59,13 @@ def boot_id() -> str:
 
 def read(pid: int) -> Process | None:
     """The process `pid`, None where there is none."""
-    try:
+    text = ""
+    with limits.absent():
         with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("utf-8", "replace")
+            stat = file.read().decode("utf-8", "replace")
         uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+        text = stat
+    if not text:
         return None
     # The name stands in parentheses and may hold anything, parentheses too.
     name = text[text.index("(") + 1 : text.rindex(")")]
@@ -103,13 +108,13 @@ def in_cgroup(folder: Path | None) -> set[int]:
     if folder is None:
         return pids
     for file in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
-        with contextlib.suppress(OSError):
+        with limits.absent():
             pids.update(int(line) for line in file.read_text().split())
     return pids
 
 
-def members(session: int, cgroup: Path | None, since: int) -> list[Process]:
-    """The engine's living processes, zombies reaped where they are ours.
+def family(session: int, cgroup: Path | None, since: int) -> list[Process]:
+    """The engine's processes, dead ones that nobody has waited for too.
 
     `session` is the pid of the engine's first process, `since` its start: nothing older is its.
     """
@@ -121,19 +126,64 @@ def members(session: int, cgroup: Path | None, since: int) -> list[Process]:
         for process in table.values()
         if process.start >= since
         and process.pid != us
-        and (
-            process.session == session
-            or process.pid in grouped
-            or (process.parent == us and process.session != os.getsid(0))
-        )
+        and (process.session == session or process.pid in grouped or _is_adopted(process))
     }
     ours |= descendants(table.values(), ours) - {us}
-    found = [table[pid] for pid in sorted(ours)]
-    for process in found:
-        if process.zombie and process.parent == us and process.pid != session:
-            with contextlib.suppress(OSError):
-                os.waitpid(process.pid, os.WNOHANG)
-    return [process for process in found if not process.zombie]
+    return [table[pid] for pid in sorted(ours)]
+
+
+def reap(found: Iterable[Process], session: int) -> list[Process]:
+    """Wait for the dead among these that are our children, but for the first process; those."""
+    us = os.getpid()
+    dead = [p for p in found if p.zombie and p.parent == us and p.pid != session]
+    for process in dead:
+        with contextlib.suppress(OSError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return dead
+
+
+def kill_adopted(session: int, since: int, limit_s: float) -> None:
+    """KILL orphans of the engine as they come to us, for `limit_s` seconds.
+
+    A process that forks and ends again and again has another pid before all of /proc is read.
+    Our own children are listed by one read, and their pids are theirs until we wait for them.
+    """
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            pids = [int(pid) for pid in children.read_text().split() if int(pid) != session]
+        except OSError:  # a kernel without this file
+            return
+        adopted = [p for p in map(read, pids) if p and p.start >= since and _is_adopted(p)]
+        for process in adopted:
+            if not process.zombie:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGKILL)
+        reap(adopted, session)
+
+
+def _is_adopted(process: Process) -> bool:
+    return process.parent == os.getpid() and process.session != os.getsid(0)
+
+
+def is_populated(group: Path | None) -> bool:
+    """Whether a cgroup says that a process is in it or below; False where it cannot say that."""
+    if group is not None:
+        with limits.absent():
+            return "populated 1" in (group / "cgroup.events").read_text().splitlines()
+    return False
+
+
+def kill_group(group: Path | None) -> bool:
+    """KILL all in a cgroup at once, those that are just forking too; False where it cannot."""
+    if group is None:
+        return False
+    try:
+        (group / "cgroup.kill").write_text("1")
+    except OSError:  # before Linux 5.14, or version 1
+        return False
+    return True
 
 
 def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
@@ -158,7 +208,9 @@ def send(process: Process, number: signal.Signals) -> None:
     """
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as problem:
+        if limits.reached(problem):
+            raise
         return
     try:
         now = read(process.pid)

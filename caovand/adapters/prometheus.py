@@ -1,27 +1,51 @@
-"""The daemon's own metrics for Prometheus, served from a thread; imported only where wanted."""
+"""The daemon's own metrics for Prometheus, served on the loop; imported only where wanted.
+
+Anybody on the network may connect, so everything a client can use up is bounded: connections,
+the time of each, the bytes of a request, and how often values are collected.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from caovand.core.failure import FAILURES
 from caovand.core.machine import State
 
+MOST_CONNECTIONS = 8
+EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
+REQUEST_BYTES = 8192
+FRESH_S = 1.0  # how long collected values serve every scrape
+BACKLOG = 16  # also what one turn of the loop accepts: a flood must not hold it up
+
 
 class Metrics:
-    """What a scrape shows, made from the status document that `read` gives in that moment."""
+    """What a scrape shows, made from the status document that `read` gives."""
 
-    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
-        self._read = read
+    def __init__(
+        self, read: Callable[[], Mapping[str, Any]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._stale_at: float | None = None
+        self._kept: tuple[Metric, ...] = ()
 
-    def collect(self) -> Iterator[Metric]:
-        """All metrics; called by the client library, in its thread."""
-        status = self._read()
+    def collect(self) -> tuple[Metric, ...]:
+        """All metrics; called by the client library."""
+        now = self._clock()
+        if self._stale_at is None or now >= self._stale_at:
+            self._kept = tuple(self._collect(self._read()))
+            self._stale_at = now + FRESH_S
+        return self._kept
 
+    def _collect(self, status: Mapping[str, Any]) -> Iterator[Metric]:
         def gauge(name: str, help: str, value: float) -> Metric:
             return GaugeMetricFamily(f"caovan_{name}", help, value=value)
 
@@ -60,9 +84,80 @@ def _cards(gpus: list[Mapping[str, Any]]) -> Iterator[Metric]:
         yield from (used, heat, slow)
 
 
-def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> None:
-    """Serve on ADDRESS:PORT for the rest of our life; OSError where that cannot be."""
+class _Scrape(MetricsHandler):
+    """The library's answer to a request that has been read already."""
+
+    def setup(self) -> None:
+        """`request` is a pair of files instead of a socket."""
+        self.rfile, self.wfile = self.request
+
+    def finish(self) -> None:
+        """The caller sends what was written."""
+
+
+class Server:
+    """Answers scrapes on `listener`."""
+
+    def __init__(self, listener: socket.socket, read: Callable[[], Mapping[str, Any]]) -> None:
+        registry = CollectorRegistry()
+        registry.register(Metrics(read))
+        self._handler = _Scrape.factory(registry)
+        self._listener = listener
+        self._open = 0
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._server = await asyncio.start_server(
+            self._serve, sock=self._listener, limit=REQUEST_BYTES, backlog=BACKLOG
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._open >= MOST_CONNECTIONS:
+                return
+            self._open += 1
+            try:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._exchange(reader, writer), EXCHANGE_S)
+            finally:
+                self._open -= 1
+        finally:
+            # `close` would wait for a client that does not read.
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            return
+        writer.write(self._answer(request))
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+
+    def _answer(self, request: bytes) -> bytes:
+        answer = io.BytesIO()
+        try:
+            self._handler((io.BytesIO(request), answer), ("", 0), None)
+        except ValueError:  # the library's, of an address such as `http://[`
+            return b"HTTP/1.0 400 Bad Request\r\n\r\n"
+        return answer.getvalue()
+
+
+async def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> Server:
+    """Serve on ADDRESS:PORT as long as the loop runs; OSError where that cannot be."""
     host, _, port = listen.rpartition(":")
-    registry = CollectorRegistry()
-    registry.register(Metrics(read))
-    start_http_server(int(port), host.strip("[]"), registry)
+    found = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, _, _, _, address = found[0]
+    listener = socket.create_server(
+        address[:2],
+        family=family,
+        backlog=BACKLOG,
+        dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+    )
+    server = Server(listener, read)
+    await server.start()
+    return server

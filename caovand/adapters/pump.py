@@ -12,10 +12,12 @@ import contextlib
 import json
 import os
 import re
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from caovand.core.secrets import HIDDEN, forms
@@ -24,6 +26,8 @@ READ_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
 LONGEST_LINE = 1 << 14
 BEHIND_BYTES = 8 << 20
+RING_BYTES = 16 << 20
+PIECE_BYTES = 64  # what keeping a piece of output costs beside its text
 F_SETPIPE_SZ = 1031
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -31,17 +35,26 @@ _ENDS = re.compile(r"[\r\n]+")
 
 
 class Ring:
-    """The latest `size` lines, numbered from 1; safe between the pump's thread and readers."""
+    """The latest `size` lines, numbered from 1; safe between the pump's thread and readers.
+
+    Fewer where they are long: memory is bounded too.
+    """
 
     def __init__(self, size: int) -> None:
         self._lines: deque[str] = deque(maxlen=size)
+        self._size = size
         self._lock = threading.Lock()
-        self._count = 0
+        self._count = self._bytes = 0
 
     def extend(self, lines: Sequence[str]) -> None:
         """Append lines, the oldest fall out."""
         with self._lock:
-            self._lines.extend(lines)
+            kept = lines[-self._size :]
+            falls_out = islice(self._lines, max(len(self._lines) + len(kept) - self._size, 0))
+            self._bytes += sum(map(sys.getsizeof, kept)) - sum(map(sys.getsizeof, falls_out))
+            self._lines.extend(kept)
+            while self._bytes > RING_BYTES:
+                self._bytes -= sys.getsizeof(self._lines.popleft())
             self._count += len(lines)
 
     def tail(self, most: int) -> list[str]:
@@ -97,15 +110,19 @@ class RotatedFile:
 
     def write(self, data: bytes) -> None:
         """Append, soon; never waits."""
+        cost = len(data) + PIECE_BYTES
         with self._turn:
-            if self._behind + len(data) > BEHIND_BYTES:
+            if self._behind + cost > BEHIND_BYTES:
                 self.lost_bytes += len(data)
                 return
             self._waiting.append(data)
-            self._behind += len(data)
+            self._behind += cost
             if self._writer is None:
-                self._writer = threading.Thread(target=self._run, name="log-file", daemon=True)
-                self._writer.start()
+                writer = threading.Thread(target=self._run, name="log-file", daemon=True)
+                # No thread to be had: what waits is written once there is one.
+                with contextlib.suppress(RuntimeError):
+                    writer.start()
+                    self._writer = writer
             self._turn.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
@@ -121,7 +138,7 @@ class RotatedFile:
             lost = len(data) - self._append(data)
             with self._turn:
                 self.lost_bytes += lost
-                self._behind -= len(data)
+                self._behind -= len(data) + PIECE_BYTES
                 self._turn.notify_all()
 
     def _append(self, data: bytes) -> int:

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from caovand.core import limits
+
 
 class LockTaken(Exception):
     """Another process holds the lock; `pid` is what it wrote, 0 where it wrote nothing yet."""
@@ -40,10 +42,9 @@ def write_json(path: Path, document: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The document in `path`, None where there is none that can be read."""
-    try:
+    with limits.absent(), contextlib.suppress(ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def take_lock(path: Path) -> int:

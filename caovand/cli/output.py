@@ -39,14 +39,19 @@ def run_logs(args: argparse.Namespace) -> int:
     """logs."""
     with connect(args) as client:
         answer = client.ask("logs", lines=max(args.lines, 0))
+        end = answer["end"]
         while True:
-            for line in answer["lines"]:
+            lines, last = answer["lines"], answer["last"]
+            if not args.follow:
+                # What came since is not asked for, and may come faster than it is printed.
+                lines = lines[: max(len(lines) - max(last - end, 0), 0)]
+            for line in lines:
                 print(json.dumps({"line": line}) if args.json else line, flush=True)
+            if not args.follow and (last >= end or not answer["more"]):
+                return Exit.DONE
             if not answer["more"]:
-                if not args.follow:
-                    return Exit.DONE
                 time.sleep(FOLLOW_S)
-            answer = client.ask("logs", since=answer["last"])
+            answer = client.ask("logs", since=last)
 
 
 def run_events(args: argparse.Namespace) -> int:

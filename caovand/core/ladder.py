@@ -136,6 +136,9 @@ DISK: Mapping[str, str] = {
     "disk.error": "waiting for the disk to be readable: `journalctl -k` tells of the fault",
 }
 
+# The name of a capture: a limit of the machine was reached, with its remedy. No plan is at fault.
+LIMIT = "machine_limit"
+
 RUNG_NAMES = tuple(rung.name for rung in RUNGS)
 _OF_THE_MOMENT = "share "
 
@@ -192,6 +195,8 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         where = finding.captures.get("path")
         text = DISK[finding.signature].format(of=f" of {where}" if where else "")
         return Decision("hold", text=text, spared=True)
+    if remedy := finding.captures.get(LIMIT):
+        return Decision("hold", text=f"waiting: {remedy}", spared=True)
     reaction = REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 PR_SET_NAME = 15
 
@@ -42,7 +43,21 @@ def make(kind: str) -> None:
         os.setsid()
         if not fork():
             os._exit(0)
+    elif kind.startswith("hopper"):
+        hop(float(kind.removeprefix("hopper")))
     linger()
+
+
+def hop(rest_s: float) -> None:
+    """Be another process in another session after each rest, but not for ever."""
+    rename(b"hop%d" % os.getsid(0))
+    os.write(1, f"{os.getpid()}\n".encode())
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if not fork():
+            os._exit(0)
+        os.setsid()
+        time.sleep(rest_s)
 
 
 def main() -> None:

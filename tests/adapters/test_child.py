@@ -8,9 +8,11 @@ import ctypes
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, replace
@@ -23,7 +25,8 @@ from caovand.adapters import child, processes
 from caovand.adapters.child import CannotSpawn, Child, end_leftovers, leftovers
 from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
-from tests.patience import eventually, soon
+from tests.daemon import ROOT
+from tests.patience import LIMIT_S, eventually, soon
 
 TREE = str(Path(__file__).with_name("process_tree.py"))
 KINDS = ["plain", "renamed", "deaf", "setsid", "double-fork", "daemonized"]
@@ -124,6 +127,62 @@ def test_no_kind_of_descendant_outlives_the_end(engine: Engine, kind: str) -> No
     run(test)
 
 
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of version 2 that we may use."""
+    roots = [
+        root
+        for root in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"))
+        if os.access(root / "cgroup.procs", os.W_OK) and (root / "cgroup.controllers").exists()
+    ]
+    if not roots:
+        pytest.skip("needs a cgroup of version 2 that may be written")
+    group = roots[0] / f"caovan-test-{os.getpid()}"
+    group.mkdir()
+    yield group
+    processes.kill_group(group)
+    eventually(lambda: not processes.is_populated(group))
+    group.rmdir()
+
+
+def hoppers(engine: Child) -> list[Process]:
+    """Those that live and, since we adopt them, those that have died."""
+    return [process for process in processes.every() if process.name == f"hop{engine.pid}"]
+
+
+HOPS = ["hopper0.001", "hopper0.0001", "hopper0.02", "hopper0"]
+
+
+@pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("kind", HOPS)
+def test_a_process_that_hops_from_pid_to_pid_does_not_outlive_the_end(
+    engine: Engine, kind: str
+) -> None:
+    async def test() -> None:
+        started = engine.tree("plain", kind)
+        await engine.pids(3)
+        assert await started.end(5.0) == ()
+        assert hoppers(started) == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", HOPS)
+def test_a_cgroup_ends_a_process_that_hops_though_nobody_adopts_it(
+    engine: Engine, cgroup: Path, kind: str
+) -> None:
+    engine.cgroup = cgroup
+
+    async def test() -> None:
+        started = engine.tree("plain", kind)
+        await engine.pids(3)
+        assert await started.end(5.0) == ()
+        assert not processes.is_populated(cgroup)
+        assert [process for process in hoppers(started) if not process.zombie] == []
+
+    run(test)
+
+
 @pytest.mark.usefixtures("subreaper")
 def test_descendants_are_ended_when_the_first_process_is_dead_already(engine: Engine) -> None:
     async def test() -> None:
@@ -196,6 +255,66 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
         assert started.status == -signal.SIGKILL
 
     run(test)
+
+
+def sweep(*looks: tuple[Process, ...], limit_s: float = 60.0) -> tuple[Process, ...]:
+    """What is left of what was seen at each look; nothing at all later ones."""
+    seen = iter(looks)
+    return asyncio.run(child.sweep(lambda: next(seen, ()), limit_s))
+
+
+def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(processes, "send", lambda process, number: killed.append(process.pid))
+    first, second = (Process(pid, 1, 1, 1, 0, "hops") for pid in (1 << 23, 1 << 24))
+    dead = replace(first, zombie=True)
+    assert sweep((first,), (), (), (second,), (dead,), (), (second,)) == ()
+    assert killed == [first.pid, second.pid, second.pid]
+
+
+def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
+    kills: list[bool] = []
+    left = asyncio.run(child.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
+    assert left == (child.UNSEEN,)
+    assert kills
+
+
+def test_a_command_line_that_cannot_be_read_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a process whose memory is locked: the read hangs with it."""
+    hangs, killed = threading.Event(), list[int]()
+    monkeypatch.setattr(child, "WORDS_S", 0.05)
+    monkeypatch.setattr(processes, "is_resource_tracker", lambda process: hangs.wait(LIMIT_S))
+    monkeypatch.setattr(processes, "send", lambda process, number: killed.append(process.pid))
+    ticks: list[float] = []
+
+    async def test() -> None:
+        async def tick() -> None:
+            while True:
+                ticks.append(time.monotonic())
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.ensure_future(tick())
+        looks = iter([(Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker"),)])
+        assert await child.sweep(lambda: next(looks, ()), 60.0) == ()
+        ticking.cancel()
+        hangs.set()
+
+    run(test)
+    assert killed == [1 << 23]
+    assert len(ticks) > 5
+
+
+def test_nothing_that_hangs_with_a_process_is_read_on_the_loop() -> None:
+    """Reading a command line, an environment or maps takes the lock of the process's memory."""
+    found = {
+        path.name
+        for path in (ROOT / "caovand").rglob("*.py")
+        if re.search(r"""[/"'](cmdline|environ|maps|smaps|mem|stack)["']""", path.read_text())
+    }
+    # Each of these is asked in threads: sweep's, Leavings', Recorder's, caovanctl's own.
+    assert found <= {"processes.py", "litter.py", "evidence.py", "places.py"}
 
 
 def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,31 +1,198 @@
-"""The daemon's metrics, as a scraper gets them."""
+"""The daemon's metrics, as a scraper gets them, and as others try to use them up."""
 
 from __future__ import annotations
 
-import urllib.request
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from caovand.adapters import prometheus
 from tests.cli.fake_daemon import status
 from tests.daemon import free_port
+from tests.patience import LIMIT_S, soon
+
+SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: caovan\r\n\r\n"
+
+
+def serving(
+    test: Callable[[int], Coroutine[Any, Any, None]],
+    read: Callable[[], Mapping[str, Any]] = status,
+) -> None:
+    """Run `test` with the port of a server; nothing a client does may reach the loop's log."""
+
+    async def story() -> None:
+        faults: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        port = free_port()
+        await prometheus.serve(f"127.0.0.1:{port}", read)
+        await asyncio.wait_for(test(port), LIMIT_S)
+        assert faults == []
+
+    asyncio.run(story())
+
+
+async def ask(port: int, request: bytes = SCRAPE) -> bytes:
+    """All that is answered; nothing where the connection is refused or reset."""
+    with contextlib.suppress(ConnectionError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(request)
+            return await reader.read()
+        finally:
+            writer.transport.abort()
+    return b""
 
 
 def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
     card = {"index": 1, "used_mib": 2, "temperature": 80, "throttled": "heat"}
     told = status(restarts=2, rungs=["mtp 2"], failed={"hang": 3}, gpus=[card])
-    listen = f"127.0.0.1:{free_port()}"
-    prometheus.serve(listen, lambda: told)
-    with urllib.request.urlopen(f"http://{listen}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    for line in (
-        'caovan_state{state="SERVING"} 1.0',
-        'caovan_state{state="HOLD"} 0.0',
-        "caovan_engine_up 1.0",
-        "caovan_mtp_depth 3.0",
-        "caovan_degraded 1.0",
-        "caovan_restarts_total 2.0",
-        'caovan_failures_total{failure="hang"} 3.0',
-        'caovan_failures_total{failure="gpu-lost"} 0.0',
-        'caovan_gpu_used_bytes{gpu="1"} 2.097152e+06',
-        'caovan_gpu_throttled{gpu="1"} 1.0',
-    ):
-        assert line in lines
+
+    async def test(port: int) -> None:
+        head, _, body = (await ask(port)).decode().partition("\r\n\r\n")
+        assert head.startswith("HTTP/1.0 200 OK")
+        assert "Content-Type: text/plain; version=" in head
+        lines = body.splitlines()
+        for line in (
+            'caovan_state{state="SERVING"} 1.0',
+            'caovan_state{state="HOLD"} 0.0',
+            "caovan_engine_up 1.0",
+            "caovan_mtp_depth 3.0",
+            "caovan_degraded 1.0",
+            "caovan_restarts_total 2.0",
+            'caovan_failures_total{failure="hang"} 3.0',
+            'caovan_failures_total{failure="gpu-lost"} 0.0',
+            'caovan_gpu_used_bytes{gpu="1"} 2.097152e+06',
+            'caovan_gpu_throttled{gpu="1"} 1.0',
+        ):
+            assert line in lines
+
+    serving(test, lambda: told)
+
+
+def test_a_port_that_is_taken_cannot_be_served_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match="in use"):
+            asyncio.run(_serve(where))
+
+
+async def _serve(listen: str) -> None:
+    await prometheus.serve(listen, status)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_any_address_of_version_6_is_any_of_version_4_too() -> None:
+    async def story() -> None:
+        port = free_port()
+        await prometheus.serve(f"[::]:{port}", status)
+        assert b"200 OK" in await asyncio.wait_for(ask(port), LIMIT_S)
+
+    asyncio.run(story())
+
+
+def test_values_are_collected_once_a_second_for_everybody() -> None:
+    now, reads = 100.0, 0
+
+    def read() -> Mapping[str, Any]:
+        nonlocal reads
+        reads += 1
+        return status()
+
+    metrics = prometheus.Metrics(read, lambda: now)
+    first = metrics.collect()
+    now += prometheus.FRESH_S / 2
+    assert metrics.collect() is first
+    now += prometheus.FRESH_S / 2
+    assert metrics.collect() is not first
+    assert reads == 2
+
+
+def test_so_many_are_served_at_a_time_and_slow_ones_make_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(port: int) -> None:
+        held = [
+            await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(prometheus.MOST_CONNECTIONS)
+        ]
+        assert await ask(port) == b""
+        monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
+        held[0][1].transport.abort()  # its place is free at once
+        for _, writer in held[:2]:
+            writer.write(b"GET / HTTP/1.1\r\n")
+
+        async def scraped() -> bool:
+            return b"200 OK" in await ask(port)
+
+        while not await scraped():
+            await asyncio.sleep(0.005)
+        for _, writer in held:
+            writer.transport.abort()
+
+    serving(test)
+
+
+def test_a_drip_of_bytes_does_not_hold_a_place_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
+
+    async def test(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            with contextlib.suppress(ConnectionError):
+                writer.write(b"x")
+                await writer.drain()
+            await asyncio.sleep(0.01)
+        with contextlib.suppress(ConnectionError):
+            assert ended.result() == b""
+
+    serving(test)
+
+
+def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's buffers would take an ordinary answer: this one is too large for them."""
+    monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
+    monkeypatch.setattr(prometheus, "MOST_CONNECTIONS", 1)
+    cards = [{"index": i, "used_mib": 2, "temperature": 1, "throttled": ""} for i in range(30_000)]
+    reads: list[bool] = []
+
+    def read() -> Mapping[str, Any]:
+        reads.append(True)
+        return status(gpus=cards)
+
+    async def test(port: int) -> None:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+            client.send(SCRAPE)
+            await soon(lambda: reads)
+            while b"200 OK" not in await ask(port):
+                await asyncio.sleep(0.005)
+
+    serving(test, read)
+
+
+def test_a_request_that_is_too_long_is_not_read_to_its_end() -> None:
+    async def test(port: int) -> None:
+        request = b"GET /" + b"x" * (8 * prometheus.REQUEST_BYTES) + SCRAPE[4:]
+        assert await ask(port, request) == b""
+        assert b"200 OK" in await ask(port)
+
+    serving(test)
+
+
+@given(st.lists(st.binary(max_size=80) | st.sampled_from([SCRAPE, b"GET http://[ HTTP/1.0"])))
+def test_no_request_is_a_fault_of_ours(requests: list[bytes]) -> None:
+    async def test(port: int) -> None:
+        for request in requests:
+            await ask(port, request + b"\r\n\r\n")
+        assert b"200 OK" in await ask(port)
+
+    serving(test)

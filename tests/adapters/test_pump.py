@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import pump
-from caovand.adapters.pump import LONGEST_LINE, Pump, Ring, RotatedFile
-from tests.patience import eventually
+from caovand.adapters.pump import LONGEST_LINE, RING_BYTES, Pump, Ring, RotatedFile
+from tests.daemon import ROOT
+from tests.patience import PATIENCE_S, eventually
 
 
 class Pipe:
@@ -169,6 +172,54 @@ def test_a_disk_that_hangs_costs_file_lines_only(tmp_path: Path) -> None:
     pipe.finish()
 
 
+FLOOD = """
+import os, sys, threading
+from pathlib import Path
+from caovand.adapters.pump import Pump, Ring, RotatedFile
+
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+read_end, write_end = os.pipe()
+file = RotatedFile(Path(sys.argv[1]))
+before = peak()
+pump = Pump(read_end, Ring(100_000), file, lambda lines: None, ["a-secret"])
+block = eval(sys.argv[2])
+for _ in range((128 << 20) // len(block)):
+    os.write(write_end, block)
+os.close(write_end)
+pump.join()
+print(peak() - before, file.lost_bytes)
+"""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "bytes(65536)",
+        "'\U0001f600'.encode() * 16384",
+        r"b'\n' * 65536",
+        r"(b'x' * 31 + b'\n') * 2048",
+    ],
+    ids=["NUL bytes", "wide characters", "empty lines", "short lines"],
+)
+def test_no_flood_fills_the_memory(tmp_path: Path, block: str) -> None:
+    """Behind a disk that hangs, which keeps as much as is ever kept."""
+    os.mkfifo(tmp_path / "engine.log")
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD, str(tmp_path / "engine.log"), block],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+        cwd=ROOT,
+    )
+    grown_kib, lost = map(int, done.stdout.split())
+    assert grown_kib < 64 << 10
+    if "x" in block:
+        assert lost > 32 << 20
+
+
 def test_a_folder_that_is_gone_costs_file_lines_only(tmp_path: Path) -> None:
     pipe = Pipe(tmp_path / "nowhere")
     pipe.write(b"one\ntwo\n")
@@ -251,6 +302,19 @@ def test_a_write_larger_than_the_limit_is_written_whole(tmp_path: Path) -> None:
 
 
 # -- the ring ---
+
+
+def test_a_ring_keeps_fewer_lines_where_they_are_long() -> None:
+    ring = Ring(10_000)
+    ring.extend(["short"] * 9_000)
+    for n in range(2_000):
+        ring.extend([f"{n:06d}" + "\U0001f600" * (LONGEST_LINE - 6)])
+    kept = ring.tail(10_000)
+    assert sum(map(sys.getsizeof, kept)) <= RING_BYTES
+    assert len(kept) > 200
+    assert ring.count == 11_000
+    numbers, last = ring.since(10_990, 1 << 30)
+    assert ([int(line[:6]) for line in numbers], last) == (list(range(1990, 2000)), 11_000)
 
 
 @pytest.fixture

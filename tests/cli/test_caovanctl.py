@@ -324,12 +324,31 @@ def test_a_reload_that_changes_nothing_says_so(daemon: FakeDaemon, ctl: Ctl) -> 
 def test_logs_are_printed_until_nothing_is_left(daemon: FakeDaemon, ctl: Ctl) -> None:
     def answer(args: Mapping[str, Any]) -> Mapping[str, Any]:
         first = "lines" in args
-        return {"lines": ["a"] if first else ["b"], "last": 1 if first else 2, "more": first}
+        last = 1 if first else 2
+        return {"lines": ["a"] if first else ["b"], "last": last, "more": first, "end": 2}
 
     daemon.answers["logs"] = answer
     assert ctl("logs", "-n", "7").out == "a\nb\n"
     assert [dict(request.args) for request in daemon.asked] == [{"lines": 7}, {"since": 1}]
     assert ctl("logs", "--json").out == '{"line": "a"}\n{"line": "b"}\n'
+
+
+def test_logs_end_at_the_line_that_was_last_when_they_began(daemon: FakeDaemon, ctl: Ctl) -> None:
+    """The engine prints more lines between two answers than one answer holds."""
+    count = 100
+
+    def answer(args: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal count
+        end = count
+        since = args.get("since", end - args.get("lines", 0))
+        last = since + 2
+        count += 1000
+        lines = [str(number) for number in range(since + 1, last + 1)]
+        return {"lines": lines, "last": last, "more": True, "end": end}
+
+    daemon.answers["logs"] = answer
+    assert ctl("logs", "-n", "3").out.split() == ["98", "99", "100"]
+    assert len(daemon.asked) == 2
 
 
 def backlog(*numbers: int) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -379,7 +398,8 @@ def test_a_daemon_of_another_version_is_told(daemon: FakeDaemon, ctl: Ctl) -> No
 
 
 def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
-    daemon.answers["logs"] = lambda args: {"lines": ["x" * 100] * 400, "last": 1, "more": True}
+    lines = {"lines": ["x" * 100] * 400, "last": 400, "more": True, "end": 10**6}
+    daemon.answers["logs"] = lambda args: lines
     command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), "logs"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
@@ -397,7 +417,7 @@ def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
 def test_a_full_disk_is_one_line_and_exit_status_1(
     daemon: FakeDaemon, words: tuple[str, ...]
 ) -> None:
-    daemon.answers["logs"] = {"lines": ["x"], "last": 1, "more": False}
+    daemon.answers["logs"] = {"lines": ["x"], "last": 1, "more": False, "end": 1}
     daemon.answers["status"] = status()
     command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), *words]
     env = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for people: written at the end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -36,6 +37,66 @@ def test_the_unit_leaves_out_what_cards_and_compilers_do_not_survive() -> None:
         assert name in unit, f"{name} is left out without a reason"
     assert settings["StateDirectory"] == "caovan/state"
     assert settings["ExecStartPre"] == "-+/usr/bin/nvidia-modprobe -c0 -u"
+
+
+def test_the_account_reads_no_logs_of_others() -> None:
+    """The kernel's are closed to it, the journal is never read: a membership would serve others."""
+    assert "systemd-journal" not in (ROOT / "packaging/systemd/caovan.sysusers").read_text()
+    unit = (ROOT / "packaging/systemd/caovan.service").read_text()
+    assert "\nProtectKernelLogs=yes\n" in unit
+    code = "".join(path.read_text() for path in (ROOT / "caovand/adapters").rglob("*.py"))
+    assert not re.search(r"""["']journalctl|import systemd""", code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups", "removed"),
+    [
+        (["configure", "0.1.0"], "caovan systemd-journal video", True),
+        (["configure", "0.1.0"], "caovan video", False),
+        # Whoever adds it later on means it.
+        (["configure", "0.1.1"], "caovan systemd-journal", False),
+        (["configure", ""], "caovan systemd-journal", False),
+        (["abort-upgrade", "0.1.0"], "caovan systemd-journal", False),
+    ],
+)
+def test_an_upgrade_takes_the_account_out_of_the_journals_group_once(
+    tmp_path: Path, arguments: list[str], groups: str, removed: bool
+) -> None:
+    need("dpkg")
+    called = tmp_path / "called"
+    for name, script in (("id", f"echo {groups}"), ("gpasswd", f'echo "$@" >{called}')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", DEBIAN / "caovan.postinst", *arguments], env=environ, check=True)
+    assert called.exists() == removed
+    if removed:
+        assert called.read_text() == "-d caovan systemd-journal\n"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_the_engine_gets_no_keyrings_and_no_io_uring() -> None:
+    unit = (ROOT / "packaging/systemd/caovan.service").read_text()
+    filters = re.findall(r"^SystemCallFilter=(.*)$", unit, re.M)
+    allowed: set[str] = set()
+    for text in filters:
+        named: set[str] = set()
+        todo = text.removeprefix("~").split()
+        while todo:
+            word = todo.pop()
+            if word.startswith("@"):
+                done = subprocess.run(
+                    ["systemd-analyze", "syscall-filter", word],
+                    capture_output=True, text=True, check=True,
+                )  # fmt: skip
+                todo += [line.strip() for line in done.stdout.splitlines() if line[:1] == " "
+                         and not line.strip().startswith("#")]  # fmt: skip
+            else:
+                named.add(word)
+        allowed = allowed - named if text.startswith("~") else allowed | named
+    assert {"ptrace", "pidfd_getfd", "mbind", "sched_setaffinity", "chown", "prctl"} <= allowed
+    assert not {name for name in allowed if name.startswith("io_uring")}
+    assert not {"add_key", "keyctl", "request_key", "bpf", "perf_event_open", "mount"} & allowed
 
 
 def test_without_root_the_missing_tools_are_named_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""Work that a limit of the machine holds up: said once, and once when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from caovand.core import limits
+
+OVER_S = 15.0  # without meeting it: some looks of each kind
+
+
+class Shortage:
+    """`text` is what cannot be done now and why, "" while everything can; `notice` says it."""
+
+    def __init__(
+        self, notice: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.text = ""
+        self._notice, self._clock = notice, clock
+        self._at = 0.0
+
+    def met(self, doing: str, problem: BaseException) -> bool:
+        """Whether `problem` is that of a limit: then what was being done is to be tried again."""
+        limit = limits.reached(problem)
+        if not limit:
+            return False
+        self._at = self._clock()
+        if not self.text:
+            self.text = f"cannot {doing}: {limit}; it is tried again"
+            self._notice("noticed", self.text)
+        return True
+
+    def look(self) -> None:
+        """Say that it is over, once it has been for a while."""
+        if self.text and self._clock() - self._at >= OVER_S:
+            self.text = ""
+            self._notice("noticed", "descriptors, threads and memory suffice again")
