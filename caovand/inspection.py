@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe
+from caovand.adapters import child, config_file, host, model_folder, nvml, ports, probe, trust
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
@@ -47,6 +47,8 @@ class Wishes:
     good_plan: Any = None
     before: Inventory | None = None
     """The inventory before the living engine took its share of memory."""
+    source: Path | None = None
+    """The file the configuration comes from."""
 
     @property
     def chosen_mode(self) -> Mode:
@@ -132,8 +134,9 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     """
     config = wishes.config
     try:
+        trust.require(wishes.python, wishes.source)
         engine = probe.probe_engine(wishes.python, directories.cache)
-    except probe.EngineMissing as problem:
+    except (probe.EngineMissing, trust.Distrusted) as problem:
         raise Obstacle("unknown", str(problem), hold=True) from problem
     if not config.model.path:
         raise Obstacle(
