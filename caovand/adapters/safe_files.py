@@ -22,11 +22,9 @@ QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 def read(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file of at most `most_bytes`; OSError for everything else."""
-    _require_regular(path, os.stat(path))  # opening is an act in itself for some devices
-    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    descriptor = open_regular(path)
     try:
         seen = os.fstat(descriptor)
-        _require_regular(path, seen)
         parts: list[bytes] = []
         left = most_bytes + 1
         # Its size is no promise: it may grow meanwhile, and some file systems say 0.
@@ -40,6 +38,18 @@ def read(path: Path, most_bytes: int) -> bytes:
         os.close(descriptor)
     limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes // 1024} KiB"
     raise OSError(errno.EFBIG, f"it is larger than {limit}", str(path))
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file to read, whoever owns it; OSError for everything else."""
+    _require_regular(path, os.stat(path))  # opening is an act in itself for some devices
+    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    try:
+        _require_regular(path, os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def read_text(path: Path, most_bytes: int) -> str:
@@ -106,4 +116,4 @@ def _require_regular(path: Path, seen: os.stat_result) -> None:
     if stat.S_ISDIR(seen.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is no file but a FIFO, a socket or a device", str(path))
