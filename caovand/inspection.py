@@ -17,6 +17,7 @@ from caovand.adapters import (
     ports,
     private_tmp,
     probe,
+    trust,
 )
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
@@ -57,6 +58,8 @@ class Wishes:
     good_plan: Any = None
     before: Inventory | None = None
     """The inventory before the living engine took its share of memory."""
+    source: Path | None = None
+    """The file the configuration comes from."""
 
     @property
     def chosen_mode(self) -> Mode:
@@ -154,7 +157,10 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     """
     config = wishes.config
     try:
+        trust.require(wishes.python, wishes.source)
         engine = probe.probe_engine(wishes.python, directories.cache)
+    except trust.Distrusted as problem:
+        raise Obstacle("unknown", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
         raise Obstacle("unknown", _reachable(problem, wishes.python), hold=True) from problem
     if not config.model.path:

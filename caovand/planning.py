@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from caovand import inspection
 from caovand.adapters.directories import Directories
@@ -25,9 +26,14 @@ class Planning:
     """Makes plans; `prepared` is the last one with its inventory, None before the first look."""
 
     def __init__(
-        self, directories: Directories, environ: Mapping[str, str], lowered: Lowered
+        self,
+        directories: Directories,
+        environ: Mapping[str, str],
+        lowered: Lowered,
+        source: Path | None = None,
     ) -> None:
         self._directories, self._environ, self._lowered = directories, environ, lowered
+        self._source = source
         self.prepared: Prepared | None = None
         self._salt = os.urandom(16)
 
@@ -53,7 +59,7 @@ class Planning:
         beside = last if living is not None else None
         good = self._lowered.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
-        wishes = Wishes(config, mode, self._environ, good, before)
+        wishes = Wishes(config, mode, self._environ, good, before, self._source)
         if again is not None and last and last.mode != wishes.chosen_mode:
             # `mode --defer` waited for this start; the ladder's other steps stay.
             good = good_plan.to_document(again, last.fingerprint, last.mode)

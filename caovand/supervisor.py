@@ -99,7 +99,7 @@ class Supervisor:
         self._ledger = directories.state / "engine-processes.json"
         self._lowered = Lowered(directories.state / lowered.FILE)
         self._leavings = Leavings(directories, self.notice)
-        self._planning = Planning(directories, environ, self._lowered)
+        self._planning = Planning(directories, environ, self._lowered, config_path)
         self._plan_mode: Mode = "auto"
         self._forecast: MemoryEstimate | None = None
         self._failed: Counter[str] = Counter()

@@ -25,6 +25,7 @@ IMPURE = frozenset({
     "signal", "smtplib", "socket", "socketserver", "ssl", "subprocess", "sys", "syslog",
     "tempfile", "threading", "time", "urllib", "uuid",
 })  # fmt: skip
+FOUNDATIONS = ("caovand.adapters.safe_files", "caovand.adapters.trust")
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 
 
@@ -79,7 +80,8 @@ def test_a_module_imports_only_layers_below_its_own(name: str) -> None:
 def test_an_adapter_imports_no_adapter_that_imports_adapters(name: str) -> None:
     """Small ones (a store, /proc, the pump) may serve others; they never form a tower.
 
-    A folder is one adapter: what its files import of each other is its own affair.
+    A folder is one adapter: what its files import of each other is its own affair. What a file may
+    be opened for and who can change it are questions below all of them.
     """
 
     def adapter_of(module: str) -> list[str]:
@@ -90,11 +92,17 @@ def test_an_adapter_imports_no_adapter_that_imports_adapters(name: str) -> None:
             m
             for m in ours(adapter)
             if layer(m) == "adapters"
-            and m != "caovand.adapters"
+            and m not in ("caovand.adapters", *FOUNDATIONS)
             and adapter_of(m) != adapter_of(adapter)
         ]
 
     assert [other for other in others(name) if others(other)] == []
+
+
+@pytest.mark.parametrize("name", FOUNDATIONS)
+def test_what_every_adapter_may_stand_on_stands_on_the_standard_library_alone(name: str) -> None:
+    assert ours(name) == []
+    assert {m.split(".")[0] for m in imports(name)} <= set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "core"))

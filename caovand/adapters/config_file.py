@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from caovand.adapters import store
+from caovand.adapters import safe_files, store
 from caovand.core.config import MODES, Config, ConfigError, Mode, parse
 
 if sys.version_info >= (3, 11):
@@ -14,11 +14,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+MOST_BYTES = 1 << 20
+MOST_SECRET_BYTES = 64 << 10
+
 
 def load(path: Path) -> Config:
     """The configuration in `path`; raises ConfigError where it cannot be read or used."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # Windows' editors begin a file with a BOM
+        # Windows' editors begin a file with a BOM.
+        text = safe_files.read(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as problem:
         raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
     except UnicodeDecodeError as problem:
@@ -36,7 +40,7 @@ def read_secret(path: str) -> str:
     is_path = path.startswith(("/", "./", "../", "~"))
     name = f"[server] api_key_file {path}" if is_path else "[server] api_key_file"
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = safe_files.read_text(Path(path), MOST_SECRET_BYTES).strip()
     except OSError as problem:
         remedy = "write the key into a file that caovand may read, and name its whole path here"
         raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None

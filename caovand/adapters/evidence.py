@@ -6,7 +6,6 @@ Everything here may block on a hung driver: it is for threads that nobody waits 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import trust
 from caovand.adapters.processes import Process
 
 MOST_THREADS = 64
@@ -64,7 +64,7 @@ def find_py_spy(engine_python: str) -> str | None:
     """py-spy beside the engine's Python, beside ours, or on PATH."""
     beside = (Path(python).parent / "py-spy" for python in (engine_python, sys.executable))
     found = (str(path) for path in beside if os.access(path, os.X_OK))
-    return next(found, None) or shutil.which("py-spy")
+    return next(found, None) or trust.program("py-spy", os.environ)
 
 
 def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
     # A process that is paused to be looked at might stay so if we are killed meanwhile.
     argv = [spy, "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=limit_s, check=False)
+        done = subprocess.run(argv, capture_output=True, timeout=limit_s, cwd="/", check=False)
     except subprocess.TimeoutExpired:
         return "", "no answer in time"
     except OSError as problem:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from caovand.adapters import store
+from caovand.adapters import safe_files, store
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -90,7 +90,8 @@ class Litter:
                     used |= self._used_by(int(entry))
             unused = sorted(name for name in ours if files[name] not in used)
             left += [str(self._shared / n) for n in unused if not _removed(self._shared / n)]
-        if self.folder is not None:
+        # A link there, or another's folder, leads to what is not ours to empty.
+        if self.folder is not None and safe_files.is_own_folder(self.folder):
             with contextlib.suppress(OSError):
                 left += [str(path) for path in self.folder.iterdir() if not _removed(path)]
         self._ours = frozenset()

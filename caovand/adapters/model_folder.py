@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import reprlib
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import safe_files
 from caovand.core.checkpoint import weigh
 from caovand.core.config_values import BadConfig
 from caovand.core.inventory import ModelCard
@@ -23,7 +24,12 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
-LARGEST_JSON = 256 << 20
+# Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9 and Kimi K2's 14 with 140,000
+# tensors. Parsing holds every thread up, and its time goes with the number of values.
+LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
+LARGEST_OTHER = 2 << 20
+MOST_VALUES = 500_000
+MOST_HEADER_VALUES = 2_000_000  # five or so a tensor
 LONGEST_NAME = 255
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What code that reads a strange configuration stumbles over."""
@@ -179,12 +185,16 @@ def _is_plain(name: Any) -> bool:
 
 
 def _shard(path: Path) -> list[Tensor]:
-    seen = path.stat()
-    if not stat.S_ISREG(seen.st_mode):
+    if not path.is_file():
+        path.stat()  # says what is not there, or not open to us
         raise BadShard("it is no file")
-    with path.open("rb") as shard:
-        length = header_length(shard.read(8), seen.st_size)
-        return parse_header(shard.read(length), seen.st_size)
+    with os.fdopen(safe_files.open_regular(path), "rb") as shard:
+        size_bytes = os.fstat(shard.fileno()).st_size
+        length = header_length(shard.read(8), size_bytes)
+        header = shard.read(length)
+    if header.count(b",") > MOST_HEADER_VALUES:
+        raise BadShard("its header has more values than any checkpoint's")
+    return parse_header(header, size_bytes)
 
 
 def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
@@ -229,19 +239,18 @@ def _json(folder: Path, name: str) -> dict[str, Any] | None:
     """The table in this file, None where there is no such file."""
     path = folder / name
     try:
-        seen = path.stat()
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST_JSON:
-            raise ModelProblem(
-                f"cannot read {path}: it is no file of at most {LARGEST_JSON >> 20} MiB; "
-                "download the file again"
-            )
-        content = json.loads(path.read_bytes())
+        data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
+        if data.count(b",") > MOST_VALUES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_VALUES} values", str(path))
+        content = json.loads(data)
     except FileNotFoundError:
         return None
     except PermissionError:
         raise _closed(str(path), folder) from None
     except OSError as problem:
-        raise ModelProblem(f"cannot read {path}: {problem.strerror}; check the disk") from None
+        fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
+        remedy = "check the disk" if fits else "download the file again"
+        raise ModelProblem(f"cannot read {path}: {problem.strerror}; {remedy}") from None
     except (ValueError, RecursionError) as problem:
         raise ModelProblem(
             f"cannot read {path}: it is no JSON ({problem}); download the file again"
@@ -252,10 +261,14 @@ def _json(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
     try:
-        return (folder / "chat_template.jinja").read_text(errors="replace")
-    except OSError:
-        pass
+        return safe_files.read(path, LARGEST_OTHER).decode(errors="replace")
+    except OSError as problem:
+        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read it
+            raise ModelProblem(
+                f"cannot read {path}: {problem.strerror}; download the file again"
+            ) from None
     kept = tokenizer.get("chat_template")
     if isinstance(kept, list):
         texts = [entry.get("template") for entry in kept if isinstance(entry, dict)]

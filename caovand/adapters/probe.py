@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import store, trust
 from caovand.adapters.processes import inherited
 from caovand.core.inventory import EngineInfo
 
@@ -107,7 +107,7 @@ ASKED = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_
 TIMEOUT_S = 60.0
 BESIDE = """
 import sys
-sys.path[0] = sys.argv.pop(1)
+sys.path.insert(0, sys.argv.pop(1))
 from caovand.adapters import probe
 sys.exit(probe.tell(*sys.argv[1:]))
 """
@@ -123,14 +123,18 @@ def probe_engine(
     cache_dir: Path | None,
     timeout_s: float = TIMEOUT_S,
     patience_s: float | None = None,
+    *,
+    named_by: Path | None = None,
+    also_kept_in: Path | None = None,
 ) -> EngineInfo:
     """What this Python has of vLLM; the slow answers are kept in `cache_dir` where one is given.
 
-    With `patience_s` they are waited for no longer than that: `flags` and what comes with them are
-    empty then, and are being asked beside us.
+    `named_by` is the file that names it: root asks what another names as that other only. Answers
+    `also_kept_in` another's folder are read there. With `patience_s` they are waited for no longer
+    than that: `flags` and what comes with them are empty then, and are being asked beside us.
     """
     begun_s = time.monotonic()
-    found = _ask(python, VERSIONS, timeout_s)
+    found = _ask(python, VERSIONS, timeout_s, named_by)
     if not found["vllm"] or not found["torch"]:
         lacking = "vLLM" if not found["vllm"] else "PyTorch"
         raise EngineMissing(
@@ -138,12 +142,14 @@ def probe_engine(
             "install an engine with `caovanctl engine install`, or set [engine] python"
         )
     name = _cache_name(python, found.pop("stamp"), found)
-    kept = _kept(cache_dir / name) if cache_dir else None
+    folders = (folder for folder in (cache_dir, also_kept_in) if folder)
+    kept = next(filter(None, (_kept(folder / name) for folder in folders)), None)
     if kept is None and cache_dir is not None and patience_s is not None:
         left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
-        more = _ask_beside(python, cache_dir / name, timeout_s, left_s)
+        more = _ask_beside(python, cache_dir / name, timeout_s, named_by, left_s)
     else:
-        more = kept or _ask_and_keep(python, cache_dir / name if cache_dir else None, timeout_s)
+        place = cache_dir / name if cache_dir else None
+        more = kept or _ask_and_keep(python, place, timeout_s, named_by)
     return EngineInfo(
         python=python,
         build="cpu" if _is_cpu(found) else "cuda",
@@ -172,26 +178,27 @@ def _cache_name(python: str, stamp: Any, found: dict[str, Any]) -> str:
 
 def _kept(path: Path) -> dict[str, Any] | None:
     """The slow answers of an earlier time, None where there are none."""
-    try:
-        answer = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
+    answer = store.read_json(path)
     return answer if isinstance(answer, dict) and answer.keys() >= ASKED else None
 
 
-def _ask_and_keep(python: str, path: Path | None, timeout_s: float) -> dict[str, Any]:
-    fresh = _ask(python, FLAGS, timeout_s)
+def _ask_and_keep(
+    python: str, path: Path | None, timeout_s: float, named_by: Path | None
+) -> dict[str, Any]:
+    fresh = _ask(python, FLAGS, timeout_s, named_by)
     if path is not None:
         _keep(path, fresh)
     return fresh
 
 
-def _ask_beside(python: str, path: Path, timeout_s: float, patience_s: float) -> dict[str, Any]:
+def _ask_beside(
+    python: str, path: Path, timeout_s: float, named_by: Path | None, patience_s: float
+) -> dict[str, Any]:
     """The slow answers where they come in time; a process of their own goes on for the others."""
     home = str(Path(__file__).parents[2])
-    words = [sys.executable, "-c", BESIDE, home, python, str(path), str(timeout_s)]
+    words = [sys.executable, "-I", "-c", BESIDE, home, python, str(path), str(timeout_s)]
     process = subprocess.Popen(
-        words,
+        [*words, *([str(named_by.absolute())] if named_by else [])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -210,15 +217,17 @@ def _ask_beside(python: str, path: Path, timeout_s: float, patience_s: float) ->
     return answer
 
 
-def tell(python: str, path: str, timeout_s: str) -> int:
+def tell(python: str, path: str, timeout_s: str, *named_by: str) -> int:
     """The process beside: asks, keeps the answer and prints it, or says why there is none."""
     place, status = Path(path), 0
+    namer = Path(named_by[0]) if named_by else None
     try:
         with suppress(OSError):  # then it is not kept, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
             store.take_lock(place.with_suffix(".lock"))
         # Who asked before us may have just kept it.
-        text = json.dumps(_kept(place) or _ask_and_keep(python, place, float(timeout_s)))
+        answer = _kept(place) or _ask_and_keep(python, place, float(timeout_s), namer)
+        text = json.dumps(answer)
     except store.LockTaken:
         text = "{}"  # another asks already, which takes a core for long enough
     except EngineMissing as problem:
@@ -230,20 +239,22 @@ def tell(python: str, path: str, timeout_s: str) -> int:
 
 def _keep(path: Path, answer: dict[str, Any]) -> None:
     """Best effort: a cache that cannot be written costs time only."""
-    part = path.with_suffix(f".{os.getpid()}.part")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(answer))
-        part.replace(path)
-    with suppress(OSError):
-        part.unlink(missing_ok=True)
+        store.write_json(path, answer)
 
 
-def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
+def _ask(python: str, script: str, timeout_s: float, named_by: Path | None) -> dict[str, Any]:
+    try:
+        user = trust.asker(python, named_by)
+    except trust.Distrusted as problem:
+        raise EngineMissing(str(problem)) from None
+    environ = trust.own_environ(os.environ)
+    own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
+    own["env"] = {**inherited(own["env"]), **QUIET}
     try:
         done = subprocess.run(
             [python, "-c", ENDS_WITH_US + script],
-            env={**inherited(os.environ), **QUIET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -251,6 +262,7 @@ def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
             timeout=timeout_s,
             cwd="/",
             check=False,
+            **own,
         )
     except FileNotFoundError:
         raise EngineMissing(

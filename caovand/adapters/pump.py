@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.core.secrets import HIDDEN, forms
 
 READ_BYTES = 1 << 16
@@ -165,8 +166,8 @@ class RotatedFile:
                 newer = self._path if number == 1 else self._numbered(number - 1)
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(newer, self._numbered(number))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(self._path, flags, 0o640)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._file = safe_files.open_own(self._path, flags, 0o640, any_kind=True)
         self._size = os.fstat(self._file).st_size
 
     def _numbered(self, number: int) -> Path:

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import safe_files
 from caovand.core import limits
+
+MOST_BYTES = 8 << 20
 
 
 class LockTaken(Exception):
@@ -27,23 +29,13 @@ class LockTaken(Exception):
 
 def write_json(path: Path, document: Any) -> None:
     """Replace `path` by `document` as a whole; OSError leaves the old file as it was."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    safe_files.replace(path, json.dumps(document))
 
 
 def read_json(path: Path) -> Any:
     """The document in `path`, None where there is none that can be read."""
     with limits.absent(), contextlib.suppress(ValueError):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(safe_files.read_text(path, MOST_BYTES))
     return None
 
 
@@ -53,7 +45,8 @@ def take_lock(path: Path) -> int:
     Raises LockTaken where another process has it.
     """
     # For us alone: whoever may open a file may also lock it, and keep the daemon from starting.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.fchmod(descriptor, 0o600)  # an earlier release, or a backup, may have left it open to all
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -24,6 +24,7 @@ from caovand.cli.client import Exit, Problem
 from caovand.cli.ending import ended
 from caovand.cli.plan import make, remembered_here
 from caovand.cli.survey import (
+    SYSTEM_CONFIG,
     Machine,
     chosen_mode,
     configuration,
@@ -88,13 +89,14 @@ def run(args: argparse.Namespace) -> int:
     options, words = own.parse_known_args(args.words)
     model, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if options.inventory else running(args.runtime)
-    config = configuration(options.config or daemon_config(status), model)
+    source = options.config or daemon_config(status)
+    config = configuration(source, model)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = look(config, options.inventory, pid, PATIENCE_S)
+        machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     facts = gather(config, machine, reading.result(), options.inventory, mode, served=bool(pid))
     found = checkup(facts)
     if options.json:

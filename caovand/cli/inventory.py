@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from caovand.cli.client import Exit
-from caovand.cli.survey import Machine, configuration, look
+from caovand.cli.survey import SYSTEM_CONFIG, Machine, configuration, look
 from caovand.core import inventory_file
 from caovand.core.inventory import Gpu
 
@@ -34,7 +34,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """inventory."""
-    machine = look(configuration(args.config), args.inventory)
+    config = configuration(args.config)
+    machine = look(config, args.inventory, source=args.config or SYSTEM_CONFIG)
     if args.json:
         print(json.dumps(inventory_file.render(machine.gpus, machine.host, machine.engine)))
         return Exit.DONE

@@ -18,7 +18,14 @@ from caovand import lowered
 from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
-from caovand.cli.survey import chosen_mode, configuration, daemon_config, look, running
+from caovand.cli.survey import (
+    SYSTEM_CONFIG,
+    chosen_mode,
+    configuration,
+    daemon_config,
+    look,
+    running,
+)
 from caovand.core import good_plan
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.forecast import forecast, gpus_of
@@ -75,8 +82,11 @@ def run(args: argparse.Namespace) -> int:
     """plan."""
     daemon = {} if args.inventory else running(args.runtime)
     mode = args.mode or chosen_mode(daemon, args.inventory)
-    config = configuration(args.config or daemon_config(daemon), args.model)
-    machine = look(config, args.inventory, daemon.get("engine_pid")).with_model(config)
+    source = args.config or daemon_config(daemon)
+    config = configuration(source, args.model)
+    machine = look(
+        config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
+    ).with_model(config)
     found = make(config, machine, mode, remembered_here(args.inventory))
     if args.json:
         print(json.dumps(as_json(found)))
@@ -95,8 +105,17 @@ def remembered_here(saved: Path | None) -> Any:
     return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
-def make(config: Config, machine: Inventory, mode: Mode | None, kept: Any = None) -> Planned:
-    """The plan as the daemon would make it, which takes the steps `kept`; Problem for none."""
+def make(
+    config: Config,
+    machine: Inventory,
+    mode: Mode | None,
+    kept: Any = None,
+    cache: Path | None = None,
+) -> Planned:
+    """The plan as the daemon would make it, which takes the steps `kept`; Problem for none.
+
+    What its engine compiles goes to `cache`, None for that of this machine's daemon.
+    """
     mark = good_plan.fingerprint(config, machine)
     try:
         plan = make_plan(
@@ -108,8 +127,7 @@ def make(config: Config, machine: Inventory, mode: Mode | None, kept: Any = None
         )
     except Unplannable as problem:
         raise Problem(Exit.FAILED, str(problem)) from None
-    cache = directories(os.environ, os.getuid()).cache
-    command = build(plan, machine.engine, cache)
+    command = build(plan, machine.engine, cache or directories(os.environ, os.getuid()).cache)
     return Planned(plan, command, forecast(plan, machine), machine)
 
 

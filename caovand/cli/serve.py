@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +21,9 @@ from rich.console import Console
 from rich.text import Text
 
 import caovand
+from caovand.adapters import safe_files, trust
 from caovand.adapters.config_file import ModeMemory
-from caovand.adapters.directories import Directories, directories
+from caovand.adapters.directories import Directories, own_directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.ending import ended
 from caovand.cli.plan import Planned, make, remembered, show
@@ -38,10 +38,20 @@ from caovand.core.config import (
     render,
 )
 from caovand.core.draft import Unplannable
+from caovand.core.turing import version_numbers
+from caovand.engines.vllm.command import SERVE
 from caovand.inspection import Wishes
 
 HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""
+MOST_SCRIPT_BYTES = 1 << 20
+SAFE_PATH_SINCE = (3, 11)
+"""The Python that has PYTHONSAFEPATH, which keeps the current folder out of children too."""
+# Not `-m`: that would look for modules in the current folder first, which may be anybody's.
+WITHOUT_FOLDER = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
+    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+)
 EVERYWHERE = "0.0.0.0"
 """Where `vllm serve` listens unless told otherwise."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
@@ -87,15 +97,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    engine = _engine()
-    machine = look(Config(engine=engine))
+    engine, namer = _engine()
+    try:
+        trust.require(Wishes(Config(engine=engine), None, os.environ).python, namer)
+    except trust.Distrusted as problem:
+        raise Problem(Exit.FAILED, str(problem)) from None
+    machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     order = read(words, engine, *((known.flags, known.switches) if known else ()))
     alone = args.exec or "--exec" in args.words
     mode = None if alone else remembered_mode(order)
-    state = own_places(order).state
-    config = keyed(order, state)
-    found = make(config, machine.with_model(config), mode, None if alone else remembered(state))
+    places = own_places(order)
+    config = keyed(order, places.state)
+    kept = None if alone else remembered(places.state)
+    found = make(config, machine.with_model(config), mode, kept, places.cache)
     console = Console(highlight=False, soft_wrap=True, stderr=True)
     show(found, console)
     if alone:
@@ -142,23 +157,28 @@ def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:
     )
 
 
-def _engine() -> EngineSection:
-    """The engine of the system's configuration, the installed one, or that of `vllm` on PATH."""
+def _engine() -> tuple[EngineSection, Path | None]:
+    """The engine, and the file that names it.
+
+    That of the system's configuration, the installed one, or that of `vllm` on PATH.
+    """
     engine = EngineSection()
     with suppress(Problem):
         if SYSTEM_CONFIG.exists():
             typed = configuration(SYSTEM_CONFIG).engine
             engine = EngineSection(python=typed.python, gpus=typed.gpus, plugin=typed.plugin)
     if Path(Wishes(Config(engine=engine), None, os.environ).python).exists():
-        return engine
-    script = shutil.which("vllm")
-    return replace(engine, python=_interpreter(Path(script)) if script else None)
+        return engine, SYSTEM_CONFIG
+    script = trust.program("vllm", os.environ)
+    if script is None:
+        return replace(engine, python=None), None
+    return replace(engine, python=_interpreter(Path(script))), Path(script)
 
 
 def _interpreter(script: Path) -> str | None:
     """The Python that a script's first line names."""
-    with suppress(OSError, UnicodeDecodeError), script.open("rb") as file:
-        line = file.readline(512).decode().strip()
+    with suppress(OSError, UnicodeDecodeError):
+        line = safe_files.read(script, MOST_SCRIPT_BYTES).split(b"\n", 1)[0].decode().strip()
         if line.startswith("#!/") and " " not in line:
             return line[2:]
     return None
@@ -170,13 +190,27 @@ def become_engine(found: Planned, order: Order) -> None:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
     sys.stderr.flush()
-    argv = found.command.argv
-    os.execve(argv[0], argv, {**os.environ, **found.command.env, **order.secrets})
+    argv = alone(found.command.argv)
+    env = {**trust.own_environ(os.environ), **found.command.env, **order.secrets}
+    if _version(found) < SAFE_PATH_SINCE:
+        # Its children would look for modules in the current folder, and nothing keeps them from it.
+        os.chdir("/")
+    os.execve(argv[0], argv, {**env, "PYTHONSAFEPATH": "1"})
+
+
+def alone(argv: Sequence[str]) -> tuple[str, ...]:
+    """The engine's command line, without the current folder in Python's search path."""
+    assert tuple(argv[1:3]) == SERVE[:2]
+    return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])
+
+
+def _version(found: Planned) -> tuple[int, ...]:
+    return tuple(version_numbers(found.inventory.engine.python_version))[:2]
 
 
 def own_places(order: Order) -> Directories:
     """The daemon's folders, those of this port: it meets no other's sockets and memories."""
-    places, name = directories(os.environ, os.getuid()), f"serve-{order.config.server.port}"
+    places, name = own_directories(os.environ, os.getuid()), f"serve-{order.config.server.port}"
     return replace(
         places,
         runtime=places.runtime / name,
@@ -195,16 +229,18 @@ def become_daemon(order: Order, console: Console) -> None:
     places = own_places(order)
     runtime, state = places.runtime, places.state
     try:
+        places.make()
         path = write_config(state, order)
     except OSError as problem:
+        fact = f"cannot write {state}: {problem.strerror}" if problem.strerror else str(problem)
         raise Problem(
             Exit.FAILED,
-            f"cannot write {state}: {problem.strerror}",
+            fact,
             "set STATE_DIRECTORY to a folder you may write, or use --exec",
         ) from None
     console.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
     env = {
-        **os.environ,
+        **trust.own_environ(os.environ),
         "RUNTIME_DIRECTORY": str(runtime),
         "STATE_DIRECTORY": str(state),
         "LOGS_DIRECTORY": str(places.logs),

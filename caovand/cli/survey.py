@@ -9,8 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from caovand.adapters import config_file, host, model_folder, nvml, probe, processes
-from caovand.adapters.directories import directories
+from caovand.adapters import (
+    config_file,
+    host,
+    model_folder,
+    nvml,
+    probe,
+    processes,
+    safe_files,
+    trust,
+)
+from caovand.adapters.directories import directories, own_directories
 from caovand.cli.client import Exit, Problem, client_for
 from caovand.core import inventory_file
 from caovand.core.config import Config, ConfigError, Mode
@@ -18,6 +27,7 @@ from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
 from caovand.inspection import Wishes, read_model
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
+MOST_INVENTORY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,11 @@ def look(
     saved: Path | None = None,
     engine_pid: int | None = None,
     patience_s: float | None = None,
+    source: Path | None = None,
 ) -> Machine:
     """This machine, or the one in a saved inventory; an engine it does not name is looked for.
+
+    `source` is the configuration's file: root runs an engine that another names as that other.
 
     The memory of the daemon's own engine counts as free: a plan is for its successor. An engine
     never asked before takes its time; `patience_s` bounds it.
@@ -80,8 +93,8 @@ def look(
         gpus, seen, engine = read_saved(saved)
         if engine is not None:
             return Machine(gpus, seen, engine)
-        return replace(_engine(config, patience_s), gpus=gpus, host=seen)
-    found = _engine(config, patience_s)
+        return replace(_engine(config, patience_s, source), gpus=gpus, host=seen)
+    found = _engine(config, patience_s, source)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
     free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
     seen = replace(found.host, available_mib=free_mib)
@@ -103,8 +116,20 @@ def running(runtime: Path | None) -> dict[str, Any]:
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
-    """The configuration file of a running daemon: what runs is what is asked about."""
-    return Path(daemon["daemon"]["config"]) if daemon else None
+    """The configuration file of a running daemon: what runs is what is asked about.
+
+    Root takes no file from a daemon's answer that another could have written.
+    """
+    if not daemon:
+        return None
+    path = Path(daemon["daemon"]["config"])
+    if os.geteuid() == 0 and (found := trust.doubt(path)) is not None:
+        raise Problem(
+            Exit.FAILED,
+            f"cannot use {path}, which the running daemon names: {found}",
+            "run this as that daemon's user, or name a file with --config FILE",
+        )
+    return path
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
@@ -124,7 +149,7 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
     """A saved inventory; Problem where it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
-        return inventory_file.parse(json.loads(path.read_bytes()))
+        return inventory_file.parse(json.loads(safe_files.read(path, MOST_INVENTORY_BYTES)))
     except OSError as problem:
         raise Problem(Exit.FAILED, f"cannot read {path}: {problem.strerror}; {remedy}") from None
     except (ValueError, RecursionError) as problem:
@@ -133,12 +158,18 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
         raise Problem(Exit.FAILED, f"cannot use {path}: {problem}; {remedy}") from None
 
 
-def _engine(config: Config, patience_s: float | None) -> Machine:
+def _engine(config: Config, patience_s: float | None, source: Path | None) -> Machine:
     cache = directories(os.environ, os.getuid()).cache
     gpus, seen = nvml.read_gpus(), host.read_host(cache)
+    own = own_directories(os.environ, os.getuid()).cache
     try:
-        python = Wishes(config, None, os.environ).python
-        engine = probe.probe_engine(python, cache, patience_s=patience_s)
+        engine = probe.probe_engine(
+            Wishes(config, None, os.environ).python,
+            own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
+            patience_s=patience_s,
+            named_by=source if config.engine.python else None,
+            also_kept_in=cache,
+        )
     except probe.EngineMissing as problem:
         return Machine(gpus, seen, None, str(problem))
     return Machine(gpus, seen, engine, half_asked=not engine.flags)

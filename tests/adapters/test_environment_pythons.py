@@ -97,7 +97,7 @@ def test_uv_brings_one_into_the_root_where_the_service_can_read_it(tmp_path: Pat
     run.brings, run.usable = brought, (brought / "python3.9",)
     assert pythons.find("3.9", None, tmp_path, environ, run).path == brought / "python3.9"
     assert [list(one) for one in run.asked if "install" in one] == [
-        [str(uv), "python", "install", "3.9"]
+        [str(uv), "--no-config", "python", "install", "3.9"]
     ]
     # and it is found again, without uv
     run.asked.clear()

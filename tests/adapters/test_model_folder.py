@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import shutil
+import socket
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -265,3 +268,45 @@ def test_a_quantisation_in_a_file_of_its_own_is_read(folder: Path) -> None:
         json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}})
     )
     assert read_model(str(folder)).quantization == "awq"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "tokenizer_config.json", "model.safetensors.index.json"]
+    + ["chat_template.jinja", "model-00001-of-00002.safetensors"],
+)
+@pytest.mark.parametrize("what", ["fifo", "endless", "huge", "socket"])
+def test_nothing_in_a_folder_is_waited_for_or_read_without_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
+) -> None:
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "endless":
+        path.symlink_to("/dev/zero")
+    elif what == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        monkeypatch.chdir(folder)  # a socket's path ends at 107 bytes
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(name)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelProblem, match=re.escape(name)):
+        read_model(str(folder))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_a_file_behind_a_link_is_read_as_the_hub_s_caches_have_it(folder: Path) -> None:
+    blob = folder / "blob"
+    (folder / "config.json").rename(blob)
+    (folder / "config.json").symlink_to(blob)
+    assert read_model(str(folder)).architecture
+
+
+def test_a_table_of_too_many_values_is_refused_before_it_is_parsed(folder: Path) -> None:
+    keys = ",".join(f'"{n:x}":1' for n in range(600_000))
+    (folder / "tokenizer_config.json").write_text("{" + keys + "}")
+    with pytest.raises(ModelProblem, match="more than 500000 values"):
+        read_model(str(folder))

@@ -56,7 +56,7 @@ def test_serve_shows_the_steps_that_its_daemon_will_take(
     keep(state, config_file.load(serve.write_config(state, order)), machine)
     for name in ("become_daemon", "become_engine"):
         monkeypatch.setattr(serve, name, lambda *asked: None)
-    monkeypatch.setattr(serve, "_engine", lambda: order.config.engine)
+    monkeypatch.setattr(serve, "_engine", lambda: (order.config.engine, None))
     serve.main(["--exec", *words] if alone else words)
     told = capsys.readouterr().err
     assert ("remembered" in told) is not alone

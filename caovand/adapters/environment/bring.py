@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from caovand.adapters import trust
 from caovand.adapters.environment.commands import Run
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.environment.lock import folders
@@ -31,8 +32,8 @@ def bring(version: str, root: Path, environ: Mapping[str, str], run: Run) -> Pat
     }
     tool = root / ".uv"
     try:
-        uv = shutil.which("uv", path=environ.get("PATH")) or _bring_uv(version, tool, run)
-        done = run([uv, "python", "install", version], own, lambda: None)
+        uv = trust.program("uv", environ) or _bring_uv(version, tool, run)
+        done = run([uv, "--no-config", "python", "install", version], own, lambda: None)
     finally:
         shutil.rmtree(tool, ignore_errors=True)
     found = places_of(version, root)
@@ -65,9 +66,16 @@ def _bring_uv(version: str, tool: Path, run: Run) -> str:
     wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
         raise _failed(version, "uv is not installed")
-    made = run([sys.executable, "-m", "venv", str(tool)], {}, lambda: None)
+    made = run([sys.executable, "-I", "-m", "venv", str(tool)], {}, lambda: None)
     if made.code == 0:
-        pip = [str(tool / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        pip = [
+            str(tool / "bin" / "python"),
+            "-I",
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+        ]
         made = run([*pip, "--require-hashes", "-r", str(wanted)], {}, lambda: None)
     if made.code:
         raise _failed(version, made.output)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from caovand.adapters import trust
 from caovand.adapters.environment import complaints
 from caovand.adapters.environment.commands import World
 from caovand.adapters.environment.errors import EngineError
@@ -23,7 +24,7 @@ def make_venv(python: Path, path: Path, world: World) -> None:
     _must(
         world,
         path,
-        [str(python), "-m", "venv", str(path)],
+        [str(python), "-I", "-m", "venv", str(path)],
         f"make {path}",
         f"check that {python} -m venv works",
     )
@@ -62,7 +63,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
         ),
         encoding="utf-8",
     )
-    uv = shutil.which("uv", path=world.environ.get("PATH"))
+    uv = trust.program("uv", world.environ)
     if uv is not None:
         # a cache on the same disk lets uv link files rather than copy them
         command = [
@@ -107,12 +108,14 @@ _ALONE = {
     "UV_INDEX": "",
     "UV_DEFAULT_INDEX": "",
     "UV_FIND_LINKS": "",
+    "UV_CONFIG_FILE": "",
 }
 
 
 def _pip(path: Path) -> list[str]:
     return [
         str(path / "bin" / "python"),
+        "-I",
         "-m",
         "pip",
         "--disable-pip-version-check",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from caovand.adapters import trust
+
 TICK_S = 1.0
+NAMING_FILES = frozenset(
+    {"PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_FIND_LINKS"}
+    | {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE", "UV_PYTHON_INSTALL_MIRROR"}
+)
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,15 @@ class World:
 def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
     """Run a command to its end; `tick` is called about once a second meanwhile.
 
-    `env` is added to our own environment; a value of "" removes the variable. The child gets
+    `env` is added to our own environment; a value of "" removes the variable. It works in /: in
+    whose folder we were called is no business of pip's, uv's or Python's. The child gets
     SIGKILL when we die (setpriv of util-linux), so that a killed installation leaves no pip that
     goes on writing; it also inherits every inheritable descriptor, with it the lock on the root.
     """
-    whole = {**os.environ, **env}
+    whole = {**anchored(trust.own_environ(os.environ)), **env}
     whole = {key: value for key, value in whole.items() if value or key not in env}
-    wrapper = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+    setpriv = trust.program("setpriv", os.environ)
+    wrapper = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
     said: list[bytes] = []
     with subprocess.Popen(
         [*wrapper, *command],
@@ -56,6 +63,7 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         close_fds=False,
+        cwd="/",
     ) as child:
         assert child.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -72,3 +80,16 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
                 child.kill()
                 raise
     return Finished(child.returncode, b"".join(said).decode(errors="replace"))
+
+
+def anchored(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the files that pip's and uv's variables name named wholly.
+
+    Those are the caller's, relative to where it stands: only configuration that merely lies there
+    is none of it.
+    """
+    kept = dict(environ)
+    for name in NAMING_FILES & kept.keys():
+        words = (os.path.abspath(w) if os.path.exists(w) else w for w in kept[name].split())
+        kept[name] = " ".join(words)
+    return kept

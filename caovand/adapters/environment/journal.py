@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from caovand.adapters.environment.places import STEPS, write_atomically
+from caovand.adapters import safe_files
+from caovand.adapters.environment.places import MOST_BYTES, STEPS, write_atomically
 
 
 class Journal:
@@ -17,7 +18,7 @@ class Journal:
 
     def done(self) -> tuple[str, ...]:
         try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
+            data = json.loads(safe_files.read_text(self._file, MOST_BYTES))
             return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
         except (OSError, ValueError, KeyError, TypeError):
             return ()

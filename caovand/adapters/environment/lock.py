@@ -16,9 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.adapters.environment.errors import EngineError
 
 DEFAULT_VERSION = {"cuda": "0.21.0", "cpu": "0.32.0"}
+MOST_BYTES = 1 << 20
 ADAPTATIONS = ("torchvision-schemas", "vllm-distribution")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
@@ -188,4 +190,4 @@ def load(build: str, version: str | None) -> Lock:
             f"there is no lock file {name}.txt",
             f"there are: {offered}",
         )
-    return parse(at_hand[name].read_text(encoding="utf-8"), str(at_hand[name]))
+    return parse(safe_files.read_text(at_hand[name], MOST_BYTES), str(at_hand[name]))

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import safe_files, trust
 from caovand.adapters.environment.errors import EngineError
 
 DEFAULT_ROOT = Path("/var/lib/caovan/engines")
@@ -33,6 +34,8 @@ ROOT_VARIABLE = "CAOVAN_ENGINES"
 MARKER = "caovan-engine.json"
 LOCK_COPY = "caovan-lock.txt"
 STEPS = "caovan-steps.json"
+MOST_BYTES = 1 << 20
+"""Of a marker, a journal or a lock file."""
 _GRAVE = ".removing-"
 
 
@@ -65,7 +68,7 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
 def read(path: Path) -> Engine | None:
     """The engine in a folder, or None if there is none or it is unfinished."""
     try:
-        data: dict[str, Any] = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MOST_BYTES))
         return Engine(
             name=path.name,
             path=path,
@@ -91,12 +94,7 @@ def finish(engine: Engine) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file so that a crash leaves the old or the new one, on disk."""
-    temp = path.with_name(f".{path.name}.new")
-    with temp.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temp.replace(path)
+    safe_files.replace(path, text, 0o644)
 
 
 def engines(root: Path) -> list[Engine]:
@@ -264,9 +262,12 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
     """
     if not make and not root.is_dir():
         raise EngineError(what, f"there is no folder {root}", "check --root")
+    require_own(root, what)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        # For its owner alone: whoever may open a file may lock it.
+        fd = safe_files.open_own(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(fd, 0o600)
     except OSError as error:
         raise EngineError(
             what,
@@ -288,3 +289,13 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def require_own(folder: Path, what: str) -> None:
+    """EngineError where root would work in a folder that another can change under its hands."""
+    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+        raise EngineError(
+            what,
+            f"{found}, who could lead root to other files",
+            "run it as that user, without sudo, or choose a folder of root's",
+        )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters import trust
 from caovand.adapters.environment.bring import bring, carry, places_of
 from caovand.adapters.environment.commands import Run
 from caovand.adapters.environment.errors import EngineError
@@ -39,10 +40,14 @@ class Interpreter:
 
 
 def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where Pythons of a version may be, best first; only existing files."""
+    """Where Pythons of a version may be, best first; only existing files, for root only its own."""
     name = f"python{version}"
     places = [Path("/usr/bin", name), Path("/usr/local/bin", name)]
-    places += [Path(folder, name) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+    places += [
+        Path(folder, name)
+        for folder in environ.get("PATH", "").split(os.pathsep)
+        if os.path.isabs(folder)
+    ]
     pyenv = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/"), ".pyenv"))
     wanted = re.compile(rf"{re.escape(version)}\.\d+")
     places += [
@@ -53,19 +58,23 @@ def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator
     places += places_of(version, root)
     seen = set()
     for place in places:
-        if place not in seen and place.is_file():
+        if place not in seen and place.is_file() and _may_run(place):
             seen.add(place)
             yield place
 
 
 def look(path: Path, run: Run) -> Interpreter | None:
     """What a candidate is, or None if it does not run or cannot make environments."""
-    done = run([str(path), "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
+    done = run([str(path), "-I", "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
     lines = done.output.split("\n")
     if done.code != 0 or len(lines) < 4 or lines[2] != "x86_64":
         return None
     base = Path(lines[0])
     return Interpreter(base, lines[1], headers=lines[3] == "True", public=_public(base))
+
+
+def _may_run(place: Path) -> bool:
+    return os.geteuid() != 0 or trust.doubt(place) is None
 
 
 def _public(path: Path) -> bool:
@@ -107,7 +116,7 @@ def find(
                 f"leave out --python, or give --python {version}",
             )
     elif chosen is not None:
-        given = look(Path(chosen), run) if Path(chosen).is_file() else None
+        given = look(Path(chosen).absolute(), run) if Path(chosen).is_file() else None
         if given is None:
             raise EngineError(
                 f"use {chosen}",

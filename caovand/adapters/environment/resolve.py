@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-import shutil
 import subprocess
 import tempfile
 import urllib.error
@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters import trust
+from caovand.adapters.environment.commands import anchored
 from caovand.adapters.environment.contents import installed
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.environment.lock import Pin, canonical, header, parse, same_version
@@ -119,7 +121,7 @@ def local_files(name: str, version: str, folder: Path) -> list[WheelFile]:
 def compile_versions(source: str, find_links: Path | None, as_of: str | None) -> list[str]:
     """What uv resolves the source to, as `name==version`."""
     head = header(source)
-    uv = shutil.which("uv")
+    uv = trust.program("uv", os.environ)
     if uv is None:
         raise EngineError("resolve the lock", "uv is not installed", "pip install uv")
     with tempfile.TemporaryDirectory() as temp:
@@ -129,6 +131,7 @@ def compile_versions(source: str, find_links: Path | None, as_of: str | None) ->
             uv,
             "pip",
             "compile",
+            "--no-config",
             "--quiet",
             "--no-build",
             "--no-annotate",
@@ -144,10 +147,14 @@ def compile_versions(source: str, find_links: Path | None, as_of: str | None) ->
             override.write_text(head["override"].replace(" ", "\n"), encoding="utf-8")
             command += ["--override", str(override)]
         if find_links is not None:
-            command += ["--find-links", str(find_links)]
+            command += ["--find-links", str(find_links.absolute())]
         if as_of is not None:
             command += ["--exclude-newer", as_of]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # Elsewhere a .venv or a uv.toml that lies there would be taken.
+        env = anchored(trust.own_environ(os.environ))
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=temp, env=env
+        )
     if done.returncode != 0:
         raise EngineError(
             "resolve the lock", f"uv said: {done.stderr.strip()}", "correct the source"

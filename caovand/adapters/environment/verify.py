@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.adapters.environment import places
 from caovand.adapters.environment.commands import Run
 from caovand.adapters.environment.errors import EngineError
@@ -20,7 +21,7 @@ _STARTUP = ("sitecustomize*", "usercustomize*", "*.pth")
 def lock_of(engine: places.Engine) -> Lock:
     """The lock an engine was made from."""
     path = engine.path / places.LOCK_COPY
-    return parse(path.read_text(encoding="utf-8"), str(path))
+    return parse(safe_files.read_text(path, places.MOST_BYTES), str(path))
 
 
 class Records:
@@ -111,6 +112,7 @@ def verify(
 
     EngineError if it does not; where damage was found that is one more line of it.
     """
+    places.require_own(engine.path, f"verify {engine.name}")
     found = list(damage(engine, progress))
     try:
         plugin = engine.plugin is not None

@@ -168,6 +168,7 @@ def _download_batch(
     wanted.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
     command = [
         str(python),
+        "-I",
         "-m",
         "pip",
         "download",
