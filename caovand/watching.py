@@ -153,7 +153,8 @@ class Watching:
             if metrics is not None and metrics.status == 200:
                 load = await asyncio.to_thread(self._load)
                 self.metrics = metrics.body
-                self.progress = parse_metrics(metrics.body, load, _now())
+                # Megabytes of short lines take a second: the loop feeds the watchdog.
+                self.progress = await asyncio.to_thread(parse_metrics, metrics.body, load, _now())
                 self.observe(self.progress)
         finally:
             self._polling = False
