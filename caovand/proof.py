@@ -1,7 +1,7 @@
 """Readiness as real work: /health is a flag, so only completions that came back count.
 
 The first completion is long enough that drafting and verification run, the second repeats its
-prompt so that the prefix cache is used. The port must be ours alone: vLLM 0.21 shares it.
+prompt so that the prefix cache is used. The port must be the engine's alone: vLLM 0.21 shares it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from caovand.adapters import http, ports
-from caovand.adapters.child import Child
-from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters import http
+from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.core.failure import Finding
 from caovand.core.flags import count
 from caovand.core.plan import Plan
 from caovand.core.status import served_name
+from caovand.peers import Peers
 
 LOOK_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
@@ -33,14 +33,28 @@ class NotReady(Exception):
 
 
 async def prove(
-    child: Child, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+    peers: Peers, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
 ) -> None:
     """Wait until the engine has done real work; raises NotReady.
 
-    Each completion may take `limit_s` seconds: kernels are compiled in the first one. `on_step`
-    is told what is being waited for.
+    `peers` know the engine's processes. Each completion may take `limit_s` seconds: kernels are
+    compiled in the first one. `on_step` is told what is being waited for.
     """
-    await _listening(child, endpoint)
+    try:
+        await _listening(peers, endpoint)
+        await _working(plan, endpoint, limit_s, on_step)
+    except Stranger as problem:
+        raise NotReady(shared(problem)) from problem
+
+
+def shared(problem: Stranger) -> Finding:
+    """What it means that another process has the engine's port."""
+    return Finding("port-busy", str(problem), "http")
+
+
+async def _working(
+    plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+) -> None:
     tokens = 2 * (plan.mtp + 1)
     model = served_name(plan)
     prompt = _prompt(plan)
@@ -48,6 +62,8 @@ async def prove(
         on_step(name)
         try:
             got = await asyncio.to_thread(http.complete, endpoint, model, prompt, tokens, limit_s)
+        except Stranger:
+            raise
         except Unanswered as problem:
             text = f"the {name} did not come back: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
@@ -56,22 +72,16 @@ async def prove(
             raise NotReady(Finding("engine-died", text, "proof"))
 
 
-async def _listening(child: Child, endpoint: Endpoint) -> None:
-    """Wait for the engine's listener and its health; raises NotReady where the port is shared."""
+async def _listening(peers: Peers, endpoint: Endpoint) -> None:
+    """Wait for the engine's listener and its health; raises Stranger where the port is shared."""
     while True:
-        found = ports.listeners(endpoint.port)
-        if found:
-            ours = {process.pid for process in child.look()}
-            # A listener that cannot be read is not ours: we may read our own processes.
-            strangers = [listener for listener in found if listener.pid not in ours]
-            if strangers:
-                who = ", ".join(str(stranger) for stranger in strangers)
-                text = f"cannot share port {endpoint.port}: {who} listens there too"
-                raise NotReady(Finding("port-busy", text, "http"))
+        if await asyncio.to_thread(peers.listening, endpoint.port):
             try:
                 answer = await asyncio.to_thread(http.call, endpoint, "/health", HEALTH_TIMEOUT_S)
                 if answer.status == 200:
                     return
+            except Stranger:
+                raise
             except Unanswered:
                 pass  # a busy machine answers late; the start's own deadline bounds this
         await asyncio.sleep(LOOK_S)

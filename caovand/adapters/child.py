@@ -119,6 +119,10 @@ class Child:
         self.seen.update(process.pid for process in found)
         return found
 
+    def pids(self) -> list[int]:
+        """The processes that belong to the engine now; for any thread, and nothing is noted."""
+        return [process.pid for process in processes.members(self.pid, self.cgroup, self._start)]
+
     def drain(self, limit_s: float) -> None:
         """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
         self._pump.join(limit_s)
