@@ -81,7 +81,8 @@ class Watching:
         self._probes: set[asyncio.Task[None]] = set()
         self._polling = self._gave_up = self._shared = False
         # The limit is the unit's, ours as well as the engine's.
-        self._memory = kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
+        groups = Path("/proc/self/cgroup").read_text(errors="surrogateescape")
+        self._memory = kernel_log.memory_cgroup(groups)
         self._oom_kills: int | None = None
 
     def heed(self, section: WatchSection) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.core.printable import one_line
+from caovand.adapters import processes
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN = "0A"
@@ -151,6 +151,5 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
                 with contextlib.suppress(OSError):
                     inode = wanted.get(os.readlink(f"/proc/{name}/fd/{descriptor}"))
                     if inode is not None:
-                        with open(f"/proc/{name}/comm", encoding="utf-8", errors="replace") as file:
-                            owners[inode] = (int(name), one_line(file.read().rstrip("\n")))
+                        owners[inode] = (int(name), processes.name_of(int(name)) or "?")
     return owners

@@ -192,8 +192,9 @@ def on_the_bus(devices: Path) -> bool:
     """Whether a display controller of NVIDIA is on the PCI bus, driver or not."""
     for device in devices.glob("*"):
         try:
-            vendor = (device / "vendor").read_text().strip()
-            if vendor == "0x10de" and (device / "class").read_text().startswith("0x03"):
+            vendor = (device / "vendor").read_text(errors="replace").strip()
+            kind = (device / "class").read_text(errors="replace")
+            if vendor == "0x10de" and kind.startswith("0x03"):
                 return True
         except OSError:
             continue

@@ -157,8 +157,8 @@ def _engine() -> EngineSection:
 
 def _interpreter(script: Path) -> str | None:
     """The Python that a script's first line names."""
-    with suppress(OSError, UnicodeDecodeError), script.open("rb") as file:
-        line = file.readline(512).decode().strip()
+    with suppress(OSError), script.open("rb") as file:
+        line = os.fsdecode(file.readline(512)).strip()
         if line.startswith("#!/") and " " not in line:
             return line[2:]
     return None
