@@ -21,6 +21,7 @@ from caovand.adapters.environment import wheels as wheel_files
 from caovand.adapters.environment.bring import bring, places_of
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.nvml import read_gpus
+from caovand.cli.printing import shown
 from caovand.cli.progress import Screen
 from caovand.core.checkup import DRIVER_OF_CUDA
 from caovand.core.inventory import Gpu
@@ -399,7 +400,8 @@ def main(argv: Sequence[str]) -> int:
         prog="caovanctl engine", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    return run(parser.parse_args(argv))
+    with shown():
+        return run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import caovand
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.plan import Planned, make, remembered, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
@@ -96,11 +97,11 @@ def run(args: argparse.Namespace) -> int:
     state = own_places(order).state
     config = keyed(order, state)
     found = make(config, machine.with_model(config), mode, None if alone else remembered(state))
-    console = Console(highlight=False, soft_wrap=True, stderr=True)
-    show(found, console)
+    out = console(stderr=True)
+    show(found, out)
     if alone:
         become_engine(found, order)
-    become_daemon(order, console)
+    become_daemon(order, out)
     return Exit.FAILED
 
 
@@ -190,7 +191,7 @@ def remembered_mode(order: Order) -> Mode | None:
     return ModeMemory(own_places(order).state / "mode.json").mode
 
 
-def become_daemon(order: Order, console: Console) -> None:
+def become_daemon(order: Order, out: Console) -> None:
     """Replace this process with the daemon, on a configuration file and folders of its own."""
     places = own_places(order)
     runtime, state = places.runtime, places.state
@@ -202,7 +203,7 @@ def become_daemon(order: Order, console: Console) -> None:
             f"cannot write {state}: {problem.strerror}",
             "set STATE_DIRECTORY to a folder you may write, or use --exec",
         ) from None
-    console.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
+    out.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
     env = {
         **os.environ,
         "RUNTIME_DIRECTORY": str(runtime),
