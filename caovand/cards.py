@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 
-from caovand.adapters import nvml
+from caovand.adapters import nvml, processes
 from caovand.adapters.gpu_samples import GpuSampler
 from caovand.core import neighbours
 from caovand.core.inventory import Gpu
@@ -91,16 +90,10 @@ class Cards:
         now = neighbours.taken(mine, self.ours)
         if now is not None and self._taken is not None:
             for (index, pid), mib in neighbours.grown(self._taken, now).items():
-                self._notice(f"GPU {index}: {_name(pid)} (pid {pid}) has taken {mib} MiB")
+                name = processes.name_of(pid) or "another program"
+                self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
         self._taken = now
 
     def _xid(self, index: int, line: str) -> None:
         if index in self.used:
             self._on_kernel_line(line)
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return "another program"

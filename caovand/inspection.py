@@ -10,7 +10,6 @@ from typing import Any
 from caovand.adapters import (
     chat_template,
     child,
-    config_file,
     host,
     model_folder,
     nvml,
@@ -22,7 +21,7 @@ from caovand.adapters import (
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
-from caovand.core import flags, good_plan
+from caovand.core import good_plan
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
 from caovand.core.inventory import Inventory, ModelCard, device_name
@@ -87,20 +86,6 @@ async def end_leftovers(
             phase="ending",
         )
     return found
-
-
-def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The key the engine will ask clients for, us too; "" for none.
-
-    The first of --api-key, the file, [engine] env and our own environment, as vLLM takes them.
-    Raises ConfigError where the file is bad.
-    """
-    for flag in reversed(flags.read(extra_args)):
-        if flag.name == "api_key":
-            return "".join(flag.texts[:1])  # any of several is as good
-    if config.server.api_key_file:
-        return config_file.read_secret(config.server.api_key_file)
-    return {**environ, **dict(config.engine.env)}.get("VLLM_API_KEY", "")
 
 
 def check_cards(plan: Plan, before: Inventory) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from caovand import inspection
+from caovand.adapters import config_file
 from caovand.adapters.directories import Directories
 from caovand.adapters.http import Endpoint
 from caovand.core import good_plan
@@ -72,7 +73,7 @@ class Planning:
             # It needs no second look: engine and model are its own.
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
             plan = again
-        key = inspection.api_key(config, plan.extra_args, self._environ)
+        key = config_file.api_key(config, plan.extra_args, self._environ)
         mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
         tls = plan.value("ssl_certfile") is not None
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)

@@ -1,7 +1,7 @@
 """Readiness as real work: /health is a flag, so only completions that came back count.
 
 The first completion is long enough that drafting and verification run, the second repeats its
-prompt so that the prefix cache is used. The port must be ours alone: vLLM 0.21 shares it.
+prompt so that the prefix cache is used. The port must be the engine's alone: vLLM 0.21 shares it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from caovand.adapters import http, ports
-from caovand.adapters.child import Child
-from caovand.adapters.http import Endpoint, Unanswered
-from caovand.adapters.processes import Process
+from caovand.adapters import http
+from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.core import limits
 from caovand.core.failure import Finding
 from caovand.core.flags import count
 from caovand.core.plan import Plan
 from caovand.core.status import served_name
+from caovand.peers import Peers
 
 LOOK_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
@@ -37,14 +36,28 @@ class NotReady(Exception):
 
 
 async def prove(
-    child: Child, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+    peers: Peers, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
 ) -> None:
     """Wait until the engine has done real work; raises NotReady.
 
-    Each completion may take `limit_s` seconds: kernels are compiled in the first one. `on_step`
-    is told what is being waited for.
+    `peers` know the engine's processes. Each completion may take `limit_s` seconds: kernels are
+    compiled in the first one. `on_step` is told what is being waited for.
     """
-    await _listening(child, endpoint)
+    try:
+        await _listening(peers, endpoint)
+        await _working(plan, endpoint, limit_s, on_step)
+    except Stranger as problem:
+        raise NotReady(shared(problem)) from problem
+
+
+def shared(problem: Stranger) -> Finding:
+    """What it means that another process has the engine's port."""
+    return Finding("port-busy", str(problem), "http")
+
+
+async def _working(
+    plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+) -> None:
     tokens = 2 * (plan.mtp + 1)
     model = served_name(plan)
     prompt = _prompt(plan)
@@ -52,6 +65,8 @@ async def prove(
         on_step(name)
         try:
             got = await tried(http.complete, endpoint, model, prompt, tokens, limit_s)
+        except Stranger:
+            raise
         except Unanswered as problem:
             text = f"the {name} did not come back: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
@@ -60,23 +75,16 @@ async def prove(
             raise NotReady(Finding("engine-died", text, "proof"))
 
 
-async def _listening(child: Child, endpoint: Endpoint) -> None:
-    """Wait for the engine's listener and its health; raises NotReady where the port is shared."""
+async def _listening(peers: Peers, endpoint: Endpoint) -> None:
+    """Wait for the engine's listener and its health; raises Stranger where the port is shared."""
     while True:
-        # It looks at every descriptor of every process: not on the loop.
-        found = await tried(ports.listeners, endpoint.port)
-        if found:
-            ours = {process.pid for process in await _looked(child)}
-            # A listener that cannot be read is not ours: we may read our own processes.
-            strangers = [listener for listener in found if listener.pid not in ours]
-            if strangers:
-                who = ", ".join(str(stranger) for stranger in strangers)
-                text = f"cannot share port {endpoint.port}: {who} listens there too"
-                raise NotReady(Finding("port-busy", text, "http"))
+        if await tried(peers.listening, endpoint.port):
             try:
                 answer = await tried(http.call, endpoint, "/health", HEALTH_TIMEOUT_S)
                 if answer.status == 200:
                     return
+            except Stranger:
+                raise
             except Unanswered:
                 pass  # a busy machine answers late; the start's own deadline bounds this
         await asyncio.sleep(LOOK_S)
@@ -91,16 +99,6 @@ async def tried(call: Callable[..., T], *arguments: Any) -> T:
         try:
             return await asyncio.to_thread(call, *arguments)
         except Exception as problem:
-            if not limits.reached(problem):
-                raise
-        await asyncio.sleep(LOOK_S)
-
-
-async def _looked(child: Child) -> tuple[Process, ...]:
-    while True:
-        try:
-            return child.look()
-        except OSError as problem:
             if not limits.reached(problem):
                 raise
         await asyncio.sleep(LOOK_S)

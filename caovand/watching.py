@@ -20,7 +20,7 @@ from typing import Any
 from caovand import proof
 from caovand.adapters import http, kernel_log
 from caovand.adapters.child import Child
-from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.adapters.pump import Ring
 from caovand.core import detector, limits
 from caovand.core.config import WatchSection
@@ -35,6 +35,7 @@ from caovand.engines.vllm.cause import NEAR, announces, find_in_kernel
 from caovand.engines.vllm.json_lines import plain
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.phases import read
+from caovand.peers import Peers
 from caovand.reading import find_cause
 
 ANSWER_S = 5.0
@@ -80,7 +81,7 @@ class Watching:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: Sequence[str] = ()
-        self._polling = self._gave_up = self._over = False
+        self._polling = self._gave_up = self._over = self._shared = False
         # The limit is the unit's, ours as well as the engine's.
         self._memory = _memory_cgroup()
         self._oom_kills: int | None = None
@@ -155,8 +156,13 @@ class Watching:
             if metrics is not None and metrics.status == 200:
                 load = await asyncio.to_thread(self._load)
                 self.metrics = metrics.body
-                self.progress = parse_metrics(metrics.body, load, _now())
+                # Megabytes of short lines take a second: the loop feeds the watchdog.
+                self.progress = await asyncio.to_thread(parse_metrics, metrics.body, load, _now())
                 self.observe(self.progress)
+        except Stranger as problem:
+            self._met(problem, child)
+        else:
+            self._shared = False
         finally:
             self._polling = False
 
@@ -174,9 +180,22 @@ class Watching:
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
         self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
+    def _met(self, stranger: Stranger, child: Child) -> None:
+        """Another process has the engine's port: the second look in a row that sees it is believed.
+
+        Requests are served all the same, and a restart would end them.
+        """
+        if self._shared and child.status is None:
+            self._fail(proof.shared(stranger))
+        elif not self._shared:
+            self._notice("noticed", f"the engine was not asked: {stranger}")
+        self._shared = True
+
     async def _answer(self, path: str) -> http.Answer | None:
         try:
             return await asyncio.to_thread(http.call, self._endpoint, path, ANSWER_S)
+        except Stranger:
+            raise
         except Unanswered as problem:
             if limits.reached(problem):
                 raise  # we could not ask: that says nothing of the engine
@@ -185,6 +204,8 @@ class Watching:
     def _load(self) -> int | None:
         try:
             return http.pending_requests(self._endpoint, ANSWER_S)
+        except Stranger:
+            raise
         except Unanswered:
             return None
 
@@ -197,8 +218,10 @@ class Watching:
             self._apply(Progressed(_now(), 0.5, self._generation, "proof", None, text))
 
         limit_s = stall_s("proof", self._section.stall_s)
+        peers = Peers(child.pids)
+        self._endpoint = replace(self._endpoint, vet=peers.vet)
         try:
-            await proof.prove(child, self._plan, self._endpoint, limit_s, on_step)
+            await proof.prove(peers, self._plan, self._endpoint, limit_s, on_step)
         except proof.NotReady as problem:
             # Where the engine is dying its exit says more than the request that failed with it.
             with contextlib.suppress(asyncio.TimeoutError):
@@ -328,6 +351,8 @@ class Watching:
         tokens, model = self._plan.mtp + 2, served_name(self._plan)
         try:
             await proof.tried(http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s)
+        except Stranger as problem:
+            self._fail(proof.shared(problem))
         except Unanswered as problem:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
@@ -336,7 +361,9 @@ class Watching:
 
 def _memory_cgroup() -> Path | None:
     try:
-        return kernel_log.memory_cgroup(Path("/proc/self/cgroup").read_text())
+        return kernel_log.memory_cgroup(
+            Path("/proc/self/cgroup").read_text(errors="surrogateescape")
+        )
     except OSError:
         return None
 

@@ -16,20 +16,6 @@ from caovand.core.config import parse
 from tests.core.machines import CUDA, inventory, plan, turing
 
 
-def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("from-file\n")
-    bare = parse({})
-    file = parse({"server": {"api_key_file": str(tmp_path / "key")}})
-    typed = parse({"engine": {"env": {"VLLM_API_KEY": "typed"}}})
-    ours = {"VLLM_API_KEY": "ours"}
-    assert inspection.api_key(bare, (), {}) == ""
-    assert inspection.api_key(bare, (), ours) == "ours"
-    assert inspection.api_key(typed, (), ours) == "typed"
-    assert inspection.api_key(file, (), ours) == "from-file"
-    assert inspection.api_key(file, ("--api-key", "1e5"), ours) == "1e5"
-    assert inspection.api_key(file, ("--api-key=word", "--seed", "1"), ours) == "word"
-
-
 @pytest.mark.parametrize("what", ["engine", "model"])
 def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from caovand.adapters.http import Endpoint
+from caovand.adapters.http import Answer, Endpoint, Stranger
 from caovand.adapters.pump import Ring
+from caovand.core import detector
 from caovand.core.config import WatchSection
 from caovand.core.detector import Broken
 from caovand.core.events import Event, Failed
 from caovand.core.failure import Failure, Finding
+from caovand.core.observation import Progress
 from caovand.core.plan import Plan
 from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.json_lines import plain
+from caovand.engines.vllm.metrics import parse_metrics
 from caovand.watching import Watching
 
 WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
@@ -157,3 +162,62 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
         assert "OutOfMemoryError" in lines[finding.line - 1]
 
     watched(act)
+
+
+def polled(
+    monkeypatch: pytest.MonkeyPatch, answers: Sequence[object]
+) -> tuple[list[Event], list[str], list[int]]:
+    """What a serving engine's watcher makes of polls whose /health ends as in `answers`."""
+    events: list[Event] = []
+    notices: list[str] = []
+    threads: list[int] = []
+
+    async def run() -> None:
+        watching = Watching(
+            1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), Ring(10),
+            events.append, lambda _, text: notices.append(text),
+        )  # fmt: skip
+        watching._watch = detector.proven(watching._watch, time.monotonic())
+        rest = iter(answers)
+
+        def call(endpoint: Endpoint, path: str, timeout_s: float, **_: object) -> Answer:
+            if path != "/health":
+                return Answer(200, "vllm:generation_tokens_total 7\n")
+            answer = next(rest)
+            if isinstance(answer, Exception):
+                raise answer
+            return Answer(200, "")
+
+        def parse(text: str, load: int | None, at: float) -> Progress:
+            threads.append(threading.get_ident())
+            return parse_metrics(text, load, at)
+
+        monkeypatch.setattr("caovand.adapters.http.call", call)
+        monkeypatch.setattr("caovand.watching.parse_metrics", parse)
+        child: Any = SimpleNamespace(status=None, members=())
+        for _ in answers:
+            await watching.poll(child, ())
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    return events, notices, threads
+
+
+STRANGER = Stranger("cannot share port 1 with x (pid 7)")
+
+
+def test_a_stranger_on_the_port_is_believed_at_the_second_look_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events, notices, _ = polled(monkeypatch, [STRANGER, None, STRANGER])
+    assert [event for event in events if isinstance(event, Failed)] == []
+    assert notices == [f"the engine was not asked: {STRANGER}"] * 2
+    events, _, _ = polled(monkeypatch, [STRANGER, STRANGER])
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert (failed.finding.failure, failed.finding.text) == ("port-busy", str(STRANGER))
+
+
+def test_megabytes_of_metrics_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, threads = polled(monkeypatch, [None])
+    assert threads
+    assert threading.get_ident() not in threads

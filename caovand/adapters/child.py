@@ -145,6 +145,11 @@ class Child:
         if not processes.kill_group(self.cgroup):
             processes.kill_adopted(self.pid, self._start, HUNT_S)
 
+    def pids(self) -> list[int]:
+        """The processes that belong to the engine now; for any thread, and nothing is noted."""
+        family = processes.family(self.pid, self.cgroup, self._start)
+        return [process.pid for process in family if not process.zombie]
+
     def drain(self, limit_s: float) -> None:
         """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
         self._pump.join(limit_s)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from caovand.adapters import safe_files, store
+from caovand.core import api_key as keys
 from caovand.core.config import MODES, Config, ConfigError, Mode, parse
 
 if sys.version_info >= (3, 11):
@@ -46,16 +48,34 @@ def read_secret(path: str) -> str:
         raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None
     except UnicodeDecodeError:
         raise ConfigError([f"cannot read {name}: it is no UTF-8 text"]) from None
-    if not (text.isascii() and text.isprintable() and text):
+    if not keys.usable(text):
         raise ConfigError([f"cannot use {name}: it must hold one line of plain ASCII"])
     return text
 
 
+def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The key the engine will ask clients for, us too; "" for none.
+
+    The first of --api-key, the file, [engine] env and our own environment, as vLLM takes them.
+    Raises ConfigError where that one is bad.
+    """
+    typed = keys.typed(extra_args)
+    if typed is None and config.server.api_key_file:
+        return read_secret(config.server.api_key_file)
+    if typed is not None:
+        found, name = typed, "--api-key in [engine] extra_args"
+    else:
+        key, name = keys.variable(dict(config.engine.env), environ)
+        found = (key,) if key else ()
+    if not all(map(keys.usable, found)):
+        raise ConfigError([f"cannot use {name}: a key {keys.RULE}"])
+    return found[0] if found else ""
+
+
 def check_secret(config: Config, source: Path) -> None:
-    """Raise ConfigError, naming the configuration's file, where its key cannot be read."""
+    """Raise ConfigError, naming the configuration's file, where its key cannot be used."""
     try:
-        if config.server.api_key_file:
-            read_secret(config.server.api_key_file)
+        api_key(config, config.engine.extra_args, {})
     except ConfigError as problem:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 

@@ -183,7 +183,7 @@ class GpuSampler:
             event = nvml.nvmlEventSetWait_v2(events, int(timeout_s * 1000))
             index = nvml.nvmlDeviceGetIndex(event.device)
             bus = nvml.nvmlDeviceGetPciInfo(event.device).busId
-            place = bus.decode() if isinstance(bus, bytes) else bus
+            place = bus.decode(errors="replace") if isinstance(bus, bytes) else bus
             self._on_xid(index, f"NVRM: Xid (PCI:{place}): {int(event.eventData)}, told by NVML")
         except nvml.NVMLError as problem:
             return events if type(problem).__name__ == "NVMLError_Timeout" else None

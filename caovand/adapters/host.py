@@ -31,7 +31,7 @@ def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(errors="surrogateescape")  # a control group's name is a path's
     except OSError:
         return ""
 

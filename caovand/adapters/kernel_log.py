@@ -110,7 +110,7 @@ def oom_kills(cgroup: Path) -> int | None:
     """
     for name in ("memory.events", "memory.oom_control"):
         try:
-            text = (cgroup / name).read_text()
+            text = (cgroup / name).read_text(errors="replace")
         except OSError:
             continue
         for line in text.splitlines():

@@ -3,6 +3,10 @@
 Everything is printed from one thread, the engine's lines in the same formats between the daemon's
 own: where the reader of our output is too slow or gone (Ctrl-S on a terminal), neither waits for
 it: lines are left out, and their number is printed.
+
+Both hold what strangers wrote: names of processes, HTTP answers, requests that the engine logs. The
+pump takes escape sequences out of the engine's lines; every other control character is written out,
+since a terminal obeys some of them (U+009B, backspaces) and journalctl hides a line that has any.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, TextIO, cast
 
 import structlog
+
+from caovand.core.printable import printable
 
 LEVELS = ("debug", "info", "warning", "error")
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
@@ -54,6 +60,7 @@ def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
         ],
         "console": [
             stamp,
+            _written_out,
             # No padding: the parameter's name differs between versions, its place does not.
             structlog.dev.ConsoleRenderer(
                 0, colors=stream.isatty() and "NO_COLOR" not in os.environ
@@ -69,23 +76,28 @@ def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
     return structlog.get_logger()
 
 
+def _written_out(_: Any, method: str, event: Event) -> Event:
+    return {n: printable(v) if isinstance(v, str) else v for n, v in event.items()}
+
+
 def _journald(_: Any, method: str, event: Event) -> str:
     event.pop("level")
     text = str(event.pop("event"))
     extra = " ".join(f"{name}={value}" for name, value in event.items())
-    return f"<{PRIORITIES[method]}>{text}{' ' + extra if extra else ''}".replace("\n", " | ")
+    line = f"<{PRIORITIES[method]}>{text}{' ' + extra if extra else ''}"
+    return printable(line.replace("\n", " | "))
 
 
 def engine_line(kind: str, line: str) -> str:
     """One line of the engine in the format `kind`, without a newline."""
     if kind == "console":
-        return f"  vllm | {line}"
+        return f"  vllm | {printable(line)}"
     level = _level(line)
     if kind == "journald":
-        return f"<{PRIORITIES[level]}>vllm: {line}"
+        return f"<{PRIORITIES[level]}>vllm: {printable(line)}"
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     fields = {"event": line, "logger": "vllm", "level": level, "timestamp": stamp}
-    return json.dumps(fields, ensure_ascii=False)
+    return json.dumps(fields, ensure_ascii=not line.isprintable())
 
 
 def _level(line: str) -> str:

@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from caovand.adapters.processes import name_of
 from caovand.core.inventory import Gpu
+from caovand.core.printable import one_line
 
 MIB = 1 << 20
 VENDORED = "/usr/lib/caovan/vendor"
@@ -60,9 +61,9 @@ def _asker(nvml: Any) -> Callable[..., Any]:
         """The answer, or None where this card, driver or release of the library has none."""
         try:
             answer = getattr(nvml, question)(*arguments)
-        except (nvml.NVMLError, AttributeError):
+        except (nvml.NVMLError, AttributeError, UnicodeDecodeError):  # newer ones decode strictly
             return None
-        return answer.decode() if isinstance(answer, bytes) else answer
+        return _text(answer) if isinstance(answer, (bytes, str)) else answer
 
     return ask
 
@@ -129,8 +130,12 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
 
 def _bus(info: Any) -> str:
     """The PCI address; older bindings give bytes."""
-    bus = getattr(info, "busId", "")
-    return str(bus.decode(errors="replace") if isinstance(bus, bytes) else bus)
+    return _text(getattr(info, "busId", ""))
+
+
+def _text(answer: Any) -> str:
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    return one_line(text)
 
 
 def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, ...]:
@@ -148,11 +153,4 @@ def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, .
 
 
 def _users(processes: Any) -> tuple[tuple[int, str, int], ...]:
-    return tuple((p.pid, _name(p.pid), (p.usedGpuMemory or 0) // MIB) for p in processes)
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "?"
+    return tuple((p.pid, name_of(p.pid) or "?", (p.usedGpuMemory or 0) // MIB) for p in processes)

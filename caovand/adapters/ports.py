@@ -1,15 +1,21 @@
-"""Who listens on a TCP port, from /proc/net: vLLM 0.21 shares a port silently (SO_REUSEPORT)."""
+"""Who has a TCP port, from /proc/net: vLLM 0.21 shares a port silently (SO_REUSEPORT)."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+import socket
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
+from caovand.adapters import processes
 from caovand.core import limits
 
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN = "0A"
+CONNECTED = ("01", "03", "08")  # 03 waits for the handshake's end, 08 has heard all of its peer
 
 
 @dataclass(frozen=True)
@@ -29,18 +35,92 @@ class Listener:
 
 
 def listeners(port: int) -> list[Listener]:
-    """Every socket that listens on `port`, on any address."""
-    found: list[Listener] = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with limits.absent(), open(table, encoding="ascii") as file:
-            found.extend(parse(file.read().splitlines()[1:], port))
+    """Every socket that listens on `port`, on any address, with its process."""
+    return named(listening(port))
+
+
+def listening(port: int) -> list[Listener]:
+    """The same without the processes, which take a walk through all of /proc."""
+    return [listener for rows in _tables(port) for listener in parse(rows, port)]
+
+
+def named(found: Collection[Listener]) -> list[Listener]:
+    """The same sockets with the processes that have them, where we may read whose they are."""
     if not found:
         return []
     owners = _owners({listener.inode for listener in found})
     return [
-        Listener(item.address, port, item.uid, item.inode, *owners.get(item.inode, (None, None)))
+        replace(item, pid=owner[0], name=owner[1]) if owner else item
         for item in found
+        for owner in (owners.get(item.inode),)
     ]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Who listens on the port of a connection, and the socket at its other end on this machine.
+
+    The inode of `server` is 0 until a process has accepted the connection; None where no socket
+    is connected to ours.
+    """
+
+    listeners: tuple[Listener, ...]
+    server: Listener | None
+
+
+def ends(link: socket.socket) -> Ends:
+    """Who is at the other end of a TCP connection of ours."""
+    here, there = _end(link.getsockname()), _end(link.getpeername())
+    ours = f":{here[1]:04X}"  # of a thousand clients' connections one has our port
+    found: list[Listener] = []
+    server = None
+    for rows in _tables(there[1]):
+        found.extend(parse(rows, there[1]))
+        for row in rows:
+            fields = row.split()
+            if fields[3] not in CONNECTED or not fields[2].endswith(ours):
+                continue
+            if (_socket(fields[1]), _socket(fields[2])) == (there, here):
+                server = Listener(*there, int(fields[7]), int(fields[9]))
+    return Ends(tuple(found), server)
+
+
+def holds(pid: int, inode: int) -> bool:
+    """Whether a process has this socket open, as far as we may read that."""
+    wanted = f"socket:[{inode}]"
+    with limits.absent():
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with limits.absent():
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}") == wanted:
+                    return True
+    return False
+
+
+def _tables(port: int) -> list[list[str]]:
+    """The rows of each table whose own port is this one; the others may be tens of thousands."""
+    rows = re.compile(rb"^ *\d+: [0-9A-F]+:%04X .*$" % port, re.M)
+    found = []
+    for table in TABLES:
+        with limits.absent(), open(table, "rb") as file:
+            found.append([row.decode("ascii", "replace") for row in rows.findall(file.read())])
+    return found
+
+
+def _end(name: tuple[Any, ...]) -> tuple[str, int]:
+    """The address, which may name its interface, and port of a socket, as the tables have them."""
+    return _plain(name[0].partition("%")[0]), name[1]
+
+
+def _socket(text: str) -> tuple[str, int]:
+    host, _, number = text.partition(":")
+    return _plain(_address(host)), int(number, 16)
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address as such where a socket of IPv6 has it."""
+    found = ipaddress.ip_address(address)
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
 
 
 def parse(rows: Iterable[str], port: int) -> list[Listener]:
@@ -71,6 +151,5 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
                 with limits.absent():
                     inode = wanted.get(os.readlink(f"/proc/{name}/fd/{descriptor}"))
                     if inode is not None:
-                        with open(f"/proc/{name}/comm", encoding="utf-8", errors="replace") as file:
-                            owners[inode] = (int(name), file.read().strip())
+                        owners[inode] = (int(name), processes.name_of(int(name)) or "?")
     return owners

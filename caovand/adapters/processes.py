@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.core import limits
+from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
 # What systemd, a terminal and a virtual environment give to the daemon alone.
@@ -54,7 +55,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 def boot_id() -> str:
     """What tells this boot from every other."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(errors="replace").strip()
 
 
 def read(pid: int) -> Process | None:
@@ -68,12 +69,24 @@ def read(pid: int) -> Process | None:
     if not text:
         return None
     # The name stands in parentheses and may hold anything, parentheses too.
-    name = text[text.index("(") + 1 : text.rindex(")")]
+    name = one_line(text[text.index("(") + 1 : text.rindex(")")])
     rest = text[text.rindex(")") + 2 :].split()
     # A first thread that ended looks like a zombie while others of its process still run, or
     # hang in a driver: only with none left is the process dead.
     dead = rest[0] in "ZX" and int(rest[17]) <= 1
     return Process(pid, int(rest[19]), int(rest[1]), int(rest[3]), uid, name, dead)
+
+
+def name_of(pid: int) -> str | None:
+    """What a process calls itself, on one line; None where it is gone or hidden.
+
+    Names are any bytes: the kernel cuts them at the 15th, in the middle of a character too.
+    """
+    try:
+        text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return one_line(text.removesuffix("\n"))
 
 
 def every() -> list[Process]:
@@ -96,7 +109,7 @@ def held_mib(pids: Iterable[int]) -> int:
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            with open(f"/proc/{pid}/statm", encoding="ascii", errors="replace") as file:
                 size = file.read().split()
             pages += int(size[1]) - int(size[2])  # resident, without what is of files or shared
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -109,7 +122,7 @@ def in_cgroup(folder: Path | None) -> set[int]:
         return pids
     for file in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
         with limits.absent():
-            pids.update(int(line) for line in file.read_text().split())
+            pids.update(int(line) for line in file.read_text(errors="replace").split())
     return pids
 
 
@@ -235,7 +248,8 @@ def engine_cgroup(environ: dict[str, str] | os._Environ[str]) -> Path | None:
         "0::": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"),
         "name=systemd:": ("/sys/fs/cgroup/systemd",),
     }
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+    groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+    for line in groups.splitlines():
         for mark, roots in mounts.items():
             _, found, path = line.partition(mark)
             if not found or not path.endswith(".service"):

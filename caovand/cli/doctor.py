@@ -15,12 +15,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.plan import make, remembered_here
 from caovand.cli.survey import (
@@ -111,16 +111,16 @@ def _ok(found: tuple[Finding, ...]) -> bool:
 
 
 def _show(found: tuple[Finding, ...]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    out = console()
     group = ""
     for finding in found:
         if finding.group != group:
             group = finding.group
-            console.print(Text(group, style="bold"))
+            out.print(Text(group, style="bold"))
         line = Text("  ").append(finding.verdict, style=COLOURS[finding.verdict])
-        console.print(line.append(f"  {finding.text}"))
+        out.print(line.append(f"  {finding.text}"))
         if finding.remedy and finding.verdict != "PASS":
-            console.print(Text(f"        mend it: {finding.remedy}", style="dim"))
+            out.print(Text(f"        mend it: {finding.remedy}", style="dim"))
 
 
 def gather(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Callable
 
 from caovand.cli.client import Exit, Problem
+from caovand.cli.printing import raw, shown
 from caovand.core.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -17,8 +17,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def ended(program: str, run: Callable[[], int]) -> int:
     """Run a command and tell what it could not do; its exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    with shown():
+        return _ended(program, run)
+
+
+def _ended(program: str, run: Callable[[], int]) -> int:
     try:
         try:
             status = int(run())
@@ -47,4 +50,4 @@ def ended(program: str, run: Callable[[], int]) -> int:
 
 def _discard() -> None:
     """Keep Python from complaining at exit about output that nobody takes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), raw(sys.stdout).fileno())

@@ -21,6 +21,7 @@ from caovand.adapters.environment import wheels as wheel_files
 from caovand.adapters.environment.bring import bring, places_of
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.nvml import read_gpus
+from caovand.cli.printing import shown
 from caovand.cli.progress import Screen
 from caovand.core.inventory import Gpu
 from caovand.core.shortfalls import DRIVER_OF_CUDA
@@ -192,8 +193,9 @@ def on_the_bus(devices: Path) -> bool:
     """Whether a display controller of NVIDIA is on the PCI bus, driver or not."""
     for device in devices.glob("*"):
         try:
-            vendor = (device / "vendor").read_text().strip()
-            if vendor == "0x10de" and (device / "class").read_text().startswith("0x03"):
+            vendor = (device / "vendor").read_text(errors="replace").strip()
+            kind = (device / "class").read_text(errors="replace")
+            if vendor == "0x10de" and kind.startswith("0x03"):
                 return True
         except OSError:
             continue
@@ -398,7 +400,8 @@ def main(argv: Sequence[str]) -> int:
         prog="caovanctl engine", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    return run(parser.parse_args(argv))
+    with shown():
+        return run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from caovand.cli.client import Exit
+from caovand.cli.console import console
 from caovand.cli.survey import SYSTEM_CONFIG, Machine, configuration, look
 from caovand.core import inventory_file
 from caovand.core.inventory import Gpu
@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(inventory_file.render(machine.gpus, machine.host, machine.engine)))
         return Exit.DONE
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
+    out = console()
+    out.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
     for line in _lines(machine):
-        console.print(line)
+        out.print(line)
     return Exit.DONE
 
 

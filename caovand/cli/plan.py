@@ -18,6 +18,7 @@ from caovand import lowered
 from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.console import console
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(found)))
     else:
-        show(found, Console(highlight=False, soft_wrap=True))
+        show(found, console())
     return Exit.DONE
 
 
@@ -166,7 +167,7 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
     for conflict in memory.conflicts:
         console.print(Text(conflict, style="red"))
     for text in memory.advice:
-        console.print(f"  would help: {text}")
+        console.print(Text(f"  would help: {text}"))
 
 
 def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TextIO
 
+from caovand.cli.printing import raw
+from caovand.core.printable import one_line, printable
+
 _MIB = 2**20
 _PLAIN_STEPS = 10
 
@@ -13,15 +16,15 @@ class Screen:
     """Prints lines and progress. Not on a terminal: a line for every tenth that is done."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._terminal = out.isatty()
+        self._out = raw(out)
+        self._terminal = self._out.isatty()
         self._moving = False
         self._last_tenth: tuple[int, int] | None = None
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
         self._clear()
-        print(line, file=self._out, flush=True)
+        print(printable(line), file=self._out, flush=True)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Show `done` of `total`, which are bytes if large, else a count."""
@@ -29,7 +32,7 @@ class Screen:
         amount = (
             f"{done // _MIB} of {total // _MIB} MiB" if total >= 10 * _MIB else f"{done} of {total}"
         )
-        line = f"      {percent:3d} %  {amount}  {what}"
+        line = f"      {percent:3d} %  {amount}  {one_line(what)}"
         if self._terminal:
             self._clear()
             width = shutil.get_terminal_size().columns - 1

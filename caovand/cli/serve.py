@@ -25,6 +25,7 @@ from caovand.adapters import safe_files, trust
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
 from caovand.cli.client import Exit, Problem
+from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.plan import Planned, make, remembered, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
@@ -111,11 +112,11 @@ def run(args: argparse.Namespace) -> int:
     config = keyed(order, places.state)
     kept = None if alone else remembered(places.state)
     found = make(config, machine.with_model(config), mode, kept, places.cache)
-    console = Console(highlight=False, soft_wrap=True, stderr=True)
-    show(found, console)
+    out = console(stderr=True)
+    show(found, out)
     if alone:
         become_engine(found, order)
-    become_daemon(order, console)
+    become_daemon(order, out)
     return Exit.FAILED
 
 
@@ -177,8 +178,9 @@ def _engine() -> tuple[EngineSection, Path | None]:
 
 def _interpreter(script: Path) -> str | None:
     """The Python that a script's first line names."""
-    with suppress(OSError, UnicodeDecodeError):
-        line = safe_files.read(script, MOST_SCRIPT_BYTES).split(b"\n", 1)[0].decode().strip()
+    with suppress(OSError):
+        first = safe_files.read(script, MOST_SCRIPT_BYTES).split(b"\n", 1)[0]
+        line = os.fsdecode(first).strip()
         if line.startswith("#!/") and " " not in line:
             return line[2:]
     return None
@@ -224,7 +226,7 @@ def remembered_mode(order: Order) -> Mode | None:
     return ModeMemory(own_places(order).state / "mode.json").mode
 
 
-def become_daemon(order: Order, console: Console) -> None:
+def become_daemon(order: Order, out: Console) -> None:
     """Replace this process with the daemon, on a configuration file and folders of its own."""
     places = own_places(order)
     runtime, state = places.runtime, places.state
@@ -238,7 +240,7 @@ def become_daemon(order: Order, console: Console) -> None:
             fact,
             "set STATE_DIRECTORY to a folder you may write, or use --exec",
         ) from None
-    console.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
+    out.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
     env = {
         **trust.own_environ(os.environ),
         "RUNTIME_DIRECTORY": str(runtime),

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from caovand import __version__
 from caovand.cli.client import Exit, Problem, connect, follow
+from caovand.cli.console import console
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
 LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
@@ -60,9 +60,9 @@ def run_status(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        out = console()
         for line in lines(answer):
-            console.print(line)
+            out.print(line)
     return Exit.DONE if answer["state"] == "SERVING" else Exit.NOT_SERVING
 
 

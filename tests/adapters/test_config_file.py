@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.config_file import load, read_secret
-from caovand.core.config import Config, ConfigError
+from caovand.adapters.config_file import api_key, check_secret, load, read_secret
+from caovand.core.config import Config, ConfigError, parse
 
 
 def refused(path: Path) -> str:
@@ -83,3 +83,52 @@ def test_a_key_in_the_place_of_its_file_is_not_repeated(path: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read \[server\] api_key_file: ") as caught:
         read_secret(path)
     assert "SECRET" not in str(caught.value)
+
+
+def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from-file\n")
+    bare = parse({})
+    file = parse({"server": {"api_key_file": str(tmp_path / "key")}})
+    typed = parse({"engine": {"env": {"VLLM_API_KEY": "typed"}}})
+    ours = {"VLLM_API_KEY": "ours"}
+    assert api_key(bare, (), {}) == ""
+    assert api_key(bare, (), ours) == "ours"
+    assert api_key(typed, (), ours) == "typed"
+    assert api_key(file, (), ours) == "from-file"
+    assert api_key(file, ("--api-key", "1e5"), ours) == "1e5"
+    assert api_key(file, ("--api-key=word", "--seed", "1"), ours) == "word"
+
+
+BAD_KEYS = ["SECRET\r\nX: y", "SECRET\n", "SECRET-ключ", "SECRET\x1b[m", " SECRET", "SECRET "]
+BAD_KEYS += ["SECRET\udce8", "SECRET\x7f", "\tSECRET"]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_a_key_of_any_source_is_checked_as_the_file_s_is_and_never_repeated(
+    tmp_path: Path, key: str
+) -> None:
+    in_env = parse({"engine": {"env": {"VLLM_API_KEY": key}}})
+    typed = parse({"engine": {"extra_args": ["--api-key", key]}})
+    second = parse({"engine": {"extra_args": ["--api-key", "good", key]}})
+    inline = parse({"engine": {"extra_args": [f"--api_key={key}"]}})
+    sources = {"[engine] env": in_env, "--api-key": typed, "in [engine] extra_args": second}
+    for name, config in {**sources, "extra_args": inline}.items():
+        with pytest.raises(ConfigError) as caught:
+            api_key(config, config.engine.extra_args, {"VLLM_API_KEY": "good"})
+        assert name in str(caught.value)
+        assert "SECRET" not in str(caught.value)
+        with pytest.raises(ConfigError, match=r"a\.toml: cannot use"):
+            check_secret(config, Path("a.toml"))
+    with pytest.raises(ConfigError, match="daemon's environment") as caught:
+        api_key(parse({}), (), {"VLLM_API_KEY": key})
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_bad_key_that_another_source_overrules_is_nobody_s_affair(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("good\n")
+    config = parse({
+        "server": {"api_key_file": str(tmp_path / "key")},
+        "engine": {"env": {"VLLM_API_KEY": "a\nb"}},
+    })  # fmt: skip
+    assert api_key(config, (), {"VLLM_API_KEY": "a\nb"}) == "good"
+    assert api_key(config, ("--api-key", ""), {}) == ""

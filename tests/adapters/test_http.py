@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -158,6 +159,11 @@ def within(seconds: float, endpoint: Endpoint, words: str) -> None:
 def test_a_server_that_accepts_and_says_nothing(serve: Serve) -> None:
     stub = serve(lambda client, request: hang(stub.closing))
     within(0.3, stub.endpoint, SILENT)
+
+
+def test_a_server_that_never_ends_its_part_of_tls(serve: Serve) -> None:
+    stub = serve(lambda client, request: hang(stub.closing))
+    within(0.3, replace(stub.endpoint, tls=True), SILENT)
 
 
 def dripping(head: bytes, closing: threading.Event) -> Script:

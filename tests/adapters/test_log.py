@@ -8,6 +8,7 @@ import json
 import os
 import re
 import threading
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -164,3 +165,28 @@ def test_the_daemons_own_words_wait_for_no_reader_either() -> None:
         seen = [reader.readline() for _ in range(5000)]
         assert [int(line[3:].split(" ")[0]) for line in seen] == list(range(5000))
         assert echo.drain(60)
+
+
+STRANGE = "a\x1b]0;owned\x07b\x9b31mc\x08\u202ed\te 训"
+WRITTEN = "a\\x1b]0;owned\\x07b\\x9b31mc\\x08\\u202ed\te 训"
+
+
+@pytest.mark.parametrize("kind", ["console", "journald", "json"])
+def test_control_characters_of_strangers_reach_neither_terminal_nor_journal(kind: str) -> None:
+    stream = io.StringIO()
+    logger = configure("debug", kind, stream)
+    logger.info(STRANGE, name=STRANGE)
+    own, engine = stream.getvalue().removesuffix("\n"), engine_line(kind, STRANGE)
+    for text in (own, engine):
+        assert [c for c in text if unicodedata.category(c) == "Cc" and c != "\t"] == []
+    if kind == "json":  # programs get what it was
+        assert json.loads(own)["event"] == json.loads(engine)["event"] == STRANGE
+    else:
+        assert WRITTEN in own
+        assert engine.endswith(WRITTEN)
+
+
+def test_journald_has_one_line_for_each_message() -> None:
+    stream = io.StringIO()
+    configure("debug", "journald", stream).info("a\r\nb\u2028c\nd")
+    assert stream.getvalue() == "<6>a\\r | b\\u2028c | d\n"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from caovand.engines.vllm.metrics import parse_metrics
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.engines.vllm.metrics import COUNTERS, parse_metrics
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 
@@ -48,3 +53,31 @@ def test_what_does_not_parse_is_passed_over() -> None:
         "vllm:num_requests_running{} NaN\nvllm:num_requests_running{} 1e0\nvllm:"
     )
     assert parse_metrics(text, None, 0.0).running == 1
+
+
+VALUES = ["NaN", "inf", "-inf", "+Inf", "1e999", "-1", "1e400", "0x10", "9" * 5000, "1e300", ""]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_that_is_no_count_is_passed_over(value: str) -> None:
+    text = "".join(f"{name} {value}\n{name} 0.5\n" for name in COUNTERS)
+    text += f'http_requests_total{{handler="/v1/completions",method="POST",status="2xx"}} {value}\n'
+    progress = parse_metrics(text, None, 0.0)
+    for name in COUNTERS.values():
+        assert getattr(progress, name) == 0.5
+    assert progress.requests_ended == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*COUNTERS, "vllm:", "x", "{", "}"]),
+            st.sampled_from(["", "{}", '{a="b"}', '{a="} 1', "{{", " "]),
+            st.one_of(st.floats().map(repr), st.text(max_size=5), st.sampled_from(VALUES)),
+        ).map(" ".join)
+    ).map("\n".join)
+)
+def test_whatever_the_text_counters_are_finite_and_not_negative(text: str) -> None:
+    found = vars(parse_metrics(text, 0, 1.0))
+    assert all(0 <= value < float("inf") for value in found.values())
+    json.dumps(found, allow_nan=False)

@@ -205,6 +205,10 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
         address_family = socket.AF_INET
         daemon_threads = True
 
+        def server_bind(self) -> None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as vLLM does
+            super().server_bind()
+
     server = Server((options["--host"], int(options["--port"])), Handler)
     print("INFO:     Application startup complete.", flush=True)
     server.serve_forever()

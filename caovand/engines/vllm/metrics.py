@@ -8,7 +8,6 @@ never moves, which is what it tells.
 
 from __future__ import annotations
 
-import math
 import re
 
 from caovand.core.observation import Progress
@@ -24,6 +23,9 @@ COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
+
+LARGEST = float(1 << 53)
+"""A value beyond that, or below 0, is no count and no share."""
 
 # A refused request (4xx) asked nothing of the engine.
 _ENDED = re.compile(
@@ -49,7 +51,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Progress:
             value = float(line[max(line.rfind("}") + 1, _name_end(line)) :].split()[0])
         except (ValueError, IndexError):
             continue
-        if math.isnan(value):  # a gauge nobody has set yet
+        if not 0 <= value <= LARGEST:  # NaN is a gauge nobody has set yet
             continue
         sums[name] += value
         engines += name == "kv_cache_usage"

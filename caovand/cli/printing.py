@@ -1,0 +1,56 @@
+"""What commands print: the text of strangers is shown, and never obeyed by a terminal.
+
+Process and model names, the engine's lines and the daemon's answers may hold anything. `shown` puts
+itself between `print` and the terminal, so that no verb has to think of it. What writes colours and
+moves the cursor on purpose takes the `raw` stream, and cleans its texts itself. Needs nothing but
+the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from typing import TextIO, cast
+
+from caovand.core.printable import printable
+
+
+class Shown(io.TextIOBase):
+    """Passes text on to `stream` with its control characters written out.
+
+    It is no terminal, whatever that is: who asks would send colours, which do not get through.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(printable(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def writable(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Let everything that is printed meanwhile go through `Shown`."""
+    out, err = sys.stdout, sys.stderr
+    for stream in (out, err):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    sys.stdout, sys.stderr = (cast(TextIO, Shown(raw(stream))) for stream in (out, err))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream itself, for who cleans what it writes."""
+    return stream.stream if isinstance(stream, Shown) else stream
