@@ -42,7 +42,7 @@ def read_json(path: Path) -> Any:
     """The document in `path`, None where there is none that can be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
