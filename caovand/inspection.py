@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +171,30 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     inventory = Inventory(gpus, machine, engine, model)
     mark = good_plan.fingerprint(config, inventory)
     try:
-        plan = make_plan(
-            config,
-            inventory,
-            mode=wishes.mode,
-            auto_spec=wishes.environ.get("CAOVAN_AUTO_SPEC"),
-            remembered=good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode),
-        )
+        plan = _planned(wishes, inventory, mark)
     except Unplannable as problem:
         hold = problem.failure in ("gpu-absent", "vram-busy")
         raise Obstacle(problem.failure, str(problem), hold=hold) from problem
     return Prepared(plan, inventory, mark, wishes.chosen_mode)
+
+
+def _planned(wishes: Wishes, inventory: Inventory, mark: str) -> Plan:
+    """The plan, with the steps that served last time where a plan can be made of them."""
+    kept = good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode)
+
+    def plan(remembered: Plan | None) -> Plan:
+        auto_spec = wishes.environ.get("CAOVAN_AUTO_SPEC")
+        return make_plan(
+            wishes.config, inventory, mode=wishes.mode, auto_spec=auto_spec, remembered=remembered
+        )
+
+    try:
+        return plan(kept)
+    except Unplannable:
+        raise
+    except Exception as problem:  # a file that another version wrote, and that looked usable
+        if kept is None:
+            raise
+        text = f"the lowered plan that served is not used: {type(problem).__name__}: {problem}"
+        full = plan(None)
+        return replace(full, warnings=(*full.warnings, text))

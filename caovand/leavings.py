@@ -14,6 +14,7 @@ from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.litter import Litter
 from caovand.core import limits
+from caovand.memories import FILES
 
 LIMIT_S = 5.0
 
@@ -23,9 +24,7 @@ class Leavings:
 
     def __init__(self, directories: Directories, notice: Callable[[str, str], None]) -> None:
         # Compilers run what they put there, and /run may forbid that: the cache comes first.
-        self._litter = Litter(
-            (directories.cache, directories.runtime), directories.state / "engine-files.json"
-        )
+        self._litter = Litter((directories.cache, directories.runtime), directories.state / FILES)
         self._notice = notice
         self._looking: asyncio.Future[None] | None = None
 

@@ -16,7 +16,6 @@ from caovand.core.config import Mode
 from caovand.core.plan import Plan
 
 FILE = "good-plan.json"  # in the state folder
-SINCE = "since"  # Unix time, in the file
 
 
 class Lowered:
@@ -67,11 +66,10 @@ class Lowered:
                 kept = store.read_json(self._path)
             except OSError:  # the date of the lowered plan is not worth an engine
                 kept = None
-            since = kept.get(SINCE) if isinstance(kept, dict) else None
+            since = kept.get(good_plan.SINCE) if good_plan.well_formed(kept) else None
             lowered = (*plan.settings.values(), *plan.env.values())
             remembered = any(setting.origin == "remembered" for setting in lowered)
-            known = remembered and isinstance(since, (int, float))
-            self.since = float(since) if known and since is not None else time.time()
+            self.since = time.time() if since is None or not remembered else float(since)
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
         """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot.
@@ -85,6 +83,6 @@ class Lowered:
             return
         if plan.rungs:
             document = good_plan.to_document(plan, fingerprint, mode)
-            store.write_json(self._path, {**document, SINCE: self.since})
+            store.write_json(self._path, {**document, good_plan.SINCE: self.since})
         else:
             self._path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand import __version__, inspection, lowered
+from caovand import __version__, inspection, lowered, memories
 from caovand.adapters.child import CannotSpawn, Child, end_leftovers, named
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories
@@ -87,7 +87,8 @@ class Supervisor:
     ) -> None:
         self.config_path, self.config, self.directories = config_path, config, directories
         self.environ, self._log, self._echo = environ, log, echo
-        self.modes = ModeMemory(directories.state / "mode.json")
+        set_aside = list(memories.set_aside(directories.state))
+        self.modes = ModeMemory(directories.state / memories.MODE)
         self.ring = Ring(config.watch.log_lines)
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.snapshot = Snapshot(since=self._now())
@@ -96,7 +97,7 @@ class Supervisor:
         self.publish: list[Any] = []
         self._shortage = Shortage(self.notice)
         self._file = RotatedFile(directories.logs / "engine.log")
-        self._ledger = directories.state / "engine-processes.json"
+        self._ledger = directories.state / memories.PROCESSES
         self._lowered = Lowered(directories.state / lowered.FILE)
         self._leavings = Leavings(directories, self.notice)
         self._planning = Planning(directories, environ, self._lowered, config_path)
@@ -128,6 +129,8 @@ class Supervisor:
         self._revision = 0
         self._quit = asyncio.Event()
         self._fault: BaseException | None = None
+        for text in set_aside:
+            self.notice("noticed", text)
 
     # -- the loop ---------------------------------------------------------------------------
 

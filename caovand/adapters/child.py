@@ -277,13 +277,10 @@ def forget(ledger: Path) -> None:
 def leftovers(ledger: Path) -> tuple[Process, ...]:
     """Living processes of the engine that a killed daemon wrote to `ledger`."""
     document = store.read_json(ledger)
-    if not isinstance(document, dict) or document.get("boot_id") != processes.boot_id():
+    if not is_ledger(document) or document["boot_id"] != processes.boot_id():
         return ()
-    try:
-        session, start, uid = (int(document[name]) for name in ("session", "start", "uid"))
-        known = {(int(m["pid"]), int(m["start"])) for m in document["members"]}
-    except (KeyError, TypeError, ValueError):
-        return ()
+    session, start, uid = (document[name] for name in ("session", "start", "uid"))
+    known = {(member["pid"], member["start"]) for member in document["members"]}
     table = processes.every()
     # The number of a session is free again once all of its processes have ended: a leader that
     # is not ours has taken it, and its session is a stranger's.
@@ -301,6 +298,24 @@ def leftovers(ledger: Path) -> tuple[Process, ...]:
     }
     ours = roots | processes.descendants(table, roots)
     return tuple(p for p in table if p.pid in ours and p.pid != os.getpid() and not p.zombie)
+
+
+def is_ledger(document: Any) -> bool:
+    """Whether this is what `record` writes.
+
+    Session 0 is the kernel's and 1 the system's: whoever took them for the engine's would end all.
+    """
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("boot_id"), str)
+        and _are_counts(document, session=2, start=0, uid=0)
+        and isinstance(document.get("members"), list)
+        and all(isinstance(m, dict) and _are_counts(m, pid=2, start=0) for m in document["members"])
+    )
+
+
+def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
+    return all(type(table.get(name)) is int and table[name] >= low for name, low in least.items())
 
 
 async def end_leftovers(

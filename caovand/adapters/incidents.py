@@ -6,12 +6,15 @@ Written beside and renamed, so that there is never half of one.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from caovand.adapters import state_file
 
 MOST = 20
 MOST_BYTES = 64 << 20
@@ -55,31 +58,32 @@ class Incidents:
         rows = []
         for number, path in self._all():
             try:
-                report = json.loads((path / REPORT).read_text(encoding="utf-8"))
+                report = state_file.read(path / REPORT, self._most_bytes)
                 rows.append({
                     "number": number,
                     "failure": report["failure"],
                     "at": report["at"],
                     "phase": report["finding"]["phase"],
-                    "text": report["finding"]["text"][:300],
-                    "action": (report["decision"] or {}).get("text", "")[:300],
+                    "text": str(report["finding"]["text"])[:300],
+                    "action": str((report["decision"] or {}).get("text", ""))[:300],
                     "bytes": _size(path),
                 })  # fmt: skip
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, state_file.Unusable, KeyError, TypeError, AttributeError):
                 continue  # pruned meanwhile, or not ours
         return rows
 
     def files(self, number: int) -> dict[str, int]:
         """The files of an incident with their sizes; NoIncident."""
         path = self._path(number)
-        return {file.name: file.stat().st_size for file in sorted(path.iterdir())}
+        files = (file for file in sorted(path.iterdir()) if file.is_file())
+        return {file.name: file.stat().st_size for file in files}
 
     def read(self, number: int, name: str, offset: int, most: int) -> bytes:
         """A piece of a file of an incident; NoIncident."""
         if name not in self.files(number):
             raise NoIncident(f'cannot read "{name[:64]}": incident {number} has no such file')
         with open(self._path(number) / name, "rb") as file:
-            file.seek(offset)
+            file.seek(min(offset, os.fstat(file.fileno()).st_size))
             return file.read(most)
 
     def _path(self, number: int) -> Path:

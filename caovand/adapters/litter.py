@@ -16,6 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from caovand.adapters import safe_files, store
 from caovand.core import limits
@@ -108,10 +109,7 @@ class Litter:
     def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
         """What the ledger names: what was there before the engine, and what is the engine's."""
         known = store.read_json(self._ledger)
-        try:
-            return frozenset(map(str, known["before"])), frozenset(map(str, known["ours"]))
-        except (TypeError, KeyError):
-            return None
+        return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
 
     def _files(self) -> dict[str, int]:
         """The names in the shared folder, with their inodes."""
@@ -135,6 +133,13 @@ class Litter:
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         inodes.add(os.stat(folder / "fd" / entry).st_ino)
         return inodes
+
+
+def is_ledger(document: Any) -> bool:
+    """Whether this is what is written down of the engine's shared memory."""
+    table = document if isinstance(document, dict) else {}
+    lists = (table.get("before"), table.get("ours"))
+    return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
 
 
 def _removed(path: Path) -> bool:

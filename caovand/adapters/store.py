@@ -34,7 +34,7 @@ def write_json(path: Path, document: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The document in `path`, None where there is none that can be read."""
-    with limits.absent(), contextlib.suppress(ValueError):
+    with limits.absent(), contextlib.suppress(ValueError, RecursionError):
         return json.loads(safe_files.read_text(path, MOST_BYTES))
     return None
 

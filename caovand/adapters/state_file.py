@@ -1,0 +1,78 @@
+"""The small files that outlive the daemon, as they are found: damaged, huge, no file at all.
+
+What cannot be used is set aside once, when the daemon starts, so that it neither stops it nor is
+lost: a newer version may have written it, to which its owner goes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 8 << 20
+ASIDE = ".unreadable"
+
+
+class Unusable(Exception):
+    """There is something, and it holds no JSON document."""
+
+
+def read(path: Path, most: int = MOST_BYTES) -> Any:
+    """The document in a file of `most` bytes at most; Unusable, FileNotFoundError."""
+    try:
+        # A pipe would be waited for, a link leads elsewhere.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise Unusable(problem.strerror) from problem
+    try:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise Unusable("it is no regular file")
+        if seen.st_size > most:
+            raise Unusable(f"it has more than {most} bytes")
+        with open(descriptor, "rb", closefd=False) as file:
+            return json.loads(file.read(most))
+    except OSError as problem:
+        raise Unusable(problem.strerror) from problem
+    except (ValueError, RecursionError) as problem:
+        raise Unusable("it holds no JSON document") from problem
+    finally:
+        os.close(descriptor)
+
+
+def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
+    """Rename each of these files that its check refuses; what was done, in words."""
+    for name, usable in files.items():
+        path = folder / name
+        try:
+            if usable(read(path)):
+                continue
+            why = "this version would not write it so"
+        except FileNotFoundError:
+            continue
+        except Unusable as problem:
+            why = str(problem)
+        aside = path.with_name(name + ASIDE)
+        try:
+            _remove(aside)
+            path.rename(aside)
+        except OSError as problem:
+            yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; remove it"
+        else:
+            yield f"cannot use {path}: {why}; it is now {aside.name}, and a new one is begun"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
