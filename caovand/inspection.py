@@ -11,7 +11,7 @@ from caovand.adapters import child, config_file, host, model_folder, nvml, ports
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
-from caovand.core import flags, good_plan
+from caovand.core import flags, good_plan, neighbours
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
 from caovand.core.inventory import Inventory, device_name
@@ -157,13 +157,15 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     machine = wishes.before.host if wishes.before else host.read_host(directories.cache)
     inventory = Inventory(gpus, machine, engine, model)
     mark = good_plan.fingerprint(config, inventory)
+    # The steps of an engine that runs are its own, whatever others have freed since.
+    used = None if wishes.before else neighbours.used(gpus)
     try:
         plan = make_plan(
             config,
             inventory,
             mode=wishes.mode,
             auto_spec=wishes.environ.get("CAOVAN_AUTO_SPEC"),
-            remembered=good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode),
+            remembered=good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode, used),
         )
     except Unplannable as problem:
         hold = problem.failure in ("gpu-absent", "vram-busy")

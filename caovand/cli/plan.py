@@ -19,7 +19,7 @@ from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.cli.client import Exit, Problem
 from caovand.cli.survey import chosen_mode, configuration, daemon_config, look, running
-from caovand.core import good_plan
+from caovand.core import good_plan, neighbours
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.flags import shown_value
 from caovand.core.forecast import forecast, gpus_of
@@ -98,13 +98,14 @@ def remembered_here(saved: Path | None) -> Any:
 def make(config: Config, machine: Inventory, mode: Mode | None, kept: Any = None) -> Planned:
     """The plan as the daemon would make it, which takes the steps `kept`; Problem for none."""
     mark = good_plan.fingerprint(config, machine)
+    used = neighbours.used(machine.gpus)
     try:
         plan = make_plan(
             config,
             machine,
             mode=mode,
             auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"),
-            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode),
+            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode, used),
         )
     except Unplannable as problem:
         raise Problem(Exit.FAILED, str(problem)) from None

@@ -1,7 +1,7 @@
 """The memory of the ladder: the lowered plan that served stably, for the same machine and wishes.
 
-Only what the ladder changed is kept, so that everything else is planned anew. A plan lowered
-because others held the card's memory is not worth it (`ladder.worth_remembering`).
+Only what the ladder changed is kept, so that everything else is planned anew. A plan lowered for
+want of memory is kept with what others had of the cards then: with more room the full one is tried.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from caovand.core.config import Config, Mode
 from caovand.core.inventory import Inventory
+from caovand.core.neighbours import Used, has_room_again
 from caovand.core.plan import Plan, Setting
 
 MTP_RUNGS = ("mtp", "mtp-safe", "mtp-off")
@@ -44,11 +45,16 @@ def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
         "rungs": list(plan.rungs),
         "settings": _lowered(plan.settings),
         "env": _lowered(plan.env),
+        "others_mib": {str(card): mib for card, mib in plan.others_mib.items()},
     }
 
 
-def from_document(document: Any, fingerprint: str, mode: Mode) -> Plan | None:
-    """The lowered plan in `document`, None where it is for something else or not readable."""
+def from_document(document: Any, fingerprint: str, mode: Mode, used: Used | None) -> Plan | None:
+    """The lowered plan in `document`, None where it is for something else or not readable.
+
+    Nor is it for cards that have room again: `used` is what is in use of them without the engine,
+    None for the plan of an engine that runs.
+    """
     try:
         if document["fingerprint"] != fingerprint:
             return None
@@ -56,13 +62,17 @@ def from_document(document: Any, fingerprint: str, mode: Mode) -> Plan | None:
         settings = _restored(document["settings"])
         env = _restored(document["env"])
         model = str(document["model"])
+        # Not in documents of earlier versions.
+        others = {int(card): int(mib) for card, mib in document.get("others_mib", {}).items()}
         same_mode = document["mode"] == mode
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    if used is not None and has_room_again(others, used):
         return None
     if not same_mode:
         rungs = tuple(rung for rung in rungs if rung.split(" ")[0] not in MTP_RUNGS)
         settings.pop(MTP_SETTING, None)
-    return Plan(model, settings, env, rungs=rungs) if rungs else None
+    return Plan(model, settings, env, rungs=rungs, others_mib=others) if rungs else None
 
 
 def _lowered(settings: Mapping[str, Setting]) -> dict[str, list[Any]]:
