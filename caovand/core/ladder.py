@@ -191,7 +191,7 @@ class Decision:
 
 
 def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
-    """Answer a failure; `repeats` counts failures of this plan in a row, this one included.
+    """Answer a failure; `repeats` is how often this plan has met its kind, this time included.
 
     Those that were `spared` are not among them.
     """
@@ -207,8 +207,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         return Decision("hold", text="waiting until it is gone", spared=True)
     if kind == "retry":
         return Decision("again", text="waiting for the network: the same plan again", spared=True)
-    silent = finding.failure == "engine-died" and finding.silent
-    if repeats <= reaction.patience + (MORE_PATIENCE if silent else 0):
+    if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)
