@@ -38,6 +38,7 @@ class Cards:
         self.ours: frozenset[int] = frozenset()
         self._on_sample, self._on_kernel_line, self._notice = on_sample, on_kernel_line, notice
         self._taken: neighbours.Taken | None = None
+        self._others: neighbours.Taken = {}
         loop = asyncio.get_running_loop()
 
         def on_loop(function: Callable[..., None]) -> Callable[..., None]:
@@ -52,6 +53,10 @@ class Cards:
     def engine(self, used: Collection[int], ours: Collection[int]) -> None:
         """Which cards the engine uses, and which processes are its."""
         self.used, self.ours = frozenset(used), frozenset(ours)
+
+    def others(self) -> neighbours.Used:
+        """What other programs have of the cards in use, when that was last known."""
+        return neighbours.by_card(self._others)
 
     def stop(self) -> None:
         """Sample no more."""
@@ -93,6 +98,7 @@ class Cards:
                 name = processes.name_of(pid) or "another program"
                 self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
         self._taken = now
+        self._others = self._others if now is None else now
 
     def _xid(self, index: int, line: str) -> None:
         if index in self.used:

@@ -21,7 +21,7 @@ from caovand.adapters import (
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
-from caovand.core import good_plan
+from caovand.core import good_plan, neighbours
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
 from caovand.core.inventory import Inventory, ModelCard, device_name
@@ -170,17 +170,21 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     machine = wishes.before.host if wishes.before else host.read_host(directories.cache)
     inventory = Inventory(gpus, machine, engine, model)
     mark = good_plan.fingerprint(config, inventory)
+    # The steps of an engine that runs are its own, whatever others have freed since.
+    used = None if wishes.before else neighbours.used(gpus)
     try:
-        plan = _planned(wishes, inventory, mark)
+        plan = _planned(wishes, inventory, mark, used)
     except Unplannable as problem:
         hold = problem.failure in ("gpu-absent", "vram-busy")
         raise Obstacle(problem.failure, str(problem), hold=hold) from problem
     return Prepared(plan, inventory, mark, wishes.chosen_mode)
 
 
-def _planned(wishes: Wishes, inventory: Inventory, mark: str) -> Plan:
+def _planned(
+    wishes: Wishes, inventory: Inventory, mark: str, used: neighbours.Used | None
+) -> Plan:
     """The plan, with the steps that served last time where a plan can be made of them."""
-    kept = good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode)
+    kept = good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode, used)
 
     def plan(remembered: Plan | None) -> Plan:
         auto_spec = wishes.environ.get("CAOVAN_AUTO_SPEC")

@@ -13,7 +13,7 @@ from caovand import inspection
 from caovand.adapters import config_file
 from caovand.adapters.directories import Directories
 from caovand.adapters.http import Endpoint
-from caovand.core import good_plan
+from caovand.core import good_plan, neighbours
 from caovand.core.config import Config, Mode
 from caovand.core.conflicts import conflicts
 from caovand.core.forecast import gpus_of
@@ -84,6 +84,11 @@ class Planning:
         if self.inventory is None:
             return ()
         return conflicts(plan, self.inventory, gpus_of(plan, self.inventory))
+
+    def used(self, chosen: Sequence[int] | None) -> neighbours.Used:
+        """What was in use of those cards before the engine was started."""
+        gpus = self.inventory.gpus if self.inventory else ()
+        return neighbours.used([gpu for gpu in gpus if gpu.index in self.cards(chosen)])
 
     def cards(self, chosen: Sequence[int] | None) -> frozenset[int]:
         """The cards the engine may use, by NVML's index; `chosen` None are all."""

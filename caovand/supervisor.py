@@ -30,7 +30,17 @@ from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import Process, engine_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cards import Cards
-from caovand.core import events, flags, incident, ladder, limits, machine, secrets, status
+from caovand.core import (
+    events,
+    flags,
+    incident,
+    ladder,
+    limits,
+    machine,
+    neighbours,
+    secrets,
+    status,
+)
 from caovand.core.announcement import announcement
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.events import (
@@ -197,7 +207,9 @@ class Supervisor:
         good = self._lowered.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
-        rules = ladder.rules_of(self.config.policy, self._planning.conflicts)
+        used = self._planning.used(self.config.engine.gpus)
+        others = neighbours.most(used, self._cards.others())
+        rules = ladder.rules_of(self.config.policy, self._planning.conflicts, others)
         return ladder.decide(plan, finding, repeats, rules)
 
     def _perform(self, action: Action) -> None:

@@ -86,3 +86,21 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
     asyncio.run(scenario())
     assert [s.index for s in seen] == [1, 1]
     assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
+
+
+def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
+    found: list[object] = []
+
+    def sample(*users: tuple[int, int]) -> GpuSample:
+        return GpuSample(0, 0, 22_527, None, None, None, 0.0, users=users)
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda sample: None, lambda line: None, lambda text: None)
+        one.engine({0}, {7})
+        for users in (((9, 9_000),), ((7, 5_000), (9, 3_000), (10, 200)), ((9, 1_000),)):
+            one._samples([sample(*users)])
+            found.append(one.others())
+
+    asyncio.run(scenario())
+    # The engine's own are not among them before it has memory, nor when it has just died.
+    assert found == [{}, {0: 3_200}, {0: 3_200}]

@@ -16,6 +16,7 @@ from caovand import inspection, proof
 from caovand.adapters.directories import Directories
 from caovand.adapters.kernel_log import KernelLog
 from caovand.adapters.log import Echo
+from caovand.cards import Cards
 from caovand.core.config import Config, EngineSection
 from caovand.core.events import Start, Stop
 from caovand.core.inventory import Inventory
@@ -25,6 +26,10 @@ from caovand.supervisor import Supervisor
 from tests.core.machines import CUDA, inventory, plan, turing
 from tests.patience import PATIENCE_S
 
+TOO_LONG = (
+    "ValueError: max seq len (65536) is larger than the maximum number of tokens that can be "
+    "stored in KV cache (15040)"
+)
 TOO_BIG = "out of resource: shared memory, Required: 81920, Hardware limit: 65536"
 
 
@@ -96,3 +101,19 @@ def test_a_fault_of_a_card_the_engine_does_not_use_is_not_the_engines(
     failed = fail_once(inventory(gpus=two), "exec sleep 600", tmp_path, monkeypatch, gpus=(1,))
     assert failed.finding is not None
     assert (failed.finding.failure, failed.finding.captures["bus"]) == ("gpu-lost", "0000:02:00")
+
+
+def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both when the plan was made and since; what is in use of other cards is nothing to it."""
+    other, busy, ours = turing(3)
+    machine = inventory(gpus=(replace(other, free_mib=0), replace(busy, free_mib=21_000), ours))
+    monkeypatch.setattr(Cards, "others", lambda _: {2: 5_000})
+    says = f"echo '{TOO_LONG}'; exit 1"
+    failed = fail_once(machine, says, tmp_path, monkeypatch, gpus=(1, 2))
+    assert failed.finding is not None
+    assert failed.finding.failure == "kv-cache-short"
+    assert failed.remedy is not None
+    assert failed.remedy.plan is not None
+    assert failed.remedy.plan.others_mib == {1: busy.total_mib - 21_000, 2: 5_000}

@@ -12,7 +12,12 @@ import pytest
 from caovand import inspection
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
+from caovand.core import good_plan, ladder, neighbours
 from caovand.core.config import parse
+from caovand.core.failure import Finding
+from caovand.core.inventory import Gpu, Inventory
+from caovand.core.policy import make_plan
+from caovand.lowered import Lowered
 from tests.core.machines import CUDA, inventory, plan, turing
 
 
@@ -62,6 +67,35 @@ def test_memory_that_others_hold_is_waited_for(
         inspection.prepare(inspection.Wishes(config, None, {}), places)
     assert problem.value.hold
     assert problem.value.finding.failure == "vram-busy"
+
+
+def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart and for a new daemon; not for the engine that runs with it."""
+    (card,) = turing(1)
+    alone = inventory(gpus=(card,))
+    config = parse({"model": {"path": alone.model.path, "max_model_len": 65536}})
+    busy = replace(alone, gpus=(replace(card, free_mib=card.free_mib - 1500),))
+    told = {"len": "65536", "fits": "15040"}
+    finding = Finding("kv-cache-short", "too long", "kv", told, "oom.kv.tokens")
+    rules = ladder.LadderRules(others_mib=neighbours.used(busy.gpus))
+    lower = ladder.decide(make_plan(config, busy), finding, 1, rules).plan
+    assert lower is not None
+    Lowered(tmp_path / "good").served_stably(lower, good_plan.fingerprint(config, busy), "auto")
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: alone.engine)
+    monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: alone.model)
+    monkeypatch.setattr(inspection.host, "read_host", lambda _: alone.host)
+
+    def context(gpus: tuple[Gpu, ...], before: Inventory | None = None) -> object:
+        monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
+        kept = Lowered(tmp_path / "good").document(None, "", "auto")
+        wishes = inspection.Wishes(config, None, {}, kept, before)
+        return inspection.prepare(wishes, directories({}, 1000)).plan.value("max_model_len")
+
+    assert context(busy.gpus) == 15040
+    assert context(alone.gpus) == 65536
+    assert context(alone.gpus, before=alone) == 15040
 
 
 def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(

@@ -27,7 +27,7 @@ from caovand.cli.survey import (
     look,
     running,
 )
-from caovand.core import good_plan
+from caovand.core import good_plan, neighbours
 from caovand.core.config import MODES, Config, Mode
 from caovand.core.forecast import forecast, gpus_of
 from caovand.core.inventory import Gpu, Inventory
@@ -118,13 +118,14 @@ def make(
     What its engine compiles goes to `cache`, None for that of this machine's daemon.
     """
     mark = good_plan.fingerprint(config, machine)
+    used = neighbours.used(machine.gpus)
     try:
         plan = make_plan(
             config,
             machine,
             mode=mode,
             auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"),
-            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode),
+            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode, used),
         )
     except Unplannable as problem:
         raise Problem(Exit.FAILED, str(problem)) from None

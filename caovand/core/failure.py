@@ -42,6 +42,16 @@ class Finding:
         return not self.signature or "silent" in self.captures
 
     @property
+    def maybe_killed(self) -> bool:
+        """Whether the engine is gone without a word, which says nothing against its plan."""
+        return self.failure == "engine-died" and self.silent
+
+    @property
+    def kind(self) -> str:
+        """What is counted together: a kill from outside makes no other failure more likely."""
+        return "killed" if self.maybe_killed else self.failure
+
+    @property
     def public_text(self) -> str:
         """What anybody may read: not what the engine's log or its HTTP server put in."""
         own = self.phase in _OWN_PHASES and not self.line

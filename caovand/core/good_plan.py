@@ -1,7 +1,7 @@
 """The memory of the ladder: the lowered plan that served stably, for the same machine and wishes.
 
-Only what the ladder changed is kept, so that everything else is planned anew. A plan lowered
-because others held the card's memory is not worth it (`ladder.worth_remembering`).
+Only what the ladder changed is kept, so that everything else is planned anew. A plan lowered for
+want of memory is kept with what others had of the cards then: with more room the full one is tried.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 from caovand.core.config import Config, Mode
 from caovand.core.inventory import Inventory
+from caovand.core.neighbours import Used, has_room_again
 from caovand.core.plan import Plan, Setting
 from caovand.core.rungs import BY_NAME
 
 MTP_RUNGS = ("mtp", "mtp-safe", "mtp-off")
 MTP_SETTING = "speculative_config"
+OTHERS = "others_mib"
 SINCE = "since"  # Unix time at which the plan was lowered
 LARGEST = 1 << 53
 _COUNT, _NUMBER, _TABLE = (int,), (int, float), (dict,)
@@ -58,12 +60,21 @@ def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
         "rungs": list(plan.rungs),
         "settings": _lowered(plan.settings),
         "env": _lowered(plan.env),
+        OTHERS: {str(card): mib for card, mib in plan.others_mib.items()},
     }
 
 
-def from_document(document: Any, fingerprint: str, mode: Mode) -> Plan | None:
-    """The lowered plan in `document`, None where it is for something else or not readable."""
+def from_document(document: Any, fingerprint: str, mode: Mode, used: Used | None) -> Plan | None:
+    """The lowered plan in `document`, None where it is for something else or not readable.
+
+    Nor is it for cards that have room again: `used` is what is in use of them without the engine,
+    None for the plan of an engine that runs.
+    """
     if not well_formed(document) or document["fingerprint"] != fingerprint:
+        return None
+    # Not in documents of earlier versions.
+    others = {int(card): mib for card, mib in document.get(OTHERS, {}).items()}
+    if used is not None and has_room_again(others, used):
         return None
     rungs = tuple(document["rungs"])
     settings = _restored(document["settings"])
@@ -72,7 +83,7 @@ def from_document(document: Any, fingerprint: str, mode: Mode) -> Plan | None:
     if document["mode"] != mode:
         rungs = tuple(rung for rung in rungs if rung.split(" ")[0] not in MTP_RUNGS)
         settings.pop(MTP_SETTING, None)
-    return Plan(model, settings, env, rungs=rungs) if rungs else None
+    return Plan(model, settings, env, rungs=rungs, others_mib=others) if rungs else None
 
 
 def well_formed(document: Any) -> bool:
@@ -87,6 +98,7 @@ def well_formed(document: Any) -> bool:
         and all(isinstance(rung, str) and rung.split(" ")[0] in BY_NAME for rung in rungs)
         and _are_settings(document.get("settings"), _fits)
         and _are_settings(document.get("env"), lambda _, value: _is_word(value))
+        and _are_cards(document.get(OTHERS, {}))
         and (since is None or (_is_number(since) and 0 <= since < LARGEST))
     )
 
@@ -99,6 +111,12 @@ def _are_settings(found: Any, fits: Callable[[str, Any], bool]) -> bool:
         and fits(name, entry[0])
         and isinstance(entry[1], str)
         for name, entry in found.items()
+    )
+
+
+def _are_cards(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        card.isdecimal() and isinstance(mib, int) and _is_number(mib) for card, mib in found.items()
     )
 
 

@@ -8,12 +8,13 @@ that is not in the failure's row. A rung's step is taken once at most, and every
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from caovand.core.config import PolicySection
 from caovand.core.failure import Failure, Finding
 from caovand.core.flags import option
+from caovand.core.neighbours import Used, most
 from caovand.core.plan import Plan, Setting
 from caovand.core.rungs import BY_NAME, RUNGS, Rung, Step
 
@@ -139,6 +140,12 @@ DISK: Mapping[str, str] = {
 # The name of a capture: a limit of the machine was reached, with its remedy. No plan is at fault.
 LIMIT = "machine_limit"
 
+# How much memory a card has for us is then the question.
+OF_MEMORY: frozenset[Failure] = frozenset({
+    "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
+    "device-oom-run", "sampler-oom",
+})  # fmt: skip
+
 RUNG_NAMES = tuple(rung.name for rung in RUNGS)
 _OF_THE_MOMENT = "share "
 
@@ -152,21 +159,26 @@ def no_conflicts(plan: Plan) -> Sequence[str]:
 class LadderRules:
     """What the operator allows: no degrading at all, keys that stay, rungs that may be used.
 
-    `conflicts` says what of a plan cannot run on this machine: no rung may lead there.
+    `conflicts` says what of a plan cannot run on this machine: no rung may lead there. `others_mib`
+    is what other programs have of the cards.
     """
 
     strict: bool = False
     pinned: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
     conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
+    others_mib: Used = field(default_factory=dict)
 
 
 def rules_of(
-    policy: PolicySection, conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
+    policy: PolicySection,
+    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts,
+    others_mib: Used | None = None,
 ) -> LadderRules:
     """The ladder's rules in `[policy]`, and on this machine."""
     allowed = None if policy.ladder is None else frozenset(policy.ladder)
-    return LadderRules(policy.strict, frozenset(policy.pinned), allowed, conflicts)
+    pinned = frozenset(policy.pinned)
+    return LadderRules(policy.strict, pinned, allowed, conflicts, others_mib or {})
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ class Decision:
 
 
 def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
-    """Answer a failure; `repeats` counts failures of this plan in a row, this one included.
+    """Answer a failure; `repeats` is how often this plan has met its kind, this time included.
 
     Those that were `spared` are not among them.
     """
@@ -205,8 +217,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         return Decision("hold", text="waiting until it is gone", spared=True)
     if kind == "retry":
         return Decision("again", text="waiting for the network: the same plan again", spared=True)
-    silent = finding.failure == "engine-died" and finding.silent
-    if repeats <= reaction.patience + (MORE_PATIENCE if silent else 0):
+    if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)
@@ -230,7 +241,11 @@ def cures(finding: Finding) -> tuple[Rung, ...]:
 
 
 def worth_remembering(plan: Plan) -> bool:
-    """Whether a plan that served is good beyond this moment: not one that others' use forced."""
+    """Whether a plan that served is good beyond this moment.
+
+    A share of what others leave is planned anew from what is free. What else was given up for want
+    of memory is remembered with what others had (`good_plan`).
+    """
     return not any(rung.startswith(_OF_THE_MOMENT) for rung in plan.rungs)
 
 
@@ -252,10 +267,10 @@ def _descend(
         step = rung.step(plan, finding)
         if step is None or _label(rung, step) in plan.rungs:
             continue
-        lower = _apply(plan, rung, step, finding)
+        lower = _apply(plan, rung, step, finding, rules)
         if frozenset(rules.conflicts(lower)) - known and step.paired:
             step = step.paired
-            lower = _apply(plan, rung, step, finding)
+            lower = _apply(plan, rung, step, finding, rules)
         # Up and down again is where it failed before; what cannot run here is no way down.
         if lower.identity in plan.tried or frozenset(rules.conflicts(lower)) - known:
             continue
@@ -287,14 +302,16 @@ def _label(rung: Rung, step: Step) -> str:
     return f"{rung.name} {step.value}".rstrip()
 
 
-def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding) -> Plan:
+def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding, rules: LadderRules) -> Plan:
     reason = f"{step.change}, because of {finding.failure}"
     settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
     env = {name: Setting(value, "ladder", reason) for name, value in step.env.items()}
+    of_memory = finding.failure in OF_MEMORY
     return replace(
         plan,
         settings={**plan.settings, **settings},
         env={**plan.env, **env},
         rungs=(*plan.rungs, _label(rung, step)),
         tried=(*plan.tried, plan.identity),
+        others_mib=most(plan.others_mib, rules.others_mib) if of_memory else plan.others_mib,
     )

@@ -73,7 +73,7 @@ def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
 class Rules:
     """The operator's thresholds, in seconds; `judge` says what a failure calls for.
 
-    It is given the plan, the finding and how often in a row that plan has failed.
+    It is called with the plan, the finding and how often that plan has failed in this way.
     """
 
     failures: int = 5
@@ -203,13 +203,13 @@ def _planned(s: Snapshot, event: Planned, rules: Rules) -> Result:
     assert plan is not None
     if s.spawned:
         return _replanned(s, event, rules)
-    known = plan.identity == s.failed_plan
+    if plan.identity != s.failed_plan:
+        s = replace(s, failures=0, spared=0)
     s = replace(
         s, plan=plan, pending=None, spawned=True, spawns=s.spawns + 1, replanning=False,
         # Tried again as it was or lowered, it is still not what the file asks for.
         refusal=s.refusal if s.pending and s.pending.identity == plan.identity else None,
-        failures=s.failures if known else 0, phase="launch",
-        deadline=event.at + stall_s("launch", rules.stall_s),
+        phase="launch", deadline=event.at + stall_s("launch", rules.stall_s),
     )  # fmt: skip
     return s, (Spawn(s.generation, plan),)
 
@@ -295,12 +295,13 @@ def _failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
     known = identity == s.failed_plan
     failures, spared = (s.failures + 1, s.spared) if known else (1, 0)
     counted = failures - spared
-    recurrence = s.recurrence.after(finding.failure, identity, event.at)
-    remedy = rules.judge(s.plan, finding, max(counted, recurrence.count))
-    spared += remedy.spared
+    recurrence = s.recurrence.after(finding.kind, identity, event.at, in_a_row=known)
+    remedy = rules.judge(s.plan, finding, recurrence.count)
+    # What is waited for is no fault of the plan.
+    spared += remedy.spared or remedy.verdict == "hold"
     s = replace(
         s, failures=failures, spared=spared, failed_plan=identity, remedy=remedy,
-        recurrence=recurrence,
+        recurrence=s.recurrence if remedy.spared else recurrence,
     )  # fmt: skip
     s = _met(s, finding, event.at)
     if s.replanning:

@@ -11,6 +11,35 @@ NOTABLE_MIB = 256  # a desktop's comings and goings are less
 
 Taken = Mapping[tuple[int, int], int]
 """(card, pid) -> MiB, of processes that are not ours."""
+Used = Mapping[int, int]
+"""Card -> MiB."""
+
+
+def used(gpus: Sequence[Gpu]) -> Used:
+    """What is in use of each card; of one in parts, what is of the fullest part."""
+    found: dict[int, int] = {}
+    for gpu in gpus:
+        found[gpu.index] = max(found.get(gpu.index, 0), gpu.total_mib - gpu.free_mib)
+    return found
+
+
+def by_card(taken: Taken) -> Used:
+    """What processes have together of each card."""
+    found: dict[int, int] = {}
+    for (card, _), mib in taken.items():
+        found[card] = found.get(card, 0) + mib
+    return found
+
+
+def most(*looks: Used) -> Used:
+    """The most that any of these looks saw of each card."""
+    cards = {card for look in looks for card in look}
+    return {card: max(look.get(card, 0) for look in looks) for card in cards}
+
+
+def has_room_again(before: Used, now: Used) -> bool:
+    """Whether notably less of a card is in use than before."""
+    return any(mib - now.get(card, mib) >= NOTABLE_MIB for card, mib in before.items())
 
 
 def taken(samples: Sequence[GpuSample], ours: Collection[int]) -> Taken | None:

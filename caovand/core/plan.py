@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -35,8 +35,9 @@ class Plan:
     repeated in `settings` for readers, and no rung may touch them. `device` is what code is
     compiled for, "sm75" or "cpu"; `engine` names the environment and its versions. `key` stands
     for the API key without telling it: another key is another plan. `rungs` are the ladder's steps
-    taken, oldest first, `tried` the identities of the plans that they left. `advice` is what would
-    make it fit where it does not.
+    taken, oldest first, `tried` the identities of the plans that they left, `others_mib` the most
+    that other programs had of a card, by its index, when one was taken for want of memory. `advice`
+    is what would make it fit where it does not.
     """
 
     model: str
@@ -51,6 +52,7 @@ class Plan:
     key: str = ""
     advice: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
+    others_mib: Mapping[int, int] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None where there is none."""

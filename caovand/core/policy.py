@@ -380,7 +380,9 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
         settings["additional_config"] = replace(config, value=value)
     env = {**plan.env, **_lowered(remembered.env, frozenset())}
-    return replace(plan, settings=settings, env=env, rungs=remembered.rungs)
+    return replace(
+        plan, settings=settings, env=env, rungs=remembered.rungs, others_mib=remembered.others_mib
+    )
 
 
 def _lowered(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:

@@ -1,14 +1,18 @@
-"""A failure that comes back after each long serving takes a step of the ladder in the end."""
+"""A failure that comes back takes a step of the ladder in the end; one of another kind does not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.events import Failed, Restart, Start, Tick
-from caovand.core.failure import Finding
-from caovand.core.ladder import Decision
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
+from caovand.core.failure import Failure, Finding
+from caovand.core.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
 from caovand.core.machine import Rules, Snapshot, State, step
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Setting
 from caovand.core.recurrence import RECALL_S, Recurrence
 
 PLAN = Plan("m", {}, {})
@@ -27,6 +31,7 @@ def test_one_failure_of_one_plan_is_counted_while_it_comes_back_soon() -> None:
     assert failures(("hang", 0.0), ("hang", RECALL_S), ("hang", 2 * RECALL_S)) == 3
     assert failures(("hang", 0.0), ("hang", RECALL_S + 1)) == 1
     assert failures(("hang", 0.0), ("illegal-access", 1.0)) == 1
+    assert failures(("hang", 0.0), ("illegal-access", 1.0), ("hang", 2.0)) == 2
     assert Recurrence().after("hang", "a", 0.0).after("hang", "b", 1.0).count == 1
 
 
@@ -74,3 +79,114 @@ def test_a_start_asked_for_while_the_engine_is_being_stopped_forgets_it_too() ->
     s = served_until(Snapshot(), 3600.0, ILLEGAL, Rules(judge=Judge()))
     s, _ = step(replace(s, state=State.STOPPING), Start(3700.0), Rules())
     assert s.recurrence == Recurrence()
+
+
+# -- in a row -------------------------------------------------------------------------------
+
+DRAFTING = {"method": "mtp", "num_speculative_tokens": 3}
+FULL = Plan("m", {"speculative_config": Setting(DRAFTING, "policy", "")}, {}, device="sm75")
+KILLED = Finding("engine-died", "killed by signal 9")
+WORKER_KILLED = Finding("engine-died", "died", captures={"silent": "yes"}, signature="worker.died")
+SEGFAULT = Finding("engine-died", "Segfault encountered", signature="signal.fatal")
+BUSY = Finding("vram-busy", "others have it", "engine", signature="vram.busy")
+NO_DISK = Finding("unknown", "no space", signature="disk.full")
+UNKNOWN = Finding("unknown", "what is this", signature="exception")
+NO_HUB = Finding("network", "no way to the hub", "resolve", signature="hub.network")
+LOST = Finding("gpu-lost", "fell off the bus", signature="gpu.lost")
+HUNG = Finding("hang", "nothing moves")
+
+
+class Life:
+    """A machine with the real ladder; its engine serves for a moment between two failures."""
+
+    def __init__(self, failures: int = 5) -> None:
+        rules = LadderRules()
+        self.rules = Rules(
+            failures=failures, judge=lambda plan, finding, n: decide(plan, finding, n, rules)
+        )
+        self.at = 0.0
+        self.s = self.after(Start(0.0))
+        self.serve(FULL)
+
+    def after(self, event: object, s: Snapshot | None = None) -> Snapshot:
+        self.s, _ = step(s or getattr(self, "s", Snapshot()), event, self.rules)  # type: ignore[arg-type]
+        return self.s
+
+    def serve(self, plan: Plan) -> None:
+        self.after(Planned(self.at, 0.5, self.s.inspection, plan))
+        self.after(Proven(self.at, 0.5, self.s.generation))
+        assert self.s.state is State.SERVING
+
+    def fail(self, finding: Finding) -> Decision:
+        """What is decided; unless that is to give up, the engine serves again."""
+        self.at += 30.0
+        self.after(Failed(self.at, 0.5, self.s.generation, finding))
+        remedy, plan = self.s.remedy, self.s.pending
+        assert remedy is not None
+        self.after(Gone(self.at, 0.5, self.s.generation))
+        if self.s.deadline is not None:
+            assert plan is not None
+            self.at = max(self.at, self.s.deadline)
+            self.after(Tick(self.at))
+            self.serve(plan)
+        return remedy
+
+
+@pytest.mark.parametrize("kill", [KILLED, WORKER_KILLED])
+def test_a_kill_from_outside_uses_up_no_patience_with_the_next_fault(kill: Finding) -> None:
+    life = Life()
+    assert life.fail(kill).verdict == "again"
+    assert life.fail(HUNG).verdict == "again"
+    assert life.s.plan is not None
+    assert life.s.plan.mtp == 3
+    assert life.fail(HUNG).rung == "mtp-off off"
+
+
+def test_nor_does_what_is_waited_for() -> None:
+    life = Life()
+    for finding in (BUSY, LOST, NO_HUB, BUSY, HUNG, NO_DISK, NO_DISK, NO_DISK, UNKNOWN):
+        assert life.fail(finding).verdict in ("again", "hold"), finding.signature
+
+
+def test_a_crash_that_says_why_is_not_counted_with_kills() -> None:
+    life = Life()
+    for finding in (KILLED, KILLED, SEGFAULT, KILLED):
+        assert life.fail(finding).verdict == "again"
+    assert life.fail(SEGFAULT).verdict == "lower"
+
+
+def test_in_a_row_no_failure_is_too_long_ago() -> None:
+    """Slow boots and fast crashes are treated alike, as long as nothing served stably."""
+    judge = Judge()
+    s = replace(Snapshot(), state=State.SERVING, plan=PLAN, spawned=True)
+    for day in range(3):
+        s = replace(s, state=State.SERVING, spawned=True)
+        s, _ = step(s, Failed(day * 86400.0, 0.5, s.generation, HANG), Rules(judge=judge))
+    assert judge.repeats == [1, 2, 3]
+
+
+def patience(finding: Finding) -> int:
+    """How often the same plan is tried again after such failures."""
+    return REACTIONS[finding.failure].patience + (MORE_PATIENCE if finding.kind == "killed" else 0)
+
+
+PATIENT: tuple[Failure, ...] = ("hang", "illegal-access", "engine-died", "collective-timeout")
+ANY_FAILURE = st.sampled_from(
+    [KILLED, WORKER_KILLED, BUSY, LOST, NO_HUB, NO_DISK]
+    + [Finding(failure, "said so", signature="a.row") for failure in PATIENT]
+)
+
+
+@given(st.lists(ANY_FAILURE, max_size=12))
+def test_a_step_is_taken_only_for_what_came_more_often_than_there_is_patience(
+    findings: list[Finding],
+) -> None:
+    """Whatever else came in between."""
+    life, met = Life(failures=1000), dict.fromkeys(("",), 0)
+    for finding in findings:
+        met[finding.kind] = met.get(finding.kind, 0) + 1
+        plan = life.s.plan
+        if life.fail(finding).verdict == "lower":
+            assert met[finding.kind] > patience(finding)
+        if life.s.plan != plan:
+            met = {}
