@@ -263,8 +263,8 @@ def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> 
             "members": [asdict(process) for process in found],
         }
         store.write_json(ledger, document)
-    except OSError as problem:
-        return f"cannot write {ledger}: {problem.strerror}"
+    except (OSError, MemoryError) as problem:
+        return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
     return ""
 
 

@@ -111,7 +111,7 @@ def oom_kills(cgroup: Path) -> int | None:
     for name in ("memory.events", "memory.oom_control"):
         try:
             text = (cgroup / name).read_text(errors="replace")
-        except OSError:
+        except (OSError, MemoryError):
             continue
         for line in text.splitlines():
             key, _, value = line.partition(" ")

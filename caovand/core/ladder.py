@@ -137,7 +137,7 @@ DISK: Mapping[str, str] = {
     "disk.error": "waiting for the disk to be readable: `journalctl -k` tells of the fault",
 }
 
-# The name of a capture: a limit of the machine was reached, with its remedy. No plan is at fault.
+# The name of a capture: a limit of the machine was reached. No plan is at fault.
 LIMIT = "machine_limit"
 
 # How much memory a card has for us is then the question.
@@ -207,8 +207,8 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         where = finding.captures.get("path")
         text = DISK[finding.signature].format(of=f" of {where}" if where else "")
         return Decision("hold", text=text, spared=True)
-    if remedy := finding.captures.get(LIMIT):
-        return Decision("hold", text=f"waiting: {remedy}", spared=True)
+    if LIMIT in finding.captures:
+        return Decision("hold", text="the same plan again once the limit allows it", spared=True)
     reaction = REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":
