@@ -243,7 +243,7 @@ def _ask(python: str, script: str, timeout_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [python, "-c", ENDS_WITH_US + script],
-            env={**inherited(os.environ), **QUIET},
+            env={**inherited(os.environ, python), **QUIET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

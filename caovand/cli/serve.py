@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 import caovand
+from caovand.adapters import processes
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, directories
 from caovand.cli.client import Exit, Problem
@@ -171,7 +172,8 @@ def become_engine(found: Planned, order: Order) -> None:
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
     sys.stderr.flush()
     argv = found.command.argv
-    os.execve(argv[0], argv, {**os.environ, **found.command.env, **order.secrets})
+    own = {"PATH": processes.inherited(os.environ, argv[0])["PATH"]}
+    os.execve(argv[0], argv, {**os.environ, **own, **found.command.env, **order.secrets})
 
 
 def own_places(order: Order) -> Directories:
