@@ -357,7 +357,7 @@ class Supervisor:
         assert prepared is not None
         assert self._endpoint is not None
         command = build(action.plan, prepared.inventory.engine, self.directories.cache)
-        env = inherited(self.environ)
+        env = inherited(self.environ, prepared.inventory.engine.python)
         if self._leavings.folder is not None:
             env["TMPDIR"] = str(self._leavings.folder)
         env.update(command.env)

@@ -251,7 +251,7 @@ def _ask(python: str, script: str, timeout_s: float, named_by: Path | None) -> d
         raise EngineMissing(str(problem)) from None
     environ = trust.own_environ(os.environ)
     own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
-    own["env"] = {**inherited(own["env"]), **QUIET}
+    own["env"] = {**inherited(own["env"], python), **QUIET}
     try:
         done = subprocess.run(
             [python, "-c", ENDS_WITH_US + script],

@@ -48,9 +48,14 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 
-def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment that is the engine's too."""
-    return {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
+def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
+    """The part of our environment that is the engine's too, the tools of its own environment first.
+
+    FlashInfer runs `ninja` from PATH: it is installed beside the engine's Python, and seldom else.
+    """
+    kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
+    places = [os.path.dirname(python), environ.get("PATH") or os.defpath]
+    return {**kept, "PATH": os.pathsep.join(filter(None, places))}
 
 
 def boot_id() -> str:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 import caovand
-from caovand.adapters import safe_files, trust
+from caovand.adapters import processes, safe_files, trust
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
 from caovand.cli.client import Exit, Problem
@@ -193,7 +193,9 @@ def become_engine(found: Planned, order: Order) -> None:
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
     sys.stderr.flush()
     argv = alone(found.command.argv)
-    env = {**trust.own_environ(os.environ), **found.command.env, **order.secrets}
+    own = trust.own_environ(os.environ)
+    own["PATH"] = processes.inherited(own, argv[0])["PATH"]
+    env = {**own, **found.command.env, **order.secrets}
     if _version(found) < SAFE_PATH_SINCE:
         # Its children would look for modules in the current folder, and nothing keeps them from it.
         os.chdir("/")

@@ -98,6 +98,15 @@ def test_a_toolkit_that_the_operator_names_is_believed() -> None:
     assert "VLLM_USE_FLASHINFER_SAMPLER" not in found.env
 
 
+def test_an_attention_given_verbatim_that_cannot_be_built_is_warned_of() -> None:
+    words = {"engine": {"extra_args": ["--attention-backend", "FLASHINFER"]}}
+    found = plan(inventory(engine=BARREN), **words)
+    assert found.value("attention_backend") == "FLASHINFER"
+    assert any(
+        "FLASHINFER is given, and FlashInfer has no ready" in text for text in found.warnings
+    )
+
+
 def test_a_variable_of_the_operator_wins() -> None:
     own = {"engine": {"env": {"VLLM_USE_FLASHINFER_SAMPLER": "1"}}}
     assert plan(inventory(engine=BARREN), **own).env["VLLM_USE_FLASHINFER_SAMPLER"].value == "1"

@@ -1,0 +1,31 @@
+"""What an engine inherits: our environment without what is ours alone, its own tools first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.processes import inherited
+
+
+def test_the_engines_own_tools_come_first(tmp_path: Path) -> None:
+    """FlashInfer runs "ninja", which pip installs beside the engine's Python and nowhere else."""
+    tools = tmp_path / "engine/bin"
+    tools.mkdir(parents=True)
+    (tools / "ninja").write_text("#!/bin/sh\n")
+    (tools / "ninja").chmod(0o755)
+    env = inherited({"PATH": os.defpath, "LANG": "C", "NOTIFY_SOCKET": "/run/x"}, f"{tools}/python")
+    assert shutil.which("ninja", path=env["PATH"]) == f"{tools}/ninja"
+    assert env["PATH"].endswith(f":{os.defpath}")
+    assert {name: env[name] for name in env if name != "PATH"} == {"LANG": "C"}
+
+
+@pytest.mark.parametrize("environ", [{}, {"PATH": ""}, {"PATH": "/usr/bin"}])
+def test_the_folder_we_stand_in_is_never_searched(environ: dict[str, str]) -> None:
+    for python in ("python3", "/engine/bin/python"):
+        places = inherited(environ, python)["PATH"].split(os.pathsep)
+        assert "" not in places
+        assert len(places) >= 1
