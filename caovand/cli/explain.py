@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, BinaryIO
 
 from caovand.cli.client import Exit, Problem
 from caovand.engines.vllm.explain import Explanation, explain
 
+# Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
+MOST_BYTES = 64 << 20
+MOST_LINES = 500_000
+PIECE_BYTES = 1 << 20
 # Figures for people, in this order, with what they are.
 SHOWN = (
     ("architecture", "architecture", ""),
@@ -46,16 +51,45 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain the log that `args` names."""
     try:
-        raw = sys.stdin.buffer.read() if args.logfile == "-" else Path(args.logfile).read_bytes()
+        with sys.stdin.buffer if args.logfile == "-" else open(args.logfile, "rb") as log:
+            raw, skipped = _end_of(log)
     except OSError as problem:
         message = f"cannot read {args.logfile}: {problem.strerror}"
         raise Problem(Exit.FAILED, message, "name a log file, or - for standard input") from None
+    if skipped:
+        text = f"only the end of {args.logfile} is explained: {skipped} lines before it are skipped"
+        print(text, file=sys.stderr)
     explanation = explain(raw.decode("utf-8", errors="replace"))
+    if explanation.finding is not None:
+        finding = replace(explanation.finding, line=explanation.finding.line + skipped)
+        explanation = replace(explanation, finding=finding)
     if args.json:
         print(json.dumps(as_json(explanation), indent=2, default=str))
     else:
         print("\n".join(page(explanation)))
     return Exit.DONE
+
+
+def _end_of(log: BinaryIO) -> tuple[bytes, int]:
+    """The last `MOST_BYTES` and `MOST_LINES`, and how many lines there are before them."""
+    pieces: deque[bytes] = deque()
+    size = skipped = 0
+    while piece := log.read(PIECE_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        while size - len(pieces[0]) >= MOST_BYTES:
+            size -= len(pieces[0])
+            skipped += pieces.popleft().count(b"\n")
+    raw = b"".join(pieces)
+    if size > MOST_BYTES or skipped:
+        begin = raw.find(b"\n", max(size - MOST_BYTES, 0)) + 1
+        skipped += raw.count(b"\n", 0, begin)
+        raw = raw[begin:]
+    many = raw.count(b"\n") - MOST_LINES
+    if many > 0:
+        raw = raw.split(b"\n", many)[-1]
+        skipped += many
+    return raw, skipped
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:

@@ -23,19 +23,87 @@ from caovand.core.secrets import (
     shown_value,
 )
 
-SECRET = (
-    "WANDB_APIKEY WANDB_API_KEY REDIS_AUTH REDIS_PASS MYSQL_PWD SENTRY_DSN GITHUB_PAT HF_TOKEN "
-    "HUGGING_FACE_HUB_TOKEN AWS_SECRET_ACCESS_KEY SSH_PASSPHRASE SESSION_COOKIE DB_CREDS api_key "
-    "api_keys apiKey accessToken clientSecret x-api-key redis.password dbpassword passwd password "
-    "secret secrets credential credentials auth basic_auth Authorization set-cookie jwt AZURE_SAS_KEY "
-    "SLACK_WEBHOOK_URL STORAGE_CONNECTION_STRING private_key PRIVKEY WANDB_APIKEY_PROD pwd key token"
-).split()
-PUBLIC = (
-    "author authors tokens max_tokens max_num_batched_tokens tokenizer tokenizer_mode keyboard "
-    "monkey turkey hotkey keys keyfile ssl_keyfile authority XAUTHORITY SSH_AUTH_SOCK PWD OLDPWD "
-    "compass bypass passthrough pass_config pathlib pattern ignore_patterns secretary cookiecutter "
-    "cookie_file dsnx num_tokens tokens_only auth_type connection model KeyError"
-).split()
+SECRET = [
+    "WANDB_APIKEY",
+    "WANDB_API_KEY",
+    "REDIS_AUTH",
+    "REDIS_PASS",
+    "MYSQL_PWD",
+    "SENTRY_DSN",
+    "GITHUB_PAT",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "SSH_PASSPHRASE",
+    "SESSION_COOKIE",
+    "DB_CREDS",
+    "api_key",
+    "api_keys",
+    "apiKey",
+    "accessToken",
+    "clientSecret",
+    "x-api-key",
+    "redis.password",
+    "dbpassword",
+    "passwd",
+    "password",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "auth",
+    "basic_auth",
+    "Authorization",
+    "set-cookie",
+    "jwt",
+    "AZURE_SAS_KEY",
+    "SLACK_WEBHOOK_URL",
+    "STORAGE_CONNECTION_STRING",
+    "private_key",
+    "PRIVKEY",
+    "WANDB_APIKEY_PROD",
+    "pwd",
+    "key",
+    "token",
+]
+PUBLIC = [
+    "author",
+    "authors",
+    "tokens",
+    "max_tokens",
+    "max_num_batched_tokens",
+    "tokenizer",
+    "tokenizer_mode",
+    "keyboard",
+    "monkey",
+    "turkey",
+    "hotkey",
+    "keys",
+    "keyfile",
+    "ssl_keyfile",
+    "authority",
+    "XAUTHORITY",
+    "SSH_AUTH_SOCK",
+    "PWD",
+    "OLDPWD",
+    "compass",
+    "bypass",
+    "passthrough",
+    "pass_config",
+    "pathlib",
+    "pattern",
+    "ignore_patterns",
+    "secretary",
+    "cookiecutter",
+    "cookie_file",
+    "dsnx",
+    "num_tokens",
+    "tokens_only",
+    "auth_type",
+    "connection",
+    "model",
+    "KeyError",
+]
 
 
 @pytest.mark.parametrize("name", SECRET)
@@ -187,8 +255,9 @@ def test_a_command_line_is_shown_without_secrets(words: tuple[str, ...]) -> None
 def test_a_command_line_without_secrets_is_shown_as_it_is() -> None:
     words = (
         "serve", "/m", "--hf-overrides", '{"max_tokens":  12, "tokenizer": "x"}', "--tokenizer",
-        "/m", "--max-num-batched-tokens=8192", "--ssl-keyfile", "/k", "--return-tokens-as-token-ids",
-        "--additional-config", '{"caovan":true,"caovan_mode":"auto"}', "--seed", "1",
+        "/m", "--max-num-batched-tokens=8192", "--ssl-keyfile", "/k",
+        "--return-tokens-as-token-ids", "--additional-config",
+        '{"caovan":true,"caovan_mode":"auto"}', "--seed", "1",
     )  # fmt: skip
     assert flags.redact(words) == words
 

@@ -17,6 +17,7 @@ STANDIN (JSON, by [engine] env) tells it what to do wrong:
   fault         what goes wrong at one place, a table:
     at          a start-up phase, or "completion" number `count` (2 belong to the proof)
     print       lines to print there
+    file        a file to print there, for what no variable can hold
     do          "exit" with `status`, "stall" for ever, "hang" as above from there on, "dead"
                 (/health 503), "barren" (drafts that nobody accepts), or "go on"
     times       how often in all engine lives, counted in the file `memory`
@@ -103,6 +104,8 @@ def fail(fault: dict[str, object], place: str, core: int) -> None:
     assert isinstance(lines, (list, tuple))
     for line in lines:
         print(line, flush=True)
+    if "file" in fault:
+        print(Path(str(fault["file"])).read_text(), end="", flush=True)
     what = str(fault.get("do", "exit"))
     if what == "exit":
         finish(core, int(str(fault.get("status", 1))))
