@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import importlib
 import os
 import signal
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")
     parser.add_argument("--version", action="version", version=f"caovand {__version__}")
+    # An isolated Python, as the package's, takes no notice of the variable.
+    if os.environ.get("PYTHONFAULTHANDLER") and sys.stderr:
+        faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
     try:
         config = config_file.load(config_path)

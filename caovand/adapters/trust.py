@@ -109,6 +109,11 @@ def require(python: str, named_by: Path | None) -> None:
         raise Distrusted(_refusal(python, found))
 
 
+def is_anothers(path: Path) -> bool:
+    """Whether we are root and another can change what lies there."""
+    return os.geteuid() == 0 and doubt(path) is not None
+
+
 def user(uid: int) -> User:
     """The user of this number, with or without an account."""
     gid, home, name = _account(uid)

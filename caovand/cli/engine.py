@@ -18,7 +18,7 @@ from pathlib import Path
 
 from caovand.adapters.environment import commands, install, lock, places, pythons, resolve, verify
 from caovand.adapters.environment import wheels as wheel_files
-from caovand.adapters.environment.bring import bring, places_of
+from caovand.adapters.environment.bring import archives_of, bring
 from caovand.adapters.environment.errors import EngineError
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.printing import shown
@@ -264,9 +264,9 @@ def _fetch(args: argparse.Namespace) -> int:
     folder = wheel_files.Folder(Path(args.wheels).absolute())
     with install.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
         # one that is brought goes there too: who fetches need not be root
-        if args.with_python and not places_of(wanted.python, folder.path):
+        if args.with_python and not archives_of(wanted.python, folder.path):
             screen.say(f"bringing Python {wanted.python} into {folder.path}")
-            bring(wanted.python, folder.path, os.environ, commands.run)
+            bring(wanted.python, folder.path, os.environ, commands.run, True)
         python = pythons.find(wanted.python, args.python, folder.path, os.environ, commands.run)
         wheel_files.download(wanted, python.path, folder, commands.run, screen.progress)
     result = {"wheels": str(folder.path), "count": len(wanted.pins)}

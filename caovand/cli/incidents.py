@@ -6,12 +6,14 @@ import argparse
 import base64
 import io
 import json
+import os
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import safe_files
 from caovand.cli.client import Client, Exit, Problem, connect
 
 REPORT = "incident.json"
@@ -89,7 +91,13 @@ def run_bundle(args: argparse.Namespace) -> int:
             if name != REPORT:
                 contents[name] = fetch(client, args.number, name)[1]
     try:
-        with tarfile.open(args.file, "w:gz") as archive:
+        # Not through a link: in another's folder it leads to a file of the other's choice.
+        opened = safe_files.open_own(Path(args.file), os.O_WRONLY | os.O_CREAT, 0o644)
+        with (
+            os.fdopen(opened, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            file.truncate(0)
             for name, data in contents.items():
                 entry = tarfile.TarInfo(f"incident-{args.number}/{name}")
                 entry.size, entry.mtime = len(data), int(time.time())

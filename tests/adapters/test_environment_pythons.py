@@ -106,7 +106,7 @@ def test_uv_brings_one_into_the_root_where_the_service_can_read_it(tmp_path: Pat
     assert not [one for one in run.asked if "install" in one]
 
 
-def test_offline_a_python_is_copied_from_the_folder_and_never_brought(tmp_path: Path) -> None:
+def test_offline_a_python_is_unpacked_from_the_folder_and_never_brought(tmp_path: Path) -> None:
     uv = place(tmp_path / "bin", "uv")
     environ = {"PATH": str(uv.parent), "HOME": str(tmp_path)}
     folder, root = tmp_path / "wheels", tmp_path / "root"
@@ -116,11 +116,38 @@ def test_offline_a_python_is_copied_from_the_folder_and_never_brought(tmp_path: 
         EngineError, match=r"no usable one is here nor in .*/wheels.* --with-python"
     ):
         pythons.find("3.9", None, root, environ, run, offline=folder)
-    place(folder / ".python" / "cpython-3.9.2-x" / "bin")
+    place(folder / ".python" / "cpython-3.9.2-x" / "bin")  # no sha256: what earlier ones fetched
+    with pytest.raises(EngineError, match="no usable one is here"):
+        pythons.find("3.9", None, root, environ, run, offline=folder)
+    place(folder / ".python-archives", "0123abcde-cpython-3.9.2-x.tar.gz")
     wanted = root / ".python" / "cpython-3.9.2-x" / "bin" / "python3.9"
-    run.usable = (wanted,)
+    run.brings, run.usable = wanted.parent, (wanted,)
     assert pythons.find("3.9", None, root, environ, run, offline=folder).path == wanted
     assert not [one for one in run.asked if str(uv) in one]
+    asked = next(one for one in run.asked if "python" in one)
+    assert asked[1:] == ["--no-config", "python", "install", "--offline", "3.9"]
+    pip = next(one for one in run.asked if "--require-hashes" in one)
+    assert "--no-index" in pip
+    assert not (root / ".python-archives").exists()
+
+
+@pytest.mark.parametrize("what", ["setuid", "fifo", "link"])
+def test_a_python_with_what_no_python_has_is_refused(tmp_path: Path, what: str) -> None:
+    uv = place(tmp_path / "bin", "uv")
+    brought = tmp_path / ".python" / "cpython-3.9.2-x" / "bin"
+    (brought / "inside").mkdir(parents=True)
+    (brought / "fine").symlink_to("inside/../python3.9")
+    if what == "setuid":
+        place(brought, "su").chmod(0o4755)
+    elif what == "fifo":
+        os.mkfifo(brought / "fifo")
+    else:
+        (brought / "link").symlink_to("../../../../etc/shadow")
+    run = Pythons()
+    run.brings = brought
+    with pytest.raises(EngineError, match="do not trust"):
+        pythons.find("3.9", None, tmp_path, {"PATH": str(uv.parent), "HOME": "/"}, run)
+    assert not brought.exists()
 
 
 def test_for_a_service_a_private_python_counts_as_absent(tmp_public: Path) -> None:

@@ -272,8 +272,13 @@ def test_a_quantisation_in_a_file_of_its_own_is_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["config.json", "tokenizer_config.json", "model.safetensors.index.json"]
-    + ["chat_template.jinja", "model-00001-of-00002.safetensors"],
+    [
+        "config.json",
+        "tokenizer_config.json",
+        "model.safetensors.index.json",
+        "chat_template.jinja",
+        "model-00001-of-00002.safetensors",
+    ],
 )
 @pytest.mark.parametrize("what", ["fifo", "endless", "huge", "socket"])
 def test_nothing_in_a_folder_is_waited_for_or_read_without_end(

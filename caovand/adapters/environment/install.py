@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters import trust
 from caovand.adapters.environment import build, places, wheels
 from caovand.adapters.environment.adapt import adapt, mend_records
 from caovand.adapters.environment.clone import clone
@@ -159,6 +160,8 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     build.make_venv(python.path, path, world)
     if order.offline is not None:
         world.say(f"[3/6] {order.offline} has all {len(lock.pins)} wheels")
+        if trust.is_anothers(order.offline):
+            files = wheels.carry(lock, folder, wheels.Folder(order.root / ".wheels"))
     else:
         world.say(f"[3/6] downloading {len(lock.pins)} wheels, {lock.download_bytes // _MIB} MiB")
         wheels.download(lock, path / "bin" / "python", folder, world.run, world.progress)
@@ -196,6 +199,8 @@ def _begin(path: Path, journal: Journal) -> None:
 def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -> None:
     """Refuse before anything is written if what is still to come does not fit."""
     needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
+    if order.offline is not None and trust.is_anothers(order.offline):
+        needed += sum(pin.size_bytes for pin in order.lock.pins)
     if order.offline is None:
         have = folder.find(order.lock.pins)
         needed += sum(pin.size_bytes for pin in order.lock.pins if pin.name not in have)

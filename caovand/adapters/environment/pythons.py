@@ -146,7 +146,7 @@ def find(
     if found:
         return min(found, key=lambda python: (not python.public, not python.headers))
     if offline is not None:
-        place = carry(version, offline, root)
+        place = carry(version, offline, root, run)
     else:
         place = bring(version, root, environ, run)
     brought = look(place, run)

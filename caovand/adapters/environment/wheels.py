@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.adapters.environment import complaints
 from caovand.adapters.environment.commands import Progress, Run
 from caovand.adapters.environment.errors import EngineError
@@ -38,7 +39,7 @@ class Wheel:
 def sha256(path: Path) -> str:
     """The sha256 of a file, in hex."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with os.fdopen(safe_files.open_regular(path), "rb") as file:
         while block := file.read(_MIB):
             digest.update(block)
     return digest.hexdigest()
@@ -92,6 +93,21 @@ def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
             what, f"{len(missing)} of {len(lock.pins)} wheels are not there ({some}{more})", fill
         )
     return here
+
+
+def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
+    """The wheels of an offline folder that another owns, copied to where that other cannot write.
+
+    Between the check and the unpacking their owner could put others there.
+    """
+    here = require_all(lock, folder)
+    own.path.mkdir(parents=True, exist_ok=True)
+    have = own.find(lock.pins)
+    for name in here.keys() - have.keys():
+        target = own.path / here[name].path.name
+        target.unlink(missing_ok=True)
+        safe_files.copy(here[name].path, target)
+    return require_all(lock, Folder(own.path))
 
 
 def refuse_impostor(pin: Pin, folder: Folder) -> None:

@@ -1,0 +1,160 @@
+"""Whatever opens, replaces or starts something does so in a place that is known and explained.
+
+The class of the defect: code that root runs, and that opens a path which another user can make a
+link, a FIFO or a file of its own. New code goes through `adapters/safe_files.py`; what cannot is
+named here with the reason why nobody else can put anything there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "caovand"
+MODULES = {str(file.relative_to(PACKAGE)): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+METHODS = frozenset({
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "symlink_to", "hardlink_to",
+    "rename", "touch",
+})  # fmt: skip
+FUNCTIONS = frozenset({
+    "os.open", "os.replace", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod",
+    "os.chown", "os.mkfifo", "shutil.rmtree", "shutil.copytree", "shutil.copy", "shutil.copy2",
+    "shutil.copyfile", "shutil.copymode", "shutil.move", "tempfile.mkstemp", "tempfile.mkdtemp",
+    "tempfile.NamedTemporaryFile", "tempfile.TemporaryDirectory", "tarfile.open", "zipfile.ZipFile",
+})  # fmt: skip
+
+KERNEL = "only files of the kernel: /proc, /sys, /dev"
+ENGINE = "inside an engines' folder, which places.locked found to be root's where root works there"
+OWN = "in a folder of the daemon's that directories.make found to be its own"
+EXPLAINED: dict[str, tuple[str, str]] = {
+    "__main__.py": ("os.open", "/dev/null"),
+    "adapters/safe_files.py": ("os.open os.replace tempfile.mkstemp", "it is the safe way"),
+    "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
+    "adapters/evidence.py": ("read_text", KERNEL),
+    "adapters/host.py": ("read_text", KERNEL),
+    "adapters/kernel_log.py": ("os.open read_text", KERNEL),
+    "adapters/ports.py": ("open", KERNEL),
+    "adapters/processes.py": ("open read_text read_bytes", KERNEL),
+    "adapters/litter.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
+    "adapters/pump.py": ("os.replace", OWN),
+    "adapters/incidents.py": (
+        "open read_text write_text rename shutil.rmtree tempfile.mkdtemp",
+        OWN,
+    ),
+    "adapters/control.py": ("os.chmod os.chown", OWN),
+    "adapters/environment/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
+    "adapters/environment/bring.py": ("shutil.rmtree", ENGINE),
+    "adapters/environment/build.py": ("write_text shutil.rmtree", ENGINE),
+    "adapters/environment/clone.py": (
+        "read_bytes write_bytes os.link shutil.copytree shutil.copymode",
+        ENGINE,
+    ),
+    "adapters/environment/install.py": ("write_text", ENGINE),
+    "adapters/environment/places.py": (
+        "read_text rename symlink_to shutil.rmtree",
+        f"{ENGINE}; /proc",
+    ),
+    "adapters/environment/verify.py": ("open read_bytes", ENGINE),
+    "adapters/environment/wheels.py": (
+        "write_text shutil.rmtree tempfile.TemporaryDirectory",
+        "inside the folder that fetch or install has locked, as an engines' folder",
+    ),
+    "adapters/environment/contents.py": ("open zipfile.ZipFile", "a maintainer's own wheels"),
+    "adapters/environment/resolve.py": (
+        "read_bytes write_text tempfile.TemporaryDirectory",
+        "a maintainer's own wheels, and a temporary folder of our own",
+    ),
+    "cli/engine.py": ("read_text", "/sys, and the source a maintainer names"),
+    "cli/serve.py": (
+        "open os.open",
+        "O_EXCL, " + OWN,
+    ),
+    "cards.py": ("read_text", KERNEL),
+    "watching.py": ("read_text", KERNEL),
+    "adapters/nvml.py": ("read_text", KERNEL),
+    "cli/ending.py": ("os.open", "/dev/null"),
+    "cli/incidents.py": ("tarfile.open", "over a file that safe_files opened"),
+    "cli/explain.py": ("read_bytes", "a log that the caller names, which may be a pipe"),
+}
+
+
+def named(node: ast.expr) -> str:
+    """A dotted name, "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return ""
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def touches(file: Path) -> set[str]:
+    """What a module calls, or hands on, that opens or replaces something by its path."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and named(node) in FUNCTIONS:
+            found.add(named(node))
+        if not isinstance(node, ast.Call):
+            continue
+        name = named(node.func)
+        if name == "open":
+            found.add("open")
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        module = name.partition(".")[0]
+        if method in METHODS and module not in ("os", "safe_files", "tarfile"):
+            found.add(method)
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_opens_or_replaces_a_path_is_explained_or_goes_the_safe_way(name: str) -> None:
+    explained = set(EXPLAINED.get(name, ("", ""))[0].split())
+    assert touches(MODULES[name]) == explained, "use caovand.adapters.safe_files"
+
+
+def test_no_explanation_is_left_of_a_module_that_is_gone() -> None:
+    assert EXPLAINED.keys() <= MODULES.keys()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_child_works_in_the_folder_of_who_called_us(name: str) -> None:
+    for call in calls(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if named(call.func).startswith("subprocess.") and named(call.func) != "subprocess.list2cmd":
+            assert "cwd" in {word.arg for word in call.keywords}, f"{name}:{call.lineno}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_program_is_looked_for_in_the_current_folder(name: str) -> None:
+    """PATH may have an empty or a relative part: `trust.program` passes it over."""
+    if name == "adapters/trust.py":
+        return
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    assert "shutil.which" not in {named(call.func) for call in calls(tree)}
+
+
+MODULE_RUNS = {
+    "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_python_that_runs_a_module_is_isolated(name: str) -> None:
+    """`-m` puts the current folder before the standard library, `-I` does not."""
+    found = []
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.List, ast.Tuple)):
+            words = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
+            found += [
+                node.lineno
+                for before, word in zip([None, *words], words, strict=False)
+                if word == "-m" and before != "-I"
+            ]
+    assert bool(found) == (name in MODULE_RUNS), f"{name}: lines {found}"
