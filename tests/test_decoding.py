@@ -22,8 +22,6 @@ STRICT = {
     ("caovand.adapters.config_file", "load"): "the operator's file: refused in words",
     ("caovand.adapters.config_file", "read_secret"): "the same",
     ("caovand.adapters.store", "*"): "what the daemon wrote; a ValueError makes it none",
-    ("caovand.adapters.state_file", "*"): "the same",
-    ("caovand.adapters.incidents", "*"): "the same; a bad one is left out of the list",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.cli.engine", "_make_lock"): "the file that its author has just written",
     ("caovand.verbs", "_incident"): "base64 is ASCII",
