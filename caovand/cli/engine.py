@@ -24,8 +24,7 @@ from caovand.adapters.nvml import read_gpus
 from caovand.cli.printing import shown
 from caovand.cli.progress import Screen
 from caovand.core.inventory import Gpu
-from caovand.core.shortfalls import DRIVER_OF_CUDA
-from caovand.core.turing import version_numbers
+from caovand.core.shortfalls import old_driver
 from caovand.core.wire import failure_fields
 
 ENGINE = "NAME"
@@ -232,15 +231,9 @@ def _install(args: argparse.Namespace) -> int:
 def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
     """EngineError, before gigabytes are downloaded, where the driver is too old for the lock."""
     runtime = next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
-    need = version_numbers(runtime)[:1]
-    if not gpus or not need or not gpus[0].cuda or version_numbers(gpus[0].cuda)[:1] >= need:
-        return
-    raise EngineError(
-        f"install {wanted.name}",
-        f"driver {gpus[0].driver} is made for CUDA {gpus[0].cuda}, the engine for CUDA {runtime}",
-        f"install driver {DRIVER_OF_CUDA.get(need[0], 'a newer one')} or newer: "
-        "sudo ubuntu-drivers install, then reboot",
-    )
+    fact, _, remedy = old_driver(gpus, runtime).partition("; ")
+    if fact:
+        raise EngineError(f"install {wanted.name}", fact, remedy)
 
 
 def _plugin(chosen: str | None, build: str) -> Path | None:

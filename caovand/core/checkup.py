@@ -83,6 +83,10 @@ def _turing(facts: Facts) -> bool:
     return any(gpu.compute_capability == TURING for gpu in facts.gpus)
 
 
+def _cuda(facts: Facts) -> str | None:
+    return facts.engine.cuda if facts.engine else None
+
+
 def python_release(facts: Facts) -> Iterator[Finding]:
     """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
     engine = facts.engine.python_version if facts.engine else ""
@@ -122,7 +126,7 @@ def driver(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus or not facts.gpus[0].driver:
         return
     has, name = facts.gpus[0].cuda, facts.gpus[0].driver
-    text, _, mend = old_driver(facts.gpus, facts.engine).partition("; ")
+    text, _, mend = old_driver(facts.gpus, _cuda(facts)).partition("; ")
     if text:
         yield Finding("driver", "FAIL", text, mend)
     else:
@@ -317,7 +321,7 @@ def fit(facts: Facts) -> Iterator[Finding]:
 def warnings(facts: Facts) -> Iterator[Finding]:
     told = (*(facts.model.notes if facts.model else ()),)
     told += facts.memory.conflicts if facts.memory else ()
-    told += (old_driver(facts.gpus, facts.engine),)
+    told += (old_driver(facts.gpus, _cuda(facts)),)
     told += (small_host(facts.model, facts.host),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):

@@ -16,7 +16,8 @@ from caovand.core.failure import Failure, Finding
 from caovand.core.flags import option
 from caovand.core.neighbours import Used, most
 from caovand.core.plan import Plan, Setting
-from caovand.core.rungs import BY_NAME, RUNGS, Rung, Step
+from caovand.core.rung import Rung, Step
+from caovand.core.rungs import BY_NAME, RUNGS
 
 # fatal: only the operator can help. hold: wait for the world, for ever. wait: the same, but after
 # `patience` failures take a rung. retry: the same plan again, always. restart: the same plan again

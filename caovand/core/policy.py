@@ -302,7 +302,7 @@ def _shortfalls(draft: Draft) -> list[str]:
         return []
     invented = draft.given.get("load_format") == "dummy"
     ram = "" if invented else small_host(draft.model, draft.host)
-    return [text for text in (old_driver(draft.gpus, draft.engine), ram) if text]
+    return [text for text in (old_driver(draft.gpus, draft.engine.cuda), ram) if text]
 
 
 def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:

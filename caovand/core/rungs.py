@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from caovand.core.failure import Finding
 from caovand.core.flags import count
 from caovand.core.plan import Plan
+from caovand.core.rung import Rung, Step
 
 BLOCK = 16  # tokens: context lengths are multiples of it
 LEAST_CONTEXT, LEAST_FITTING = 2048, 512  # guessed, and where vLLM names what fits
@@ -30,48 +30,6 @@ COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinar
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 PLUGIN = "caovan_vllm_sm75_turbo3"
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one use of a rung changes. `value` names it among the rung's uses, if it has several.
-
-    `pair` is a further step to take with this one where the machine cannot run it alone.
-    """
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    value: str = ""
-    change: str = ""
-    pair: Step | None = None
-
-    @property
-    def paired(self) -> Step | None:
-        """Both steps as one; None where it goes alone."""
-        if self.pair is None:
-            return None
-        return Step(
-            {**self.settings, **self.pair.settings},
-            {**self.env, **self.pair.env},
-            self.value,
-            f"{self.change}, {self.pair.change}",
-        )
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A way down: what it does, the key of `caovan.toml` it goes below, and how.
-
-    `touches` are settings or variables that must be free for it: not verbatim, not the
-    operator's. A rung that costs nothing but time does not `degrade`.
-    """
-
-    name: str
-    does: str
-    key: str
-    touches: tuple[str, ...]
-    step: Callable[[Plan, Finding], Step | None]
-    degrades: bool = True
 
 
 def _number(finding: Finding, name: str) -> float | None:

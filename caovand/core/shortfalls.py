@@ -1,23 +1,22 @@
 """What a machine lacks for an engine or a checkpoint, whatever the plan: fact and remedy.
 
-Warnings of a plan, not obstacles: CUDA's compatibility packages may stand in for a driver, and a
-checkpoint larger than memory is read from disk again and again, which ends some day.
+These are warnings of a plan, not obstacles: CUDA's compatibility packages can stand in for a newer
+driver, and a checkpoint larger than memory may still load, from disk and slowly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.core.inventory import EngineInfo, Gpu, Host, ModelCard
+from caovand.core.inventory import Gpu, Host, ModelCard
 
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA, by NVIDIA's compatibility table."""
 
 
-def old_driver(gpus: Sequence[Gpu], engine: EngineInfo | None) -> str:
-    """That the driver knows no CUDA as new as the engine's; empty where it does, or is unknown."""
+def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> str:
+    """That the driver knows no CUDA as new as is wanted; empty where it does, or is unknown."""
     has = gpus[0].cuda if gpus else ""
-    wanted = (engine.cuda if engine else None) or ""
     if not has or not wanted or _major(has) >= _major(wanted):
         return ""
     need = DRIVER_OF_CUDA.get(_major(wanted), "a newer one")

@@ -124,7 +124,7 @@ def traps(draft: Draft) -> list[str]:
     if not draft.turing or not draft.cuda or flashinfer_serves(draft):
         return []
     if attention(draft) == "FLASHINFER" and _why_not(draft) == f"FlashInfer {NO_KERNELS}":
-        return [f"FLASHINFER is given, and {_why_not(draft)}; {remedy(draft.engine)}"]
+        return [f"FLASHINFER cannot start here: {_why_not(draft)}; {remedy(draft.engine)}"]
     if attention(draft) != "TRITON_ATTN":
         return []  # the operator's own choice
     if _unfit(draft):
