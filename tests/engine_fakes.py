@@ -66,7 +66,10 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Pa
     made = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(made, "w") as archive:
         for path, text in whole.items():
-            archive.writestr(zipfile.ZipInfo(path), text)  # no dates: the same bytes every time
+            entry = zipfile.ZipInfo(path)  # no dates: the same bytes every time
+            if ".data/scripts/" in path:
+                entry.external_attr = 0o100755 << 16
+            archive.writestr(entry, text)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -108,3 +109,13 @@ def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(
     with pytest.raises(inspection.Obstacle, match="cannot be killed") as problem:
         asyncio.run(inspection.end_leftovers(tmp_path / "ledger", AsyncMock()))
     assert (problem.value.hold, problem.value.finding.phase) == (True, "ending")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here")
+def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> None:
+    source = tmp_path / "caovan.toml"
+    source.write_text("")
+    os.chown(source, 12345, 12345)
+    wishes = inspection.Wishes(parse({}), None, {}, source=source)
+    with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
+        inspection.prepare(wishes, directories({}, 0))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.config_file import ModeMemory
-from caovand.adapters.directories import Directories, directories
+from caovand.adapters.directories import Directories, directories, own_directories
 from caovand.adapters.store import LockTaken, read_json, take_lock, write_json
 
 # -- files ---
@@ -179,6 +179,38 @@ def test_folders_are_made_with_the_rights_they_need(tmp_path: Path) -> None:
         os.umask(old)
     modes = [path.stat().st_mode & 0o777 for path in vars(places).values()]
     assert modes == [0o755, 0o750, 0o755, 0o750]
+
+
+def test_root_s_own_folders_are_none_of_the_service() -> None:
+    service, own = vars(directories({}, 0)).values(), vars(own_directories({}, 0)).values()
+    assert not [one for one in own for other in service if one.is_relative_to(other)]
+    assert own_directories({"HOME": "/home/u"}, 7) == directories({"HOME": "/home/u"}, 7)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder somebody else's")
+@pytest.mark.parametrize("name", ["runtime", "state", "cache", "logs"])
+@pytest.mark.parametrize("how", ["owner", "everybody", "link"])
+def test_nothing_is_made_where_another_could_lead_us_elsewhere(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    around = tmp_path / "around"
+    around.mkdir()
+    folder = around / "deep" / "x"
+    if how == "owner":
+        os.chown(around, 12345, -1)
+    elif how == "everybody":
+        around.chmod(0o777)
+    else:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 12345, -1)
+        (around / "deep").symlink_to(theirs)
+    chosen = {n: tmp_path / "fine" / n for n in ("runtime", "state", "cache", "logs")}
+    places = Directories(**{**chosen, name: folder})
+    with pytest.raises(PermissionError, match=f"set {name.upper()}_DIRECTORY to a folder"):
+        places.make()
+    assert not (tmp_path / "fine").exists()
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder somebody else's")

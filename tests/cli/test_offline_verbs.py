@@ -584,3 +584,14 @@ def test_the_manual_names_every_key_of_an_inventory_and_its_example_is_one() -> 
     gpus, _, engine = parse(json.loads(example))
     assert len(gpus) == 1
     assert engine is not None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here")
+def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "caovan.toml"
+    path.write_text("")
+    answer = {"daemon": {"config": str(path)}}
+    assert survey.daemon_config(answer) == path
+    os.chown(path, 12345, 12345)
+    with pytest.raises(Problem, match=r"which the running daemon names: .* belongs to uid 12345"):
+        survey.daemon_config(answer)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +167,67 @@ def test_fetch_fills_a_folder_that_installs_offline(
     now = places.current(root)
     assert now is not None
     assert now.path == root / NAME
+
+
+UV_THAT_CHECKS = """\
+#!/bin/sh
+# As uv does it (tried with 0.13.9): an archive of another sha256 is not unpacked.
+cd "$UV_PYTHON_CACHE_DIR" || exit 1
+echo "{sha256}  {archive}" | sha256sum -c || exit 2
+mkdir -p "$UV_PYTHON_INSTALL_DIR" && tar -xzf {archive} -C "$UV_PYTHON_INSTALL_DIR"
+"""
+
+
+@pytest.mark.parametrize("forged", ["", "python", "uv"])
+def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
+    tmp_path: Path, forged: str
+) -> None:
+    kept = tmp_path / "wheels" / ".python-archives"
+    kept.mkdir(parents=True)
+    archive = "0123abcde-cpython-9.8.7-x.tar.gz"
+    name = "cpython-9.8.7-linux/bin/python9.8"
+
+    def pack(text: bytes) -> None:
+        with tarfile.open(kept / archive, "w:gz") as made:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(text), 0o755
+            made.addfile(entry, io.BytesIO(text))
+
+    pack(b"the real one")
+    digest = hashlib.sha256((kept / archive).read_bytes()).hexdigest()
+    script = UV_THAT_CHECKS.format(sha256=digest, archive=archive)
+    uv = engine_fakes.wheel(kept, "uv", "1.0", {"uv-1.0.data/scripts/uv": script})
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    pin = hashlib.sha256(uv.read_bytes()).hexdigest()
+    (locks / "uv.txt").write_text(f"uv==1.0 --hash=sha256:{pin}\n")
+    if forged == "python":
+        pack(b"another")
+    elif forged == "uv":
+        engine_fakes.wheel(kept, "uv", "1.0", {"uv-1.0.data/scripts/uv": "#!/bin/sh\n"})
+    code = (
+        "import sys; from pathlib import Path; from caovand.adapters.environment import bring, "
+        "commands; print(bring.carry('9.8', Path(sys.argv[1]), Path(sys.argv[2]), commands.run))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "wheels", tmp_path / "root"],
+        cwd=REPOSITORY,
+        env={"CAOVAN_LOCKS": str(locks), "PATH": "/usr/bin:/bin"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    made = tmp_path / "root/.python" / name
+    if forged:
+        assert done.returncode == 1
+        assert not made.exists()
+        assert "uv brought none" in done.stderr
+    else:
+        assert done.stdout == f"{made}\n", done.stderr
+        assert made.read_bytes() == b"the real one"
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == (
+        [] if forged else [".python"]
+    )
 
 
 UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))

@@ -158,6 +158,17 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
 
 
 @pytest.mark.long
+def test_no_command_of_the_package_imports_from_the_caller_s_folders(
+    caovan_deb: Path, tmp_path: Path
+) -> None:
+    subprocess.run(["dpkg-deb", "-x", caovan_deb, tmp_path], check=True)
+    commands = sorted((tmp_path / "usr/bin").iterdir())
+    first = {path.name: path.read_text().splitlines()[0] for path in commands}
+    assert len(first) == 4
+    assert set(first.values()) == {"#! /usr/bin/python3 -I"}
+
+
+@pytest.mark.long
 def test_the_kernels_package_has_the_library_and_the_wheel(packages: Path) -> None:
     found = list(packages.glob("caovan-kernels_*_amd64.deb"))
     if not found:

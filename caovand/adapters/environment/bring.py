@@ -45,8 +45,12 @@ def bring(
     tool, aside = root / ".uv", root / ARCHIVES
     try:
         if keep:
-            uv = _bring_uv(version, tool, run, keep=aside)
-            return _install(version, root, uv, run, ["--reinstall"], aside)
+            try:
+                uv = _bring_uv(version, tool, run, keep=aside)
+                return _install(version, root, uv, run, ["--reinstall"], aside)
+            except EngineError:
+                shutil.rmtree(aside, ignore_errors=True)  # uv keeps what it refuses, too
+                raise
         uv = trust.program("uv", environ) or _bring_uv(version, tool, run)
         return _install(version, root, uv, run)
     finally:
