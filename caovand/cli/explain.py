@@ -14,6 +14,7 @@ from caovand.engines.vllm.explain import Explanation, explain
 
 # Figures for people, in this order, with what they are.
 SHOWN = (
+    ("machine", "machine", ""),
     ("architecture", "architecture", ""),
     ("max_model_len", "context", "tokens"),
     ("weights_gib", "weights on each GPU", "GiB"),
@@ -25,7 +26,8 @@ SHOWN = (
     ("gdn_backend", "GDN prefill", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),
-    ("generation_tps", "generation", "tokens/s"),
+    ("generation_tps", "generation, while busy", "tokens/s"),
+    ("generation_best_tps", "generation at best", "tokens/s"),
     ("acceptance_length", "tokens accepted a step", ""),
 )
 
