@@ -19,6 +19,7 @@ MOST_LINES = 500_000
 PIECE_BYTES = 1 << 20
 # Figures for people, in this order, with what they are.
 SHOWN = (
+    ("machine", "machine", ""),
     ("architecture", "architecture", ""),
     ("max_model_len", "context", "tokens"),
     ("weights_gib", "weights on each GPU", "GiB"),
@@ -30,7 +31,8 @@ SHOWN = (
     ("gdn_backend", "GDN prefill", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),
-    ("generation_tps", "generation", "tokens/s"),
+    ("generation_tps", "generation, while busy", "tokens/s"),
+    ("generation_best_tps", "generation at best", "tokens/s"),
     ("acceptance_length", "tokens accepted a step", ""),
 )
 

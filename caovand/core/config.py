@@ -147,12 +147,13 @@ class WatchSection:
 
     hang_s: float = key(
         60.0,
-        "Seconds with work pending and no progress before a hang is suspected.",
+        "Seconds with work pending and no progress before a hang is believed; a completion of our"
+        " own is sent after a third.",
         low=5,
         high=86400,
     )
     confirm_s: float = key(
-        30.0, "Seconds a completion of our own may take to refute that.", low=1, high=86400
+        30.0, "Seconds a completion of our own has at least to refute that.", low=1, high=86400
     )
     idle_probe_s: float = key(
         0.0, "Seconds between completions that test an idle engine; 0 is never.", low=0, high=86400

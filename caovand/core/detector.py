@@ -2,9 +2,10 @@
 
 `observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls when
 nothing moves for the phase's time: no mark, no bar, no line of a kind not there before. While
-serving, a hang is *suspected* when work is pending and no counter moves for `hang_s`, and
-*confirmed* when a completion of our own does not come back. `/health` is believed only when it
-says that the engine is dead.
+serving, a hang is *suspected* when work is pending and no counter moves, and *confirmed* when that
+lasts `hang_s` and a completion of our own does not come back. It is sent early, since it costs one
+token; an engine that was only slow is not asked early again for an hour. `/health` is believed only
+when it says that the engine is dead.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from caovand.core.observation import (
 from caovand.core.stall import stall_s
 
 JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
+EARLY = 1 / 3  # of hang_s, after which a completion of our own is sent
+LEAST_EARLY_S = 10.0  # two looks at the counters
+CALM_S = 3600.0  # after an early question to an engine that was only slow, none
 DEAD_CHECKS = 2  # answers of 503 in a row: one may belong to an orderly end
 KINDS_KEPT = 500  # of lines of a start; after so many different ones nothing is new any more
 
@@ -101,7 +105,9 @@ class Watch:
     """What is known of one child. Times are monotonic seconds, None for never.
 
     `owed_since`: work is pending and nothing moves since. `suspected_at`, `probed_at`: a probe is
-    under way, for a suspicion or of an idle engine. `broken` children give no more signs.
+    under way, for a suspicion or of an idle engine; it should be back by `answer_by`, and confirms
+    a hang from `hung_from` on. `refused_at`: an early one failed before that. `needless_at`: one
+    was refuted. `broken` children give no more signs.
     """
 
     serving: bool = False
@@ -117,6 +123,10 @@ class Watch:
     jit_at: float | None = None
     suspected_at: float | None = None
     probed_at: float | None = None
+    answer_by: float = 0.0
+    hung_from: float = 0.0
+    refused_at: float | None = None
+    needless_at: float | None = None
     dead_checks: int = 0
     throttled: Mapping[int, str] = field(default_factory=dict)
     trend: trends.Trend = field(default_factory=trends.Trend)
@@ -232,25 +242,42 @@ def _given_up(before: Progress, now: Progress) -> bool:
 def _suspect(watch: Watch, at: float, rules: Rules) -> Result:
     """Suspect a hang where it is time to, and confirm one whose probe never came back."""
     if watch.suspected_at is not None:
-        if at - watch.suspected_at < 2 * rules.confirm_s:
+        if at < watch.answer_by:
             return watch, ()
         return _hung(watch, at, "its completion got no answer")
     silent_s = at - watch.heard_at
     if silent_s >= rules.hang_s:
-        return _probe(watch, at, rules, f"the HTTP server has not answered for {silent_s:.0f} s")
+        reason = f"the HTTP server has not answered for {silent_s:.0f} s"
+        return _probe(watch, at, rules, reason, at)
     if watch.owed_since is None:
         return watch, ()
     since, patience_s = watch.owed_since, rules.hang_s
+    ask_s = _ask_after(watch, since, at, rules)
     if watch.jit_at is not None and at - watch.jit_at < rules.hang_s * JIT_PATIENCE:
-        patience_s *= JIT_PATIENCE
-    if at - since < patience_s:
+        # Why it stands still is known: there is nothing to ask early.
+        patience_s = ask_s = rules.hang_s * JIT_PATIENCE
+    if at - since < ask_s:
         return watch, ()
-    return _probe(watch, at, rules, f"work is pending and nothing moved for {at - since:.0f} s")
+    reason = f"work is pending and nothing moved for {at - since:.0f} s"
+    return _probe(watch, at, rules, reason, since + patience_s)
 
 
-def _probe(watch: Watch, at: float, rules: Rules, reason: str) -> Result:
-    probe = Probe(at, rules.confirm_s, reason)
-    return replace(watch, suspected_at=at, probed_at=at, detail=reason), (probe,)
+def _ask_after(watch: Watch, since: float, at: float, rules: Rules) -> float:
+    """How long nothing may move from `since` on before a completion of our own is sent."""
+    refused = watch.refused_at is not None and watch.refused_at >= since
+    calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
+    early_s = max(rules.hang_s * EARLY, LEAST_EARLY_S)
+    return rules.hang_s if refused or calm else min(early_s, rules.hang_s)
+
+
+def _probe(watch: Watch, at: float, rules: Rules, reason: str, hung_from: float) -> Result:
+    """Ask the engine; that nothing came back counts from `hung_from` on."""
+    timeout_s = max(rules.confirm_s, hung_from - at)
+    watch = replace(
+        watch, suspected_at=at, probed_at=at, detail=reason, hung_from=hung_from,
+        answer_by=at + timeout_s + rules.confirm_s,
+    )  # fmt: skip
+    return watch, (Probe(at, timeout_s, reason),)
 
 
 def _probed(watch: Watch, result: ProbeResult, rules: Rules) -> Result:
@@ -261,7 +288,10 @@ def _probed(watch: Watch, result: ProbeResult, rules: Rules) -> Result:
         watch = replace(watch, owed_since=None, heard_at=result.at, moved_at=result.at)
         return _clear(watch, result.at, "a completion of our own was answered")
     if watch.suspected_at is None:
-        return _probe(watch, result.at, rules, f"an idle engine did not answer: {result.text}")
+        reason = f"an idle engine did not answer: {result.text}"
+        return _probe(watch, result.at, rules, reason, result.at)
+    if result.at < watch.hung_from:
+        return replace(watch, suspected_at=None, refused_at=result.at, detail=""), ()
     return _hung(watch, result.at, f"a completion of our own failed: {result.text}")
 
 
@@ -271,8 +301,13 @@ def _hung(watch: Watch, at: float, proof: str) -> Result:
 
 def _clear(watch: Watch, at: float, reason: str) -> Result:
     if watch.suspected_at is None:
-        return watch, ()
-    cleared = replace(watch, suspected_at=None, probed_at=None, detail="")
+        needless_at = watch.needless_at if watch.refused_at is None else at
+        return replace(watch, refused_at=None, needless_at=needless_at), ()
+    early = watch.suspected_at < watch.hung_from
+    cleared = replace(
+        watch, suspected_at=None, probed_at=None, detail="", refused_at=None,
+        needless_at=at if early else watch.needless_at,
+    )  # fmt: skip
     return cleared, (Cleared(at, reason),)
 
 

@@ -41,7 +41,7 @@ from caovand.core.events import (
     Tick,
     Unkillable,
 )
-from caovand.core.failure import Finding
+from caovand.core.failure import Failure, Finding
 from caovand.core.ladder import Decision
 from caovand.core.plan import Plan
 from caovand.core.recurrence import NEVER, Recurrence
@@ -89,6 +89,9 @@ class Rules:
 STARTING_GRACE_S = 2.0
 DRAIN_MARGIN_S = 5.0
 KILL_S = 100.0
+# What a watcher may find wrong with an engine that still finishes requests: one that is slow, and
+# one that has lost some process to the kernel.
+LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom"})
 # How long an inspection may take: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
 # A plan that keeps failing for something outside is tried again this often at least.
@@ -323,7 +326,7 @@ def _recycle(
     s: Snapshot, event: Event, rules: Rules,
     then: Literal["start", "backoff", "hold", "fail"], reason: str, **changes: Any,
 ) -> Result:  # fmt: skip
-    grace_s = _grace(s, rules)
+    grace_s = _grace(s, event, rules)
     deadline = event.at + grace_s + KILL_S
     # An inspection under way was made beside this child: it saw neither leftovers nor the port.
     changes["inspection"] = s.inspection + 1
@@ -331,9 +334,15 @@ def _recycle(
     return s, (End(s.generation, grace_s),)
 
 
-def _grace(s: Snapshot, rules: Rules) -> float:
-    """vLLM swallows TERM while it starts, and then has no request to finish either."""
-    return rules.drain_s + DRAIN_MARGIN_S if s.state is State.SERVING else STARTING_GRACE_S
+def _grace(s: Snapshot, event: Event, rules: Rules) -> float:
+    """vLLM swallows TERM while it starts, and then has no request to finish either.
+
+    Nor does one that hangs finish any, or has died below its HTTP server.
+    """
+    if s.state is not State.SERVING:
+        return STARTING_GRACE_S
+    stuck = isinstance(event, Failed) and event.finding and event.finding.failure not in LIVES_ON
+    return 0.0 if stuck else rules.drain_s + DRAIN_MARGIN_S
 
 
 def _restart(s: Snapshot, event: Restart, rules: Rules) -> Result:
@@ -413,7 +422,7 @@ def _recheck(s: Snapshot, event: Tick, rules: Rules) -> Result:
 
 
 def _stop(s: Snapshot, event: Stop, rules: Rules) -> Result:
-    grace_s = _grace(s, rules)
+    grace_s = _grace(s, event, rules)
     s = _enter(
         s, State.STOPPING, event.at, event.at + grace_s + KILL_S,
         inspection=s.inspection + 1, quitting=event.quit, reason="stop asked for", refusal=None,

@@ -6,14 +6,26 @@ their last value: `gen=5` sets generated tokens, `p` pending, `kv` the cache's u
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import replace
+from itertools import accumulate
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caovand.core import detector
 from caovand.core.config import WatchSection
-from caovand.core.detector import Broken, Rules, Sign, Watch, begin, observe, proven, rules_of
+from caovand.core.detector import (
+    Broken,
+    Probe,
+    Rules,
+    Sign,
+    Watch,
+    begin,
+    observe,
+    proven,
+    rules_of,
+)
 from caovand.core.observation import (
     ChildExit,
     GpuSample,
@@ -155,16 +167,58 @@ def test_a_frozen_engine_is_suspected_and_confirmed_by_a_completion_of_our_own()
     assert serve("""
         0 counters gen=5
         10 counters p=1
-        40 counters
+        29 counters
+        30 counters
         69 counters
-        70 counters
-        80 counters
-        100 no-answer
+        70 no-answer
     """) == [
-        "70 probe work is pending and nothing moved for 60 s",
-        "100 broken hang: work is pending and nothing moved for 60 s; "
+        "30 probe work is pending and nothing moved for 20 s",
+        "70 broken hang: work is pending and nothing moved for 20 s; "
         "a completion of our own failed: no answer in 30 s",
     ]
+
+
+def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
+    watch = proven(begin(0), 0)
+    for at in range(0, 25, 5):
+        busy = replace(NOTHING, pending=1, at=float(at))
+        watch, signs = observe(watch, busy, RULES)
+    assert signs == (Probe(20.0, 40.0, "work is pending and nothing moved for 20 s"),)
+    # Where it takes longer to confirm than to hang, the answer has that long.
+    watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
+    assert isinstance(signs[0], Broken)
+
+
+def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:
+    """As of an API server that is short of something for a moment."""
+    assert serve("""
+        0 counters p=1
+        20 counters
+        21 no-answer
+        40 counters
+        59 counters
+        60 counters
+        61 no-answer
+    """) == [
+        "20 probe work is pending and nothing moved for 20 s",
+        "60 probe work is pending and nothing moved for 60 s",
+        "61 broken hang: work is pending and nothing moved for 60 s; "
+        "a completion of our own failed: no answer in 30 s",
+    ]
+
+
+def test_an_engine_that_was_only_slow_is_not_asked_early_again_for_an_hour() -> None:
+    slow = "0 counters p=1\n20 counters\n25 counters gen=1\n50 counters\n84 counters"
+    asked = "20 probe work is pending and nothing moved for 20 s"
+    assert serve(slow) == [asked, "25 cleared the counters move"]
+    assert serve(slow + "\n85 counters")[2:] == [
+        "85 probe work is pending and nothing moved for 60 s"
+    ]
+    later = "\n3610 counters gen=2\n3630 counters"
+    assert serve(slow + later)[2:] == ["3630 probe work is pending and nothing moved for 20 s"]
+    # Also where that question had failed before the engine went on.
+    vain = "0 counters p=1\n20 counters\n21 no-answer\n25 counters gen=1\n50 counters\n84 counters"
+    assert serve(vain) == [asked]
 
 
 def test_a_health_of_200_refutes_nothing() -> None:
@@ -385,6 +439,56 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
         now = replace(observation, generation_tokens=tokens, accepted_tokens=tokens, at=n * 50.0)
         watch, signs = observe(watch, now, RULES)
         assert not any(isinstance(sign, (Broken, detector.Probe)) for sign in signs)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.floats(0.1, 1), min_size=1, max_size=40), st.floats(0.5, 15), st.floats(0.1, 100)
+)
+def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_asked_often(
+    steps: list[float], look_s: float, answer_s: float
+) -> None:
+    """Long prefills on a slow machine, with our question waiting behind them."""
+    longest_s = RULES.hang_s - 2 * look_s  # a look may come late at both ends
+    ends = list(accumulate(step * longest_s for step in steps))
+    watch, at, back = proven(begin(0), 0), 0.0, float("inf")
+    asked = 0
+    while at < ends[-1]:
+        at += look_s
+        moves = float(bisect(ends, at))
+        seen: list[detector.Observation] = [replace(NOTHING, pending=1, prompt_tokens=moves, at=at)]
+        if back <= at:
+            seen.insert(0, ProbeResult(False, "late", back))
+            back = float("inf")
+        for observation in seen:
+            watch, signs = observe(watch, observation, RULES)
+            assert not any(isinstance(sign, Broken) for sign in signs)
+            probes = [sign for sign in signs if isinstance(sign, Probe)]
+            asked += len(probes)
+            back = min([back, *(at + min(answer_s, probe.timeout_s) for probe in probes)])
+    assert asked <= 1 + at // detector.CALM_S
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(5, 600), st.floats(1, 60), st.floats(0.5, 5), st.floats(0, 700))
+def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_confirmed(
+    hang_s: float, confirm_s: float, look_s: float, fails_s: float
+) -> None:
+    rules = replace(RULES, hang_s=hang_s, confirm_s=confirm_s)
+    watch, at, asked, back = proven(begin(0), 0), 0.0, 0, None
+    watch, _ = observe(watch, replace(NOTHING, pending=1), rules)
+    while not watch.broken:
+        at += look_s
+        watch, signs = observe(watch, replace(NOTHING, pending=1, at=at), rules)
+        for sign in signs:
+            if isinstance(sign, Probe):
+                asked += 1
+                back = at + min(fails_s, sign.timeout_s)
+        if back is not None and not watch.broken and back <= at + look_s:
+            watch, _ = observe(watch, ProbeResult(False, "late", back), rules)
+            at, back = max(at, back), None
+    assert hang_s <= at <= hang_s + confirm_s + 2 * look_s
+    assert asked <= 2
 
 
 def test_rules_come_from_the_configuration() -> None:

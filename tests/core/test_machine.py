@@ -534,3 +534,28 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     s = after(s, Restart(3.0), Gone(4.0, 0.5, s.generation))
     s = after(s, Refused(5.0, 0.5, s.inspection, OOM))
     assert (s.state, s.finding, s.refusal) == (State.FAILED, OOM, None)
+
+
+@pytest.mark.parametrize(
+    ("finding", "grace_s"),
+    [
+        (Finding("hang", "nothing moves"), 0.0),
+        (Finding("illegal-access", "said by a process of an engine that hangs"), 0.0),
+        (Finding("gpu-lost", "fell off the bus"), 0.0),
+        (Finding("draft-collapse", "slow, and answers"), 15.0),
+        (Finding("host-oom", "the kernel killed a process of it"), 15.0),
+    ],
+    ids=lambda value: getattr(value, "failure", ""),
+)
+def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace_s: float) -> None:
+    rules = Rules(drain_s=10.0)
+    s = serving(PLANS[0])
+    s, (end,) = step(s, Failed(1.0, 0.5, s.generation, finding), rules)
+    assert end == End(s.generation, grace_s)
+    assert s.deadline == 1.0 + grace_s + machine.KILL_S
+
+
+def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
+    s = serving(PLANS[0])
+    s, (end,) = step(s, Exited(1.0, 0.5, s.generation, FINDINGS[-1]), Rules(drain_s=10.0))
+    assert end == End(s.generation, 15.0)

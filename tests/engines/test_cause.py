@@ -7,6 +7,9 @@ import textwrap
 import pytest
 
 from caovand.core.failure import Finding
+from caovand.core.ladder import LadderRules, decide
+from caovand.core.plan import Plan
+from caovand.engines.vllm.advice import advise
 from caovand.engines.vllm.cause import find_cause, find_in_kernel
 
 MANY = 2000  # lines
@@ -79,6 +82,74 @@ def test_what_ran_out_of_memory_is_named_better_by_the_error_that_follows() -> N
 {WORKER}RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.
 """)
     assert (finding.failure, finding.captures["requests"]) == ("sampler-oom", "256")
+
+
+def after_cublas(lines: int, then: str) -> Finding:
+    """Of a fault that first surfaces as a library's status, and is named so many lines later."""
+    status = "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`"
+    frames = "\n".join(f'{CORE}  File "/opt/vllm/a.py", line {n}, in f' for n in range(lines - 2))
+    return cause(
+        f"{READY}\n{CORE}EngineCore encountered a fatal error.\n{CORE}RuntimeError: {status}\n"
+        f"{frames}\n{SERVER}AsyncLLM output_handler failed.\n{then}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("then", "failure"),
+    [
+        (ILLEGAL, "illegal-access"),
+        (
+            "terminate called after throwing an instance of 'c10::AcceleratorError'\n"
+            "  what():  CUDA error: an illegal memory access was encountered",
+            "illegal-access",
+        ),
+        (
+            "[rank0]:[E1120 09:00:00.1 ProcessGroupNCCL.cpp:1] [PG ID 2] Process group watchdog"
+            " thread terminated with exception: CUDA error: unspecified launch failure",
+            "launch-failure",
+        ),
+        # What fails after it, and for another reason, explains nothing.
+        (f"{CORE}RuntimeError: Engine core initialization failed.", "launch-failure"),
+        (
+            f"{CORE}OSError: [Errno 98] error while binding: Address already in use",
+            "launch-failure",
+        ),
+    ],
+)
+def test_a_fault_that_surfaces_as_a_librarys_status_is_what_is_named_later(
+    then: str, failure: str
+) -> None:
+    finding = after_cublas(130, then)
+    assert finding.failure == failure
+    assert ("CUBLAS" in finding.text) == (finding.signature == "cublas.failed")
+    assert after_cublas(130, "").signature == "cublas.failed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{CORE}Worker proc VllmWorker-1 died unexpectedly (exit code: -4), shutting down.",
+        f"{SERVER}RuntimeError: Engine core initialization failed. See root cause above. "
+        "Failed core proc(s): {'EngineCore_DP0': -4}",
+    ],
+)
+@pytest.mark.parametrize("phase", ["warmup", "serving"])
+def test_a_process_that_an_illegal_instruction_ended_is_named_and_its_plan_tried_again(
+    line: str, phase: str
+) -> None:
+    finding = cause(line, phase)
+    assert finding.failure == "engine-died"
+    assert finding.text.endswith("[SIGILL, an illegal instruction]")
+    assert [decide(Plan("m", {}, {}), finding, n, LadderRules()).verdict for n in (1, 2, 3)] == [
+        "again", "again", "again",
+    ]  # fmt: skip
+    assert any("SIGILL" in advice for advice in advise(finding, {}))
+
+
+def test_a_process_that_was_killed_is_not_said_to_have_met_a_fault() -> None:
+    line = f"{CORE}Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down."
+    assert "fault" not in cause(line).captures
+    assert not any("fault" in advice for advice in advise(cause(line), {}))
 
 
 def test_of_two_ranks_the_first_to_fail_is_the_cause() -> None:

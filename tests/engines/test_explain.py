@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -218,6 +220,54 @@ def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> Non
     assert told.configured["model"] == "/m"
     assert told.finding is not None
     assert told.finding.failure == "access-denied"
+
+
+def window(tps: float, running: int = 1) -> str:
+    return (
+        "(APIServer pid=3) INFO 11-20 09:00:00 [loggers.py:271] Engine 000: Avg prompt throughput:"
+        f" 1.0 tokens/s, Avg generation throughput: {tps} tokens/s, Running: {running} reqs,"
+        " Waiting: 0 reqs, GPU KV cache usage: 0.1%, Prefix cache hit rate: 0.0%"
+    )
+
+
+def test_rates_are_those_of_busy_windows_and_not_of_the_first() -> None:
+    told = explain("\n".join(window(tps) for tps in (1.9, 0.0, 20.0, 18.0, 0.0, 23.0, 0.0)))
+    assert told.figures["generation_tps"] == 19.0
+    assert told.figures["generation_best_tps"] == 23.0
+    page = "\n".join(verb.page(told))
+    assert re.search(r"generation, while busy +19.0 tokens/s\n +generation at best +23.0", page)
+    assert "generation_best_tps" not in explain(window(0.0)).figures
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*serv*.log")) + sorted(LOGS.glob("*a100*.log")))
+def test_every_figure_of_a_window_is_the_usual_one_of_the_log(path: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    names = {
+        "generation_tps": r"Avg generation throughput: ([\d.]+)",
+        "prompt_tps": r"Avg prompt throughput: ([\d.]+)",
+        "acceptance_length": r"Mean acceptance length: ([\d.]+)",
+    }
+    for name, pattern in names.items():
+        busy = [float(n) for n in re.findall(pattern, text) if float(n) > 0]
+        usual = statistics.median(busy) if busy else 0.0
+        assert explain(text).figures.get(name, 0.0) == pytest.approx(usual, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Using 'pin_memory=False' as WSL is detected. This may slow down the performance.",
+        "Using 'pin_memory=False' as WSL is detected and the WSL2 kernel version is below 4.19.",
+        "We must use the `spawn` multiprocessing start method. Reasons: WSL is detected and NVML is"
+        " not compatible with fork",
+    ],
+)
+def test_a_log_that_says_wsl_is_of_wsl(message: str) -> None:
+    line = f"(EngineCore pid=5) WARNING 11-20 09:00:00 [interface.py:1180] {message}"
+    assert explain(line).figures["machine"] == "WSL"
+    assert "WSL" in "\n".join(verb.page(explain(line)))
+    prompt = f"(APIServer pid=3) INFO 11-20 09:00:00 [request_logger.py:56] prompt: '{message}'"
+    assert "machine" not in explain(prompt).figures
 
 
 @pytest.mark.parametrize("failure", FAILURES)

@@ -119,6 +119,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The engine process ended while it served; the line says with what. vLLM then exits "
         "with status 0, so that a supervisor that looks at the status alone does nothing.",
         "If it comes back, turn MTP off, then prefix caching, then CUDA graphs.",
+        "A process of it ended with {fault}: start the same plan again first.",
     ),
     "start-stall": (
         "The start stopped getting further after {waited_s} s of waiting for another process.",

@@ -76,9 +76,20 @@ _SILENT = frozenset({"worker.died", "engine.exited"})
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset({"engine.broken", "args.uneven"})
 
-# A torch OOM is explained better only by these; other generic rows by any cause.
+# These are explained better only by those; other generic rows by any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
+    "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
+}
+
+# How a process ended, in words of who waited for it: `exit code: -4`, `{'EngineCore': -4}`.
+_ENDED = re.compile(r"(?:\(exit code: |Failed core proc\(s\): \{'\w{1,40}': )-(\d{1,2})[)}]")
+# Signals of the processor's: nobody sends them from outside.
+_FAULTS: Mapping[str, str] = {
+    "4": "SIGILL, an illegal instruction",
+    "7": "SIGBUS, a bad memory access",
+    "8": "SIGFPE, an arithmetic error",
+    "11": "SIGSEGV, a bad memory access",
 }
 
 
@@ -354,10 +365,12 @@ def _finding(hit: _Hit) -> Finding:
         failure = _NOT_OPERATORS.get(component, failure)
     if row is BY_ID["engine.dead"] and hit.phase != "serving":
         failure = "unknown"
-    return Finding(
-        failure, _short(hit.parts.message), hit.phase, captures, row.id if row else UNNAMED,
-        hit.index + 1,
-    )  # fmt: skip
+    text = _short(hit.parts.message)
+    ended = _ENDED.search(text)
+    if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
+        captures.update(fault=_FAULTS[ended[1]], silent="yes")
+        failure, text = "engine-died", f"{text} [{captures['fault']}]"
+    return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 
 def _component(hit: _Hit) -> str:

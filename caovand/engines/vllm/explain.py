@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from caovand.core.failure import Finding
@@ -21,6 +22,7 @@ from caovand.engines.vllm.line import take_apart
 from caovand.engines.vllm.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.signatures import benign
 
+WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, from which on it has stopped
 COLLAPSED = 3  # intervals in a row with drafts and none accepted
 
@@ -39,6 +41,7 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line in which one stands
+_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
 HIDDEN = "(hidden)"
 
@@ -77,6 +80,7 @@ def explain(text: str) -> Explanation:
     """Explain the text of a log file."""
     lines = _last_start(_split(text))
     seen: dict[str, Figure] = {}
+    windows: dict[str, list[float]] = {}
     marks: list[tuple[Mark, str]] = []
     harmless: dict[str, int] = {}
     configured: Mapping[str, Any] = {}
@@ -85,6 +89,10 @@ def explain(text: str) -> Explanation:
         mark, told = read(line.text)
         for name, value in told.items():
             seen.setdefault(name, value)
+            if name in WINDOWED and isinstance(value, (int, float)) and value > 0:
+                windows.setdefault(name, []).append(value)
+        if parts.level == "WARNING" and parts.source not in _PROMPTS and _WSL.search(parts.message):
+            seen["machine"] = "WSL"
         if mark:
             marks.append((mark, parts.time))
         row = benign(parts.message)
@@ -95,10 +103,19 @@ def explain(text: str) -> Explanation:
     reached = _reached(lines)
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
+    seen.update(_over_windows(windows))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
         tuple(advise(finding, seen)) if finding else (), seen, configured, harmless,
     )  # fmt: skip
+
+
+def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
+    """Of what vLLM tells every ten seconds, the usual value while busy, and the best rate."""
+    found: dict[str, Figure] = {name: round(median(told), 2) for name, told in windows.items()}
+    if "generation_tps" in windows:
+        found["generation_best_tps"] = max(windows["generation_tps"])
+    return found
 
 
 def _split(text: str) -> list[_Line]:

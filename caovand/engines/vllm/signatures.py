@@ -140,8 +140,11 @@ SIGNATURES: tuple[Signature, ...] = (
     _sig("cuda.launch", "cause", "launch-failure",
          r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
          r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
-         r"|CUDA error: operation not permitted when stream is capturing|cudaErrorStreamCapture\w+"
-         r"|CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"),
+         r"|CUDA error: operation not permitted when stream is capturing"
+         r"|cudaErrorStreamCapture\w+"),
+    # The next library to launch a kernel meets a fault first, and does not know it
+    _sig("cublas.failed", "generic", "launch-failure",
+         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"),
     _sig("xid.app", "consequence", "illegal-access",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31|43|45),"),
     # The plugin
