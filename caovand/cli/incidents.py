@@ -93,11 +93,11 @@ def run_bundle(args: argparse.Namespace) -> int:
     try:
         # Not through a link: in another's folder it leads to a file of the other's choice.
         opened = safe_files.open_own(Path(args.file), os.O_WRONLY | os.O_CREAT, 0o644)
+        os.ftruncate(opened, 0)
         with (
             os.fdopen(opened, "wb") as file,
             tarfile.open(fileobj=file, mode="w:gz") as archive,
         ):
-            file.truncate(0)
             for name, data in contents.items():
                 entry = tarfile.TarInfo(f"incident-{args.number}/{name}")
                 entry.size, entry.mtime = len(data), int(time.time())
