@@ -69,7 +69,11 @@ def _alone(
         # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
         # a second daemon would take the first one's engine for the leftover of a killed one.
         folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
-        locks = [store.take_lock(folder / "lock") for folder in sorted(folders)]
+        locks = [
+            store.take_lock(folder / "lock", on_full_disk=True)
+            for folder in sorted(folders)
+            if folder.exists()  # its disk took no folder: nothing there is shared either
+        ]
         processes.become_subreaper()
     except store.LockTaken as problem:
         logger.error(str(problem))
@@ -77,16 +81,15 @@ def _alone(
     except OSError as problem:
         text = str(problem)
         if problem.filename is not None:
-            text = (
-                f"cannot use {problem.filename}: {problem.strerror}; mend its rights, or set"
-                " RUNTIME_DIRECTORY, STATE_DIRECTORY, CACHE_DIRECTORY and LOGS_DIRECTORY"
-            )
+            remedy = directories.remedy(Path(problem.filename).parent, problem.errno)
+            text = f"cannot use {problem.filename}: {problem.strerror}; {remedy}"
         logger.error(text)
         return 1
     try:
         asyncio.run(_run(config_path, config, places, logger, echo))
     except CannotBind as problem:
-        logger.error(str(problem))
+        why = places.unwritable().get(places.runtime)
+        logger.error(f"{problem}; {why}" if why else str(problem))
         return 1
     finally:
         for lock in locks:

@@ -180,9 +180,7 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
     return Prepared(plan, inventory, mark, wishes.chosen_mode)
 
 
-def _planned(
-    wishes: Wishes, inventory: Inventory, mark: str, used: neighbours.Used | None
-) -> Plan:
+def _planned(wishes: Wishes, inventory: Inventory, mark: str, used: neighbours.Used | None) -> Plan:
     """The plan, with the steps that served last time where a plan can be made of them."""
     kept = good_plan.from_document(wishes.good_plan, mark, wishes.chosen_mode, used)
 

@@ -72,6 +72,7 @@ from caovand.lowered import Lowered
 from caovand.planning import Planning
 from caovand.recorder import Recorder
 from caovand.shortage import Shortage
+from caovand.unwritten import Unwritten
 from caovand.watching import Watching
 
 LONGEST_TICK_S = 5.0
@@ -107,6 +108,7 @@ class Supervisor:
         self.publish: list[Any] = []
         self._shortage = Shortage(self.notice)
         self._file = RotatedFile(directories.logs / "engine.log")
+        self._unwritten = Unwritten(directories, self.notice)
         self._ledger = directories.state / memories.PROCESSES
         self._lowered = Lowered(directories.state / lowered.FILE)
         self._leavings = Leavings(directories, self.notice)
@@ -291,8 +293,16 @@ class Supervisor:
             forecast=self._forecast,
             lowered_at=self._lowered.since,
             failed=dict(self._failed),
+            warnings=self._warnings(),
         )
         return status.describe(self.snapshot, facts, self._now())
+
+    def _warnings(self) -> tuple[str, ...]:
+        """What keeps this daemon from doing all of its work."""
+        unrecorded = self._child.unrecorded if self._child else ""
+        return tuple(
+            filter(None, (self._shortage.text, *self._unwritten.texts.values(), unrecorded))
+        )
 
     def notice(self, kind: str, text: str, **data: Any) -> None:
         """Publish an event and log it."""
@@ -468,6 +478,8 @@ class Supervisor:
     def _look_after_child(self) -> None:
         kernel = self._kernel.read()
         self._kernel_lines.extend(kernel)
+        written = self._unwritten.look(self._file)
+        self._spawn_task(self._look("see whether the disks can be written", written))
         child = self._child
         if child is None or self._watching is None or self._ending is not None:
             return

@@ -134,7 +134,8 @@ class Child:
         family = processes.family(self.pid, self.cgroup, self._start)
         dead = processes.reap(family, self.pid)
         found = tuple(process for process in family if not process.zombie)
-        if {(p.pid, p.start) for p in found} != {(p.pid, p.start) for p in self.members}:
+        known = {(p.pid, p.start) for p in self.members}
+        if self.unrecorded or {(p.pid, p.start) for p in found} != known:
             self.unrecorded = record(self._ledger, self.pid, self._start, found)
         self.members = found
         self.seen.update(process.pid for process in found)

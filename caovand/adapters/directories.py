@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +13,26 @@ from caovand.adapters import trust
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
 """Root's own: the service's folders belong to its user, who could lead root elsewhere."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LEAST_BYTES = 16 << 10  # less room takes none of our files
+
+
+def remedy(path: Path, number: int | None) -> str:
+    """What helps where `path` cannot be written for the reason `errno` gives."""
+    if number in FULL:
+        return f"free some room there (`df -h {path}`)"
+    if number == errno.EROFS:
+        return "look for faults of that disk (`journalctl -k`), and mount it writable"
+    return (
+        "correct its permissions, or set RUNTIME_DIRECTORY, STATE_DIRECTORY, CACHE_DIRECTORY and"
+        " LOGS_DIRECTORY"
+    )
+
+
+def takes_nothing(problem: OSError) -> bool:
+    """Whether a disk is full or read-only: a daemon can do without what it would keep there."""
+    return problem.errno in (*FULL, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -24,11 +45,18 @@ class Directories:
     logs: Path
 
     def make(self) -> None:
-        """Create what is missing; OSError where that is not allowed, or not for us alone."""
+        """Create what is missing; OSError where that is not allowed, or not for us alone.
+
+        State, cache and logs may be missing on a disk that takes nothing: `unwritable` says so.
+        """
         self._check()
-        for path, mode in ((self.runtime, 0o755), (self.state, 0o750), (self.cache, 0o755)):
-            path.mkdir(mode=mode, parents=True, exist_ok=True)
-        self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for path, mode in ((self.state, 0o750), (self.cache, 0o755), (self.logs, 0o750)):
+            try:
+                path.mkdir(mode=mode, parents=True, exist_ok=True)
+            except OSError as problem:
+                if not takes_nothing(problem):
+                    raise
         self._check()  # somebody may have been quicker
         if (owner := self.runtime.stat().st_uid) != os.getuid():
             raise PermissionError(
@@ -47,6 +75,44 @@ class Directories:
                 f"cannot use {found.path}: it {found.fact}; remove it, or set {variable} to a"
                 " folder of your own"
             )
+
+    def unwritable(self) -> dict[Path, str]:
+        """The folders on disks that take nothing, each with what is lost and the remedy (blocks).
+
+        Nothing is written to find out: a spinning disk may sleep.
+        """
+        losses = (
+            (self.runtime, "no new sockets"),
+            (
+                self.state,
+                "modes, degraded plans and incidents are not kept; if this daemon is killed, the"
+                " next may not find its engine",
+            ),
+            (self.cache, "the engine may fail to compile"),
+            (self.logs, "engine.log has gaps"),
+        )
+        found: dict[Path, str] = {}
+        for path, loss in losses:
+            if number := _takes_nothing(path):
+                fact = os.strerror(number)
+                help = remedy(path, number)
+                found.setdefault(path, f"cannot write to {path}: {fact}: {loss}; {help}")
+        return found
+
+
+def _takes_nothing(path: Path) -> int:
+    """The errno with which the disk of `path`, or of its nearest parent, takes no more; else 0."""
+    for place in (path, *path.parents):
+        try:
+            disk = os.statvfs(place)
+        except OSError:
+            continue
+        if disk.f_flag & os.ST_RDONLY:
+            return errno.EROFS
+        no_room = disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_BYTES
+        no_inodes = disk.f_files and not disk.f_favail
+        return errno.ENOSPC if no_room or no_inodes else 0
+    return 0
 
 
 def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) -> Directories:

@@ -100,7 +100,7 @@ class RotatedFile:
     """
 
     def __init__(self, path: Path, limit: int = 16 << 20, backups: int = 4) -> None:
-        self._path, self._limit, self._backups = path, limit, backups
+        self.path, self._limit, self._backups = path, limit, backups
         self._file: int | None = None
         self._size = 0
         self._turn = threading.Condition()
@@ -108,6 +108,8 @@ class RotatedFile:
         self._behind = 0
         self._writer: threading.Thread | None = None
         self.lost_bytes = 0
+        self.problem = ""
+        """Why the latest write failed, "" where it did not."""
 
     def write(self, data: bytes) -> None:
         """Append, soon; never waits."""
@@ -151,8 +153,9 @@ class RotatedFile:
             assert self._file is not None
             while written < len(data):
                 written += os.write(self._file, data[written:])
-        except OSError:
-            pass
+            self.problem = ""
+        except OSError as problem:
+            self.problem = problem.strerror or str(problem)
         self._size += written
         return written
 
@@ -161,17 +164,17 @@ class RotatedFile:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        if self._path.exists() and self._path.stat().st_size + room > self._limit:
+        if self.path.exists() and self.path.stat().st_size + room > self._limit:
             for number in range(self._backups, 0, -1):
-                newer = self._path if number == 1 else self._numbered(number - 1)
+                newer = self.path if number == 1 else self._numbered(number - 1)
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(newer, self._numbered(number))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self._file = safe_files.open_own(self._path, flags, 0o640, any_kind=True)
+        self._file = safe_files.open_own(self.path, flags, 0o640, any_kind=True)
         self._size = os.fstat(self._file).st_size
 
     def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
+        return self.path.with_name(f"{self.path.name}.{number}")
 
 
 class Pump:

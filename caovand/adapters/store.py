@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -39,20 +40,30 @@ def read_json(path: Path) -> Any:
     return None
 
 
-def take_lock(path: Path) -> int:
+def take_lock(path: Path, *, on_full_disk: bool = False) -> int:
     """Lock `path` for this process's life and write its pid there; the descriptor keeps it.
 
-    Raises LockTaken where another process has it.
+    Raises LockTaken where another process has it. With `on_full_disk` the file as it is, or else
+    its folder, is locked where the disk takes nothing.
     """
     # For us alone: whoever may open a file may also lock it, and keep the daemon from starting.
-    descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.fchmod(descriptor, 0o600)  # an earlier release, or a backup, may have left it open to all
+    try:
+        descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(descriptor, 0o600)  # an earlier release may have left it open to all
+    except OSError as problem:
+        if not on_full_disk or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        there = path if path.exists() else path.parent
+        descriptor = os.open(there, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        text = ""
+        with contextlib.suppress(IsADirectoryError):
+            text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
         raise LockTaken(path, int(text) if text.isdigit() else 0) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with contextlib.suppress(OSError):  # the pid is for people, the lock holds without it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor

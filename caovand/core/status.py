@@ -42,6 +42,8 @@ class Facts:
     """The mode that the engine was planned for; `mode --defer` leaves it behind."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """How often each failure was seen since the daemon started."""
+    warnings: tuple[str, ...] = ()
+    """What the daemon itself lacks, such as room on a disk."""
 
 
 def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
         "degraded": _degraded(plan, facts.lowered_at),
-        "warnings": list(plan.warnings) if plan else [],
+        "warnings": [*(plan.warnings if plan else ()), *facts.warnings],
         "restarts": max(snapshot.spawns - 1, 0),
         "failures": snapshot.failures,
         "last_failure": _finding(snapshot.finding),
