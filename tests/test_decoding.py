@@ -20,8 +20,7 @@ from tests.test_architecture import MODULES
 # Module and function -> why a strict decoding is right, or is another's.
 STRICT = {
     ("caovand.adapters.config_file", "load"): "the operator's file: refused in words",
-    ("caovand.adapters.config_file", "read_secret"): "the same",
-    ("caovand.adapters.store", "*"): "what the daemon wrote; a ValueError makes it none",
+    ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.cli.engine", "_make_lock"): "the file that its author has just written",
     ("caovand.verbs", "_incident"): "base64 is ASCII",

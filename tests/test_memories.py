@@ -159,7 +159,7 @@ def test_a_lowered_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_
         used += usable
         wishes = Wishes(CONFIG, None, {}, document)
         try:
-            plan = inspection._planned(wishes, HERE, MARK)
+            plan = inspection._planned(wishes, HERE, MARK, None)
         except Unplannable:
             continue
         json.dumps([plan.identity, plan.rungs], allow_nan=False)
@@ -178,7 +178,7 @@ def test_a_plan_that_looks_usable_and_is_not_is_left_out_with_a_warning(
         return real(*arguments, remembered=None, **more)
 
     monkeypatch.setattr(inspection, "make_plan", make)
-    plan = inspection._planned(Wishes(CONFIG, None, {}, GOOD[lowered.FILE]), HERE, MARK)
+    plan = inspection._planned(Wishes(CONFIG, None, {}, GOOD[lowered.FILE]), HERE, MARK, None)
     assert plan.rungs == ()
     assert "the lowered plan that served is not used: TypeError: no number" in plan.warnings
 
@@ -195,7 +195,7 @@ def test_readers_take_any_document(tmp_path: Path, name: str) -> None:
         kept = Lowered(path)
         kept.date(LOWERED)
         assert kept.since is not None
-        good_plan.from_document(kept.document(None, "", "auto"), MARK, "auto")
+        good_plan.from_document(kept.document(None, "", "auto"), MARK, "auto", {})
 
 
 REPORT: dict[str, Any] = {

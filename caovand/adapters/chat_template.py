@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import replace
+from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.core import flags
 from caovand.core.config import Config
 from caovand.core.inventory import ModelCard
@@ -38,8 +38,4 @@ def effective(card: ModelCard, config: Config) -> ModelCard:
 
 
 def _read(path: str) -> str:
-    seen = os.stat(path)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_size > LARGEST:
-        raise ValueError(f"it is no file of at most {LARGEST >> 20} MiB")
-    with open(path, errors="replace") as file:
-        return file.read(LARGEST)
+    return safe_files.read(Path(path), LARGEST).decode(errors="replace")

@@ -170,7 +170,7 @@ def kill_adopted(session: int, since: int, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
-            pids = [int(pid) for pid in children.read_text().split() if int(pid) != session]
+            pids = [int(pid) for pid in children.read_bytes().split() if int(pid) != session]
         except OSError:  # a kernel without this file
             return
         adopted = [p for p in map(read, pids) if p and p.start >= since and _is_adopted(p)]
@@ -189,7 +189,7 @@ def is_populated(group: Path | None) -> bool:
     """Whether a cgroup says that a process is in it or below; False where it cannot say that."""
     if group is not None:
         with limits.absent():
-            return "populated 1" in (group / "cgroup.events").read_text().splitlines()
+            return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
     return False
 
 

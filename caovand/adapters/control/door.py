@@ -61,7 +61,7 @@ class Door:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener = _listen(path, mode, gid)
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Begin to accept; on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener, self._accept)

@@ -90,7 +90,7 @@ class Control:
         """Begin to answer."""
         self._keep(self._serve())
         for door in self._doors:
-            door.open()
+            door.start()
 
     def publish(self, notice: Notice) -> None:
         """Send a notice to whoever listens; never waits."""
