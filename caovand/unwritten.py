@@ -24,11 +24,12 @@ class Unwritten:
         """Ask the disks, and see whether the latest write to `file` failed."""
         if self._looking is not None and not self._looking.done():
             return  # a disk that hangs keeps one thread
-        self._looking = asyncio.ensure_future(asyncio.to_thread(self._directories.unwritable))
-        done, _ = await asyncio.wait([self._looking], timeout=LIMIT_S)
-        if not done:
+        looking = asyncio.ensure_future(asyncio.to_thread(self._directories.unwritable))
+        self._looking = looking
+        await asyncio.wait([looking], timeout=LIMIT_S)
+        if not looking.done():
             return
-        now = self._looking.result()
+        now = looking.result()
         before, self.texts = self.texts, now
         folder = file.path.parent
         if folder in before and folder not in now:
