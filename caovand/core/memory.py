@@ -23,8 +23,6 @@ HIDDEN_EAGER = (1.0, 4.0)
 SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 20, 31
 """Bytes a logit takes in the sampler's warm-up: sorted values, indices, probabilities."""
 CONTEXT_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 184, 120, 394, 480
-POSITION_BYTES = 256
-"""Sine and cosine of one position, for model and drafter."""
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
@@ -164,8 +162,23 @@ def weights_bytes(model: ModelCard, load: Load) -> float:
     stored = sum(_on_rank(w, model, load) for w in kept)
     layers = sum(_on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
     drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
-    positions = model.max_model_len * POSITION_BYTES
-    return stored - min(load.offload_gib * GIB, layers) + drafter + positions
+    rope = model.rope_elements * load.activation
+    absorbed = _absorbed_bytes(model, load)
+    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + absorbed
+
+
+def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+
+    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    """
+    if model.mla is None or "attention" in model.spared:
+        return 0.0
+    if model.quantization is None and "layers" not in ONLINE.get(load.quantization, {}):
+        return 0.0
+    widths = model.mla.key_dim + model.mla.value_dim
+    size = model.heads * widths * model.mla.rank * len(model.layer_types)
+    return size * load.activation / load.tensor_parallel
 
 
 def _loaded(weights: Weights, load: Load) -> bool:
