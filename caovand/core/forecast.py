@@ -69,7 +69,8 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
     offload = plan.value("cpu_offload_gb")
     compiled = plan.value("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
-    captured = graphs.mode(compiled, plan.value("optimization_level"))
+    level = plan.value("optimization_level")
+    captured, compiles = graphs.mode(compiled, level), graphs.compiles(compiled, level)
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -79,7 +80,7 @@ def load_of(plan: Plan, inventory: Inventory) -> Load:
         mtp=plan.mtp,
         kv_dtype=str(plan.value("kv_cache_dtype") or "auto"),
         activation=element_bytes(model.dtype if dtype == "auto" else dtype),
-        eager=bool(plan.value("enforce_eager")) or captured == "NONE",
+        eager=bool(plan.value("enforce_eager")) or not compiles,
         aligned_states=aligned(
             plan.value("mamba_cache_mode"),
             plan.value("enable_prefix_caching"),

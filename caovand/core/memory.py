@@ -239,15 +239,19 @@ def _special(model: ModelCard, load: Load) -> float:
     return size
 
 
-def _graphs_mib(model: ModelCard, load: Load) -> float:
+def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
+    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
     mode = graphs.mode(load.compilation)
     captured = graphs.sizes(
         load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
     )
     layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
     experts = bool(model.experts) and model.quantization != "mxfp4"
-    count = graphs.count(mode, captured, load.sequences, load.mtp)
-    return graphs.graphs_mib(count, layers, experts)
+    largest = max(captured, default=0)
+    piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
+    if expected:
+        return graphs.expected_mib(piecewise, full, layers, experts, largest)
+    return graphs.graphs_mib(piecewise + full, layers, experts, largest)
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:
@@ -274,7 +278,9 @@ def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
         return load.kv_bytes
     share = load.utilization * _smallest_mib(gpus) * MIB
     graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
-    spent = sum(size for name, size in overheads(model, load) if graphs_counted or name != "graphs")
+    spent = sum(size for name, size in overheads(model, load) if name != "graphs")
+    if graphs_counted and not load.eager:
+        spent += _graphs_mib(model, load, expected=True) * MIB
     return share - weights_bytes(model, load) - spent
 
 
