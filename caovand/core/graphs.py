@@ -13,22 +13,34 @@ from typing import Any
 LARGEST, LARGEST_OF_GPT_OSS = 512, 1024
 COMPILED = 3
 """vLLM's compilation mode that cuts the model in pieces, which is its default."""
-FIRST_MIB, LAYER_MIB, EXPERTS_MIB = 30, 0.24, 0.125
-"""What capturing takes at all, one graph a layer, and its experts: fitted to four measured starts.
+FIRST_MIB, FIRST_EXPERTS_MIB, TOKEN_MIB, LAYER_MIB, EXPERTS_MIB = 30, 60, 0.2, 0.155, 0.14
+"""What capturing takes at all, without and with experts, a token of the largest graph, a layer of
+one graph, and its experts: fitted to measured starts.
 
 Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
 """
+SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
+"""What a layer of a second piecewise graph and of a second full one take."""
+
+
+def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
+    """Whether vLLM compiles the model at all with this --compilation-config and -O level."""
+    return _compiled(config, level) not in ("0", "NONE")
 
 
 def mode(config: Mapping[str, Any], level: Any = None) -> str:
     """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
     usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
     found = str(config.get("cudagraph_mode") or usual).upper()
-    compiled = config.get("mode")
-    if compiled is None:
-        compiled = 0 if str(level) == "0" else COMPILED
-    whole = str(compiled).upper() in (str(COMPILED), "VLLM_COMPILE")
+    whole = _compiled(config, level) in (str(COMPILED), "VLLM_COMPILE")
     return found if whole or not found.endswith("PIECEWISE") else "NONE"
+
+
+def _compiled(config: Mapping[str, Any], level: Any) -> str:
+    given = config.get("mode")
+    if given is None:
+        given = 0 if str(level) == "0" else COMPILED
+    return str(given).upper()
 
 
 def sizes(
@@ -54,19 +66,46 @@ def sizes(
     return tuple(sorted(size for size in rounded if size <= batch_tokens))
 
 
-def count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
-    """Graphs in all: mixed steps are captured at every size, decoding up to all sequences."""
+def kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
+    """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
+    every = len(captured)
     decoding = sum(size <= sequences * (1 + mtp) for size in captured)
-    counts = {
-        "NONE": 0,
-        "PIECEWISE": len(captured),
-        "FULL": len(captured),
-        "FULL_DECODE_ONLY": decoding,
+    found = {
+        "NONE": (0, 0),
+        "PIECEWISE": (every, 0),
+        "FULL": (0, every),
+        "FULL_DECODE_ONLY": (0, decoding),
     }
-    return counts.get(mode.upper(), len(captured) + decoding)
+    return found.get(mode.upper(), (every, decoding))
 
 
-def graphs_mib(graphs: int, layers: int, experts: bool = False) -> float:
-    """What so many graphs of a model of so many layers, each with experts or not, take."""
+def count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
+    """Graphs in all."""
+    return sum(kinds(mode, captured, sequences, mtp))
+
+
+def graphs_mib(graphs: int, layers: int, experts: bool = False, largest: int = 0) -> float:
+    """What so many graphs of a model of so many layers, each with experts or not, take.
+
+    `largest` is the tokens of the largest; the smaller ones share its buffers.
+    """
     each = LAYER_MIB + (EXPERTS_MIB if experts else 0)
-    return FIRST_MIB + graphs * layers * each if graphs else 0.0
+    return _first_mib(experts, largest) + graphs * layers * each if graphs else 0.0
+
+
+def expected_mib(
+    piecewise: int, full: int, layers: int, experts: bool = False, largest: int = 0
+) -> float:
+    """What vLLM expects of so many graphs, and takes off before it sizes the cache.
+
+    It captures two of each kind and multiplies what the second took, which is less than the mean.
+    """
+    if not piecewise + full:
+        return 0.0
+    each = layers * (SECOND_MIB + (EXPERTS_MIB if experts else 0))
+    whole = max(layers * SECOND_FULL_MIB, 1)
+    return _first_mib(experts, largest) + piecewise * each + full * whole
+
+
+def _first_mib(experts: bool, largest: int) -> float:
+    return FIRST_MIB + (FIRST_EXPERTS_MIB if experts else 0) + largest * TOKEN_MIB

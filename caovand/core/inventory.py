@@ -141,6 +141,19 @@ class LinearAttention:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Shape of MLA: what keys and values, and queries (0 where they are not), are compressed to.
+
+    A head's keys are `key_dim` wide without the part that rotary positions turn.
+    """
+
+    rank: int
+    key_dim: int
+    value_dim: int
+    query_rank: int = 0
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """What the model's folder says of it, its weights unread.
 
@@ -149,12 +162,13 @@ class ModelCard:
     text. Without `limit_known` the configuration does not tell `max_model_len`, which then is what
     vLLM takes where Transformers knows none either. `global_kv_heads` and `global_head_dim` are
     those of full attention where it differs from a window's (0 where it does not). `latent` is
-    what a token's compressed key-value pair (MLA) takes, in elements; `group_size` how many
-    quantised weights of one output share a scale, `block_size` how many outputs do (block fp8);
-    `spared` are the parts kept as floats ("attention", "shared experts", "MLP"). `shared_size` and
-    `dense_size` are the widths of the MLPs beside a model's experts, 0 where there are none. The
-    last `kv_shared` layers read the caches of earlier ones (Gemma 3n). `notes` are what is odd
-    about the folder without making it unusable.
+    what a token's compressed key-value pair (MLA) takes, in elements; `rope_elements` what the
+    tables of sines and cosines take; `group_size` how many quantised weights of one output share a
+    scale, `block_size` how many outputs do (block fp8); `spared` are the parts kept as floats
+    ("attention", "shared experts", "MLP"). `shared_size` and `dense_size` are the widths of the
+    MLPs beside a model's experts, 0 where there are none; `dense_layers` have an MLP in place of
+    experts. The last `kv_shared` layers read the caches of earlier ones (Gemma 3n). `notes` are
+    what is odd about the folder without making it unusable.
     """
 
     path: str
@@ -175,6 +189,8 @@ class ModelCard:
     sliding_window: int = 0
     kv_shared: int = 0
     latent: int = 0
+    mla: LatentAttention | None = None
+    rope_elements: int = 0
     linear: LinearAttention | None = None
     mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
@@ -183,9 +199,11 @@ class ModelCard:
     block_size: int = 0
     spared: frozenset[str] = frozenset()
     experts: int = 0
+    experts_per_token: int = 0
     expert_size: int = 0
     shared_size: int = 0
     dense_size: int = 0
+    dense_layers: int = 0
     vision: bool = False
     chat_template: str | None = None
     weights: tuple[Weights, ...] = ()

@@ -52,7 +52,8 @@ def load_of(
     offload = values.get("cpu_offload_gb")
     compiled = values.get("compilation_config")
     compiled = compiled if isinstance(compiled, Mapping) else {}
-    captured = graphs.mode(compiled, values.get("optimization_level"))
+    level = values.get("optimization_level")
+    captured, compiles = graphs.mode(compiled, level), graphs.compiles(compiled, level)
     return Load(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -62,7 +63,7 @@ def load_of(
         mtp=_depth(values.get("speculative_config")),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=element_bytes(model.dtype if dtype == "auto" else dtype),
-        eager=bool(values.get("enforce_eager")) or captured == "NONE",
+        eager=bool(values.get("enforce_eager")) or not compiles,
         aligned_states=aligned(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.version
         ),

@@ -1,8 +1,8 @@
 """The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
-Weights and cache blocks are computed exactly as vLLM computes them. What a forward pass needs
-beside them is not: the constants below were fitted to measured starts (tests/core/test_memory.py
-lists them) and are off by up to 0.5 GiB.
+Weights and cache blocks are computed exactly as vLLM computes them, and what a step holds from the
+tensors that live at its peak (activations.py). Graphs, and what no tensor holds, are constants
+fitted to measured starts: tests/core/test_memory.py and test_starts.py hold the forecast to them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from math import ceil, log2
 from typing import Any
 
 from caovand.core import graphs, releases
+from caovand.core.activations import forward_bytes, sampler_bytes, uncompressed_tokens
 from caovand.core.inventory import Gpu, ModelCard, Part, Weights
 from caovand.core.kv_cache import TURBOQUANT, Layout, layout
 
 MIB, GIB = 1 << 20, 1 << 30
-HIDDEN_COMPILED = (6.0, 30.0)
-HIDDEN_EAGER = (1.0, 4.0)
-"""Hidden-state widths alive at the peak of a step: on every rank, and split over the ranks."""
-SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 20, 31
-"""Bytes a logit takes in the sampler's warm-up: sorted values, indices, probabilities."""
-CONTEXT_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 184, 120, 394, 480
-POSITION_BYTES = 256
-"""Sine and cosine of one position, for model and drafter."""
+CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
+ROUNDED_MIB = 2
+"""What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
@@ -164,8 +160,23 @@ def weights_bytes(model: ModelCard, load: Load) -> float:
     stored = sum(_on_rank(w, model, load) for w in kept)
     layers = sum(_on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
     drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
-    positions = model.max_model_len * POSITION_BYTES
-    return stored - min(load.offload_gib * GIB, layers) + drafter + positions
+    rope = model.rope_elements * load.activation
+    absorbed = _absorbed_bytes(model, load)
+    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + absorbed
+
+
+def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+
+    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    """
+    if model.mla is None or "attention" in model.spared:
+        return 0.0
+    if model.quantization is None and "layers" not in ONLINE.get(load.quantization, {}):
+        return 0.0
+    widths = model.mla.key_dim + model.mla.value_dim
+    size = model.heads * widths * model.mla.rank * len(model.layer_types)
+    return size * load.activation / load.tensor_parallel
 
 
 def _loaded(weights: Weights, load: Load) -> bool:
@@ -198,12 +209,20 @@ def _padded(width: int, multiple: int) -> float:
 
 def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
     """Bytes on one rank beside weights and cache, by what they are for."""
-    common, split = HIDDEN_EAGER if load.eager else HIDDEN_COMPILED
-    width = model.hidden_size * (common + split / load.tensor_parallel)
-    forward = load.batch_tokens * width * load.activation
-    logit = DRAFTING_SAMPLER_BYTES if load.mtp else SAMPLER_BYTES
-    sampler = load.sequences * model.vocab_size * logit
-    fixed = CONTEXT_MIB * MIB + (COLLECTIVE_MIB * MIB if load.tensor_parallel > 1 else 0)
+    drafting = load.mtp > 0
+    forward = forward_bytes(
+        model,
+        tokens=load.batch_tokens,
+        ranks=load.tensor_parallel,
+        activation=load.activation,
+        compiled=not load.eager,
+        drafting=drafting,
+        uncompressed=uncompressed_tokens(load.context, load.sequences, load.alignment),
+    )
+    sampler = sampler_bytes(model, load.sequences, load.batch_tokens, drafting)
+    fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
+    fixed += 0 if load.eager else COMPILED_MIB * MIB
+    fixed += COLLECTIVE_MIB * MIB if load.tensor_parallel > 1 else 0
     return (
         ("context", fixed),
         ("activations", max(forward, sampler) + _special(model, load)),
@@ -216,25 +235,25 @@ def _special(model: ModelCard, load: Load) -> float:
     size = float(VISION_MIB * MIB) if load.vision else 0.0
     if load.turing:
         size += FLASHINFER_MIB * MIB
-        if model.linear:  # the recurrence works on float32 copies there
-            linear = model.linear
-            wide = 2 * (linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim)
-            size += load.batch_tokens * wide // load.tensor_parallel * 8
     if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
         heads = max(1, model.kv_heads // load.tensor_parallel)
         size += load.context * heads * model.head_dim * 2 * load.activation * UNPACKED
     return size
 
 
-def _graphs_mib(model: ModelCard, load: Load) -> float:
+def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
+    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
     mode = graphs.mode(load.compilation)
     captured = graphs.sizes(
         load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
     )
     layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
     experts = bool(model.experts) and model.quantization != "mxfp4"
-    count = graphs.count(mode, captured, load.sequences, load.mtp)
-    return graphs.graphs_mib(count, layers, experts)
+    largest = max(captured, default=0)
+    piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
+    if expected:
+        return graphs.expected_mib(piecewise, full, layers, experts, largest)
+    return graphs.graphs_mib(piecewise + full, layers, experts, largest)
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:
@@ -261,7 +280,9 @@ def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
         return load.kv_bytes
     share = load.utilization * _smallest_mib(gpus) * MIB
     graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
-    spent = sum(size for name, size in overheads(model, load) if graphs_counted or name != "graphs")
+    spent = sum(size for name, size in overheads(model, load) if name != "graphs")
+    if graphs_counted and not load.eager:
+        spent += _graphs_mib(model, load, expected=True) * MIB
     return share - weights_bytes(model, load) - spent
 
 

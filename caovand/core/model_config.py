@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.config_values import LARGEST, BadConfig, number, table, word
-from caovand.core.inventory import LinearAttention, ModelCard, Weights
+from caovand.core.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.quantisation import Quantisation, quantisation
+from caovand.core.rope import factor, scalings, table_elements
 from caovand.core.shapes import weights_by_shape
 
 LENGTHS = (
@@ -59,6 +59,8 @@ def describe(
     architecture, text = _architecture(config), _text(config)
     heads = number(text, *HEADS)
     hidden = number(text, *HIDDEN)
+    head = number(text, "head_dim") or (hidden // heads if heads else 0)
+    global_head = number(text, "global_head_dim")
     window = number(text, "sliding_window")
     latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
     quantised = _quantisation(config, text)
@@ -79,14 +81,16 @@ def describe(
         vocab_size=number(text, "vocab_size"),
         heads=heads or 1,
         kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads or 1,
-        head_dim=number(text, "head_dim") or (hidden // heads if heads else 0),
+        head_dim=head,
         global_kv_heads=number(text, "num_global_key_value_heads")
         if text.get("attention_k_eq_v")
         else 0,
-        global_head_dim=number(text, "global_head_dim"),
+        global_head_dim=global_head,
         sliding_window=0 if text.get("use_sliding_window") is False else window,
         kv_shared=_kv_shared(text, layers),
         latent=latent + rope if latent else 0,
+        mla=_latent_attention(text) if latent else None,
+        rope_elements=table_elements(text, head, global_head),
         linear=_linear(text),
         mamba=_mamba(text, hidden),
         dtype=_dtype(text) or _dtype(config) or "bfloat16",
@@ -95,9 +99,11 @@ def describe(
         block_size=quantised.block_size,
         spared=quantised.spared,
         experts=experts,
+        experts_per_token=number(text, "num_experts_per_tok", "experts_per_token", "top_k_experts"),
         expert_size=number(text, "moe_intermediate_size"),
         shared_size=_shared_experts(text),
-        dense_size=_dense_layers(text) if experts else 0,
+        dense_size=_dense_size(text) if experts else 0,
+        dense_layers=_dense_layers(text, len(layers)) if experts else 0,
         vision=any(config.get(name) for name in VISION),
         notes=tuple(_notes(text, layers)),
     )
@@ -122,7 +128,7 @@ def _shared_experts(text: Mapping[str, Any]) -> int:
     return number(text, "shared_expert_intermediate_size") or each
 
 
-def _dense_layers(text: Mapping[str, Any]) -> int:
+def _dense_size(text: Mapping[str, Any]) -> int:
     """The width of the MLPs that stand before, between or beside experts; 0 for none."""
     parts = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
     named = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
@@ -130,6 +136,24 @@ def _dense_layers(text: Mapping[str, Any]) -> int:
     if not (parts or named or beside):
         return 0
     return number(text, "intermediate_size_mlp", "intermediate_size")
+
+
+def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
+    """How many layers have an MLP in place of experts."""
+    named = text.get("mlp_only_layers")
+    only = set(named) if isinstance(named, list) and all(type(n) is int for n in named) else set()
+    first = number(text, "first_k_dense_replace")
+    every = number(text, "decoder_sparse_step", "interleave_moe_layer_step") or 1
+    return sum(n < first or n in only or (n + 1) % every != 0 for n in range(layers))
+
+
+def _latent_attention(text: Mapping[str, Any]) -> LatentAttention:
+    return LatentAttention(
+        rank=number(text, "kv_lora_rank"),
+        key_dim=number(text, "qk_nope_head_dim"),
+        value_dim=number(text, "v_head_dim"),
+        query_rank=number(text, "q_lora_rank"),
+    )
 
 
 def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
@@ -190,19 +214,19 @@ def context_limit(
         limit = int(tokens)
     if "gemma3" in word(config, "model_type"):
         return int(limit)  # its positions are scaled already
-    rope = table(text, "rope_parameters") or table(text, "rope_scaling")
+    rope = scalings(text)
     nested = [part for part in rope.values() if isinstance(part, Mapping)]
-    factor = 1.0
+    stretch = 1.0
     for part in nested or [rope]:
         kind = part.get("rope_type") or part.get("type")
         if kind in ("su", "longrope", "llama3"):
             continue
-        factor = _factor(part) or factor
+        stretch = factor(part) or stretch
         if kind == "yarn":
             limit = number(part, "original_max_position_embeddings") or limit
-    if not 1 <= limit * factor <= LARGEST:
-        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {factor:g}")
-    return int(limit * factor)
+    if not 1 <= limit * stretch <= LARGEST:
+        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
+    return int(limit * stretch)
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -262,17 +286,6 @@ def _layers(text: Mapping[str, Any], *names: str) -> int:
     if count > MOST_LAYERS:
         raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
     return count
-
-
-def _factor(rope: Mapping[str, Any]) -> float:
-    """By how much positions are stretched; 0 where nothing is said."""
-    value = rope.get("factor")
-    if value is None:
-        return 0.0
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value <= LARGEST or not math.isfinite(value):
-        raise BadConfig(f'the "factor" of its RoPE is {reprlib.repr(value)}, no number above 0')
-    return float(value)
 
 
 def _dtype(config: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Weights of a model whose folder has none, from the shapes that its configuration gives.
 
 vLLM makes weights up with `--load-format dummy`, which is how a plan is tried before a download.
-The result is within a few percent for transformers with gated MLPs, experts, and Gated DeltaNet;
+The result is within two percent for transformers with gated MLPs, experts, MLA and Gated DeltaNet;
 where they are quantised, it may be less than a checkpoint that spares some layers.
 """
 
@@ -23,24 +23,23 @@ def weights_by_shape(
     hidden, count = model.hidden_size, len(model.layer_types)
     recurrent = sum(kind in ("linear_attention", "mamba") for kind in model.layer_types)
     attending = count - recurrent
-    queries = hidden * model.heads * model.head_dim * (3 if gated else 2)
-    keys = 2 * hidden * model.kv_heads * model.head_dim
-    dense = 3 * hidden * model.intermediate_size
+    sharded, keys, replicated = _attention(model, gated)
+    dense = 3 * hidden * (model.dense_size or model.intermediate_size)
     state = _recurrent(hidden, model.linear) if model.linear else 0
-    feed = 3 * hidden * model.shared_size if model.experts else dense
+    routed = count - model.dense_layers if model.experts else 0
+    feed = routed * 3 * hidden * model.shared_size + (count - routed) * dense
+    router = hidden * model.experts
     experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
+    head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
+    head += 3 * hidden * model.shared_size if model.experts else dense
     parts: list[tuple[Part, Sharding, int]] = [
         ("embedding", "sharded", model.vocab_size * hidden),
         ("head", "sharded", 0 if tied else model.vocab_size * hidden),
-        ("layers", "sharded", attending * queries + recurrent * state + count * feed),
+        ("layers", "sharded", attending * sharded + recurrent * state + feed),
         ("layers", "kv", attending * keys),
-        ("layers", "replicated", count * 2 * hidden),
-        ("experts", "sharded", count * experts),
-        (
-            "mtp",
-            "sharded",
-            model.mtp_layers * (2 * hidden * hidden + queries + keys + feed + experts),
-        ),
+        ("layers", "replicated", count * 2 * hidden + attending * replicated + routed * router),
+        ("experts", "sharded", routed * experts),
+        ("mtp", "sharded", model.mtp_layers * head),
     ]
     packed = {"experts"} if model.quantization == "mxfp4" else {"experts", "layers"}
     if bits == 8 * BYTES:
@@ -52,6 +51,21 @@ def weights_by_shape(
         for part, way, size in parts
         if size
     )
+
+
+def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
+    """Parameters of one attention layer: split by heads, by key-value heads, and on every rank."""
+    hidden, mla = model.hidden_size, model.mla
+    if mla is None:
+        queries = hidden * model.heads * model.head_dim * (3 if gated else 2)
+        return queries, 2 * hidden * model.kv_heads * model.head_dim, 0
+    query = mla.key_dim + model.latent - mla.rank
+    split = model.heads * (
+        (mla.query_rank or hidden) * query
+        + mla.rank * (mla.key_dim + mla.value_dim)
+        + hidden * mla.value_dim
+    )
+    return split, 0, hidden * (mla.query_rank + model.latent)
 
 
 def _recurrent(hidden: int, linear: LinearAttention) -> int:

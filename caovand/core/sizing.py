@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from caovand.core.activations import DRAFTING_SAMPLER_BYTES
 from caovand.core.config import Config, PolicySection
 from caovand.core.flags import whole_number
 from caovand.core.inventory import Gpu, ModelCard
 from caovand.core.memory import (
-    DRAFTING_SAMPLER_BYTES,
     MIB,
     Load,
     free_share,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from caovand.core.config import parse
@@ -15,6 +17,7 @@ from caovand.core.inventory import (
     ModelCard,
     Weights,
 )
+from caovand.core.model_config import describe, invented_weights
 from caovand.core.plan import Plan
 from caovand.core.policy import make_plan
 
@@ -57,12 +60,15 @@ QWEN_27B = ModelCard(
     heads=24,
     kv_heads=4,
     head_dim=256,
+    rope_elements=4 * 262144 * 64,
     linear=LinearAttention(16, 48, 128, 128, 4, "float32"),
     dtype="bfloat16",
     weights=weights(layers=45.35, embedding=2.368, head=2.368, mtp=0.79),
 )
 """Its measured shape has no state type in config.json, which makes the states fp16."""
-QWEN_27B_MEASURED = replace(QWEN_27B, linear=LinearAttention(16, 48, 128, 128, 4, "auto"))
+QWEN_27B_MEASURED = replace(
+    QWEN_27B, rope_elements=262144 * 64, linear=LinearAttention(16, 48, 128, 128, 4, "auto")
+)
 ABSENT = replace(QWEN_27B, architecture="", layer_types=(), folder=False)
 """A model that is not on the machine yet."""
 QWEN_27B_AWQ = replace(
@@ -82,7 +88,7 @@ SMALL_HYBRID = replace(
     heads=8,
     kv_heads=2,
     linear=LinearAttention(4, 12, 128, 128, 4, "auto"),
-    weights=weights(layers=0.27),
+    weights=weights(layers=0.30),
 )
 GPT_OSS = ModelCard(
     path="/srv/models/gpt-oss-20b",
@@ -152,9 +158,20 @@ TINY_HYBRID = replace(
     heads=4,
     kv_heads=2,
     head_dim=64,
+    rope_elements=131072 * 128,
     linear=LinearAttention(2, 4, 64, 64, 4, "float32"),
     weights=weights(layers=0.001, mtp=0.0002),
 )
+
+
+STARTS = Path(__file__).parent.parent / "samples" / "starts"
+
+
+def made_up(name: str) -> ModelCard:
+    """A model that was started on the H200, with the weights that vLLM made up for it."""
+    config = json.loads((STARTS / "models" / f"{name}.json").read_text())
+    described = describe(config)
+    return replace(described, weights=invented_weights(config, described))
 
 
 def inventory(

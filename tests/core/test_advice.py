@@ -24,6 +24,7 @@ from tests.core.machines import (
     LLAMA_70B_AWQ,
     QWEN_27B,
     QWEN_27B_AWQ,
+    QWEN_27B_MEASURED,
     SMALL_HYBRID,
     cards,
     inventory,
@@ -184,7 +185,7 @@ def test_a_share_too_small_is_advised_up_to_what_holds_it() -> None:
 
 def test_the_length_advised_is_what_vllm_would_accept() -> None:
     text = said(
-        inventory(replace(QWEN_27B), H200),
+        inventory(QWEN_27B_MEASURED, H200),
         policy={"gpu_memory_utilization": 0.45},
         model={"max_model_len": 262144},
     )

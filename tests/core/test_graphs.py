@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.graphs import count, graphs_mib, mode, sizes
+from caovand.core.graphs import compiles, count, expected_mib, graphs_mib, mode, sizes
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,26 @@ def test_sizes_that_were_asked_for_are_the_ones(
 
 def test_graphs_grow_with_layers() -> None:
     assert graphs_mib(10, 64) > graphs_mib(10, 24) > graphs_mib(0, 64) == 0
+    assert graphs_mib(10, 64, largest=512) > graphs_mib(10, 64)
+
+
+@pytest.mark.parametrize(
+    ("piecewise", "full", "layers", "experts", "largest", "mib"),
+    [
+        (51, 35, 32, False, 512, 368),  # Llama 3.1 8B: 134 + 50 x 4 + 34 x 1
+        (51, 35, 36, False, 512, 362),
+        (19, 11, 48, False, 128, 194),  # Gemma 3 12B
+        (35, 19, 27, True, 256, 446),  # DeepSeek V2 Lite
+        (19, 11, 27, True, 128, 284),
+    ],
+)
+def test_vllm_expects_less_of_graphs_than_they_take(
+    piecewise: int, full: int, layers: int, experts: bool, largest: int, mib: float
+) -> None:
+    found = expected_mib(piecewise, full, layers, experts, largest)
+    assert found == pytest.approx(mib, rel=0.2)
+    assert found <= graphs_mib(piecewise + full, layers, experts, largest)
+    assert expected_mib(0, 0, layers, experts) == 0
 
 
 @pytest.mark.parametrize(
@@ -62,3 +82,14 @@ def test_what_is_captured_follows_what_is_compiled(
     config: dict[str, object], level: int | None, captured: str
 ) -> None:
     assert mode(config, level) == captured
+
+
+@pytest.mark.parametrize(
+    ("config", "level", "compiled"),
+    [({}, None, True), ({}, 0, False), ({"mode": "none"}, 2, False), ({"mode": 3}, 0, True),
+     ({"cudagraph_mode": "NONE"}, None, True)],
+)  # fmt: skip
+def test_a_model_without_graphs_may_be_compiled(
+    config: dict[str, object], level: int | None, compiled: bool
+) -> None:
+    assert compiles(config, level) is compiled

@@ -35,7 +35,10 @@ from tests.core.machines import (
 
 @dataclass(frozen=True)
 class Run:
-    """One measured start: what was asked, and what vLLM said; None where it said nothing."""
+    """One measured start: what was asked, and what vLLM said; None where it said nothing.
+
+    `kv_most_gib` bounds the forecast from above alone: what vLLM said there is more than there was.
+    """
 
     name: str
     model: ModelCard
@@ -46,6 +49,7 @@ class Run:
     kv_tokens: int | None
     graphs_gib: float = 0.0
     used_gib: float | None = None
+    kv_most_gib: float | None = None
 
 
 QWEN_27B_25_GIB = replace(
@@ -62,7 +66,10 @@ RUNS = (
     ),
     Run(
         "27B on H200, whole context, eager", QWEN_27B_MEASURED, H200,
-        replace(MTP3, context=262144, utilization=0.45, eager=True), 51.02, 11.71, None,
+        # 62.91 GiB less weights and this cache leave 0.18: no start has had less than 0.22 beside
+        # its steps, and the MLP of one holds 0.80. Another process gave memory back meanwhile.
+        replace(MTP3, context=262144, utilization=0.45, eager=True), 51.02, None, None,
+        kv_most_gib=11.71,
     ),
     Run(
         "27B on H200, too little, eager", QWEN_27B_MEASURED, H200,
@@ -114,6 +121,8 @@ def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
         assert found.weights_mib / 1024 == pytest.approx(run.weights_gib, rel=0.05)
     if run.kv_gib is not None:
         assert found.kv_mib / 1024 == pytest.approx(run.kv_gib, abs=0.5)
+    if run.kv_most_gib is not None:
+        assert run.kv_most_gib - 1.5 < found.kv_mib / 1024 < run.kv_most_gib + 0.5
     parts = dict(found.parts)
     if run.graphs_gib:
         assert parts["graphs"] / 1024 == pytest.approx(run.graphs_gib, rel=0.05, abs=0.02)

@@ -11,7 +11,7 @@ from caovand.core.inventory import reclaimed
 from caovand.core.memory import Load, weights_bytes
 from caovand.core.model_config import describe, invented_weights
 from caovand.core.shapes import weights_by_shape
-from tests.core.machines import GIB, QWEN_27B_MEASURED, turing
+from tests.core.machines import GIB, QWEN_27B_MEASURED, made_up, turing
 
 SHAPE: dict[str, Any] = {
     "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 5120,
@@ -68,3 +68,38 @@ def test_the_memory_of_a_running_engine_counts_as_free_for_its_successor() -> No
     gpu = replace(turing(1)[0], free_mib=2000, users=((7, "VLLM::Worker", 20000), (9, "Xorg", 300)))
     assert reclaimed((gpu,), {7})[0].free_mib == 22000
     assert reclaimed((gpu,), set())[0].free_mib == 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("deepseek-v2-lite", 31_412_968_448),
+        ("qwen3-30b-a3b", 61_064_245_248),
+        ("gemma-3-12b", 23_532_068_352),
+        ("llama-3.1-8b", 16_060_522_496),
+        ("mistral-small-24b", 47_144_806_400),
+    ],
+)
+def test_parameters_of_mla_and_experts_add_up_to_what_vllm_made(name: str, size: int) -> None:
+    """The bytes of all parameters that PyTorch counted after loading."""
+    assert sum(w.size for w in made_up(name).weights) == pytest.approx(size, rel=0.001)
+
+
+def test_a_quantised_mla_keeps_its_projection_as_floats_too() -> None:
+    """DeepSeek V3 unsplit: 128 heads, 61 layers, 256 of 512 elements: 1.9 GiB; a view in bf16."""
+    lite = made_up("deepseek-v2-lite")
+    v3 = replace(lite, heads=128, layer_types=("full_attention",) * 61)
+    load = Load(8192, 1, 2048, 0.9)
+    fp8 = replace(v3, quantization="fp8")
+    copied = 128 * 256 * 512 * 61 * 2
+    assert weights_bytes(fp8, load) - weights_bytes(v3, load) == copied
+    halved = replace(load, tensor_parallel=2)
+    assert weights_bytes(replace(fp8, weights=()), halved) < weights_bytes(
+        replace(fp8, weights=()), load
+    )
+    online = replace(load, quantization="fp8")
+    assert weights_bytes(replace(v3, weights=()), online) > weights_bytes(
+        replace(v3, weights=()), load
+    )
+    spared = replace(fp8, spared=frozenset({"attention"}))
+    assert weights_bytes(spared, load) == weights_bytes(v3, load)
