@@ -8,7 +8,7 @@ from __future__ import annotations
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
-MOST_PARTS = 3  # of a request: an empty one of REQ, the frame, one to spare
+MOST_PARTS = 64  # empty ones cost libzmq memory, too
 COMMAND_BYTES = 1024
 
 
