@@ -21,7 +21,7 @@ from caovand.adapters import (
 from caovand.adapters.directories import Directories
 from caovand.adapters.environment import places
 from caovand.adapters.processes import Process
-from caovand.core import good_plan, neighbours
+from caovand.core import good_plan, limits, neighbours
 from caovand.core.config import Config, Mode
 from caovand.core.failure import Failure, Finding
 from caovand.core.inventory import Inventory, ModelCard, device_name
@@ -158,7 +158,8 @@ def prepare(wishes: Wishes, directories: Directories) -> Prepared:
         model = read_model(config)
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, config.model.path)
-        raise Obstacle("model-missing", text, hold=False) from problem
+        hold = bool(limits.reached(problem))
+        raise Obstacle("model-missing", text, hold=hold) from problem
     gpus = wishes.before.gpus if wishes.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
         raise Obstacle(

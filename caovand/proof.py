@@ -90,10 +90,12 @@ async def _listening(peers: Peers, endpoint: Endpoint) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def tried(call: Callable[..., T], *arguments: Any) -> T:
+async def tried(
+    call: Callable[..., T], *arguments: Any, lacking: Callable[[], None] = lambda: None
+) -> T:
     """`call` in a thread, again as long as we lack what it needs: that says nothing of the engine.
 
-    The start's own deadline bounds this.
+    The start's own deadline bounds this; `lacking` is called each time.
     """
     while True:
         try:
@@ -101,6 +103,7 @@ async def tried(call: Callable[..., T], *arguments: Any) -> T:
         except Exception as problem:
             if not limits.reached(problem):
                 raise
+        lacking()
         await asyncio.sleep(LOOK_S)
 
 

@@ -27,7 +27,7 @@ class Shortage:
             return False
         self._at = self._clock()
         if not self.text:
-            self.text = f"cannot {doing}: {limit}; it is tried again"
+            self.text = f"cannot {doing}: {limit}; retrying"
             self._notice("noticed", self.text)
         return True
 
@@ -35,4 +35,4 @@ class Shortage:
         """Say that it is over, once it has been for a while."""
         if self.text and self._clock() - self._at >= OVER_S:
             self.text = ""
-            self._notice("noticed", "descriptors, threads and memory suffice again")
+            self._notice("noticed", "there are enough descriptors, threads and memory again")

@@ -27,7 +27,7 @@ from caovand.core.config import WatchSection
 from caovand.core.detector import Advanced, Broken, Cleared, Noticed, Observation, Probe, Sign
 from caovand.core.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.failure import Finding
-from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick
+from caovand.core.observation import ChildExit, Health, LogLine, ProbeResult, Progress, Tick, Unseen
 from caovand.core.plan import Plan
 from caovand.core.stall import stall_s
 from caovand.core.status import served_name
@@ -160,7 +160,11 @@ class Watching:
                 self.progress = await asyncio.to_thread(parse_metrics, metrics.body, load, _now())
                 self.observe(self.progress)
         except Stranger as problem:
-            self._met(problem, child)
+            self._met(problem)
+        except Exception as problem:
+            if limits.reached(problem):
+                self.observe(Unseen(_now()))
+            raise
         else:
             self._shared = False
         finally:
@@ -180,15 +184,15 @@ class Watching:
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
         self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
-    def _met(self, stranger: Stranger, child: Child) -> None:
+    def _met(self, stranger: Stranger) -> None:
         """Another process has the engine's port: the second look in a row that sees it is believed.
 
         Requests are served all the same, and a restart would end them.
         """
-        if self._shared and child.status is None:
+        if self._shared:
             self._fail(proof.shared(stranger))
-        elif not self._shared:
-            self._notice("noticed", f"the engine was not asked: {stranger}")
+        else:
+            self._notice("noticed", f"skipped a look at the engine: {stranger}")
         self._shared = True
 
     async def _answer(self, path: str) -> http.Answer | None:
@@ -281,8 +285,8 @@ class Watching:
         lines = self.lines()
         try:
             finding, why = await asyncio.to_thread(find_cause, lines, phase, alive=alive)
-        except RuntimeError as problem:  # there are too many threads
-            finding, why = None, str(problem)
+        except (RuntimeError, MemoryError) as problem:  # there are too many threads
+            finding, why = None, str(problem) or type(problem).__name__
         if why:
             self._notice("noticed", f"cannot tell from the engine's log why it failed: {why}")
         if finding is not None:
@@ -340,7 +344,14 @@ class Watching:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # A fault of ours: said at once, not when the task is collected.
+            context = {"message": "a look at the engine failed", "exception": problem}
+            self._loop.call_exception_handler(context)
 
     def _fail(self, finding: Finding) -> None:
         if self._over:
@@ -349,10 +360,11 @@ class Watching:
 
     async def _probe(self, timeout_s: float) -> None:
         tokens, model = self._plan.mtp + 2, served_name(self._plan)
+        asked = (http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s)
         try:
-            await proof.tried(http.complete, self._endpoint, model, PROBE_PROMPT, tokens, timeout_s)
+            await proof.tried(*asked, lacking=lambda: self.observe(Unseen(_now())))
         except Stranger as problem:
-            self._fail(proof.shared(problem))
+            self._met(problem)
         except Unanswered as problem:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:

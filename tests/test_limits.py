@@ -199,10 +199,10 @@ def test_an_engine_that_serves_is_not_touched(
         looked = asyncio.get_running_loop().time() + 0.3
         await story.looks(lambda: asyncio.get_running_loop().time() > looked)
         fault.on = False
-        said = [text for text in story.texts() if "it is tried again" in text]
+        said = [text for text in story.texts() if "; retrying" in text]
         assert len(said) <= 1
         if said:
-            await story.looks(lambda: "suffice again" in story.texts()[-1])
+            await story.looks(lambda: "are enough descriptors" in story.texts()[-1])
         assert story.one.snapshot.state is State.SERVING
         assert story.one._child is child
         assert [process.pid for process in child.look()] == [child.pid]

@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 
     monkeypatch.setattr(Path, "rename", fail)
     (text,) = memories.set_aside(tmp_path)
-    assert "nor rename it: Permission denied; remove it" in text
+    assert "nor rename it: Permission denied; delete it" in text
     assert ModeMemory(tmp_path / memories.MODE).mode is None
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from caovand.core import api_key
+from caovand.core import api_key, limits
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -104,9 +104,10 @@ def call(
         raise
     except Exception as problem:  # http.client raises anything over a strange answer
         if not expired.is_set():
-            # Not chained: what was answered is in it as it came.
             text = _quoted(endpoint, str(problem) or type(problem).__name__)
-            raise Unanswered(f"{path}: {text}") from None
+            # Chained only for a limit of ours: another may quote the answer as it came.
+            cause = problem if limits.reached(problem) else None
+            raise Unanswered(f"{path}: {text}") from cause
     finally:
         timer.cancel()
         connection.close()

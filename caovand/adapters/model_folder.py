@@ -55,7 +55,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         raise ModelProblem(
             f"cannot read model {path}: {why}; let this user pass the folders above it "
             "(`chmod a+x`), or set another [model] path"
-        ) from None
+        ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
     elif exists:
@@ -232,7 +232,7 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
             raise ModelProblem(
                 f"cannot load model {folder}: {file.name}: {problem.strerror}; "
                 "download that file again"
-            ) from None
+            ) from problem
 
 
 def _json(folder: Path, name: str) -> dict[str, Any] | None:
@@ -250,7 +250,7 @@ def _json(folder: Path, name: str) -> dict[str, Any] | None:
     except OSError as problem:
         fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
         remedy = "check the disk" if fits else "download the file again"
-        raise ModelProblem(f"cannot read {path}: {problem.strerror}; {remedy}") from None
+        raise ModelProblem(f"cannot read {path}: {problem.strerror}; {remedy}") from problem
     except (ValueError, RecursionError) as problem:
         raise ModelProblem(
             f"cannot read {path}: it is no JSON ({problem}); download the file again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import socket
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -98,11 +97,13 @@ def holds(pid: int, inode: int) -> bool:
 
 def _tables(port: int) -> list[list[str]]:
     """The rows of each table whose own port is this one; the others may be tens of thousands."""
-    rows = re.compile(rb"^ *\d+: [0-9A-F]+:%04X .*$" % port, re.M)
+    end = b":%04X" % port
     found = []
     for table in TABLES:
         with limits.absent(), open(table, "rb") as file:
-            found.append([row.decode("ascii", "replace") for row in rows.findall(file.read())])
+            rows = [row for row in file.read().splitlines() if end in row]
+            ours = [row for row in rows if row.split(None, 2)[1].endswith(end)]
+            found.append([row.decode("ascii", "replace") for row in ours])
     return found
 
 

@@ -7,6 +7,7 @@ lost: a newer version may have written it, to which its owner goes back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -24,14 +25,14 @@ class Unusable(Exception):
 
 
 def read(path: Path, most: int = MOST_BYTES) -> Any:
-    """The document in a file of `most` bytes at most; Unusable, FileNotFoundError."""
+    """The document in a file of `most` bytes at most; Unusable, or OSError for a fault."""
     try:
         # A pipe would be waited for, a link leads elsewhere.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
     except OSError as problem:
-        raise Unusable(problem.strerror) from problem
+        if problem.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise Unusable(problem.strerror) from problem
+        raise
     try:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
@@ -40,8 +41,6 @@ def read(path: Path, most: int = MOST_BYTES) -> Any:
             raise Unusable(f"it has more than {most} bytes")
         with open(descriptor, "rb", closefd=False) as file:
             return json.loads(file.read(most))
-    except OSError as problem:
-        raise Unusable(problem.strerror) from problem
     except (ValueError, RecursionError) as problem:
         raise Unusable("it holds no JSON document") from problem
     finally:
@@ -55,19 +54,22 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
         try:
             if usable(read(path)):
                 continue
-            why = "this version would not write it so"
+            why = "it is not in a format that this version reads"
         except FileNotFoundError:
             continue
         except Unusable as problem:
             why = str(problem)
+        except OSError as problem:  # it may be good, and readable later
+            yield f"cannot read {path}: {problem.strerror}; check the disk and its permissions"
+            continue
         aside = path.with_name(name + ASIDE)
         try:
             _remove(aside)
             path.rename(aside)
         except OSError as problem:
-            yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; remove it"
+            yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; delete it"
         else:
-            yield f"cannot use {path}: {why}; it is now {aside.name}, and a new one is begun"
+            yield f"cannot use {path}: {why}; moved to {aside.name}, starting with a new file"
 
 
 def _remove(path: Path) -> None:

@@ -134,6 +134,8 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
             del kept[name]
     kept.setdefault("HOME", pwd.getpwuid(0).pw_dir)
     kept["PATH"] = os.pathsep.join(_search_path(environ))
+    if "PYTHONPATH" in kept:
+        kept["PYTHONPATH"] = os.pathsep.join(filter(_is_ours, kept["PYTHONPATH"].split(os.pathsep)))
     return kept
 
 

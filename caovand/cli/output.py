@@ -39,7 +39,7 @@ def run_logs(args: argparse.Namespace) -> int:
     """logs."""
     with connect(args) as client:
         answer = client.ask("logs", lines=max(args.lines, 0))
-        end = answer["end"]
+        end = answer.get("end", answer["last"])  # a daemon from before an upgrade has no `end`
         while True:
             lines, last = answer["lines"], answer["last"]
             if not args.follow:

@@ -26,6 +26,7 @@ from caovand.core.observation import (
     ProbeResult,
     Progress,
     Tick,
+    Unseen,
 )
 from caovand.core.stall import stall_s
 
@@ -133,7 +134,7 @@ class Watch:
 
 
 Result = tuple[Watch, tuple[Sign, ...]]
-Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick
+Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick | Unseen
 
 
 def begin(at: float) -> Watch:
@@ -344,6 +345,13 @@ def _tick(watch: Watch, tick: Tick, rules: Rules) -> Result:
     return _idle(watch, tick.at, rules)
 
 
+def _unseen(watch: Watch, unseen: Unseen, rules: Rules) -> Result:
+    """What we could not look at is not silent: every patience with it begins anew."""
+    answer_by = max(watch.answer_by, unseen.at + rules.confirm_s)
+    owed_since = None if watch.owed_since is None else unseen.at
+    return replace(watch, heard_at=unseen.at, owed_since=owed_since, answer_by=answer_by), ()
+
+
 def _gpu(watch: Watch, sample: GpuSample, rules: Rules) -> Result:
     if sample.fault:
         phase = "serving" if watch.serving else watch.phase
@@ -381,4 +389,5 @@ _HANDLERS: Mapping[type, Callable[[Watch, Any, Rules], Result]] = {
     GpuSample: _gpu,
     ChildExit: _exit,
     Tick: _tick,
+    Unseen: _unseen,
 }

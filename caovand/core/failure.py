@@ -16,7 +16,7 @@ Failure = Literal[
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 # Findings of these phases are caovand's own words: no engine runs that could have put in some.
-_OWN_PHASES = frozenset({"plan", "launch", "ending"})
+_OWN_PHASES = frozenset({"plan", "ending"})
 
 
 @dataclass(frozen=True)

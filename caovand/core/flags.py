@@ -260,13 +260,16 @@ def _flag(name: str, head: str, values: list[str], words: tuple[str, ...]) -> Fl
     return Flag(name, value, words)
 
 
+LARGEST_COUNT = 1 << 53  # beyond it floats, in which memory is counted, are no longer exact
+
+
 def whole_number(value: Any) -> int | None:
     """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None where it is none.
 
-    A broken number of 1024s is none: vLLM refuses it.
+    A broken number of 1024s is none: vLLM refuses it. Nor is one that no memory can be counted by.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return value if abs(value) < LARGEST_COUNT else None
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([kmgt])|(\d{1,12})([KMGT])", str(value))
     if not match:
         return None

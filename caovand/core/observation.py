@@ -85,6 +85,13 @@ class Health:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """We could not look at the engine, for want of descriptors, threads or memory of our own."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class ProbeResult:
     """How a completion of our own ended; `text` says why it did not succeed."""
 

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from caovand.adapters.control import CannotBind, Control, door, sockets
+from caovand.adapters.control import CannotBind, Control, door, gate, sockets
+from caovand.adapters.control.zmtp import Excessive, Messages
 from caovand.core import wire
 from caovand.core.wire import Notice, Reply, Request
 from tests.adapters.served import ODD, echo, folder, run, serving
@@ -238,7 +241,8 @@ async def closed(writers: list[asyncio.StreamWriter]) -> None:
 def test_no_more_connections_come_in_than_there_is_room_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MOST_LINKS", 4)
+    monkeypatch.setattr(sockets, "MOST_LINKS", 3)
+    monkeypatch.setattr(sockets, "SPARE_LINKS", 1)
 
     async def test() -> None:
         async with serving(folder):
@@ -284,18 +288,25 @@ def zmtp(socket_type: bytes) -> bytes:
     return greeting + bytes([4, len(ready)]) + ready
 
 
-def test_a_message_without_end_costs_its_sender_the_connection(folder: Path) -> None:
-    """libzmq keeps every part of a message until the last has come."""
+PART = b"\3" + (30_000).to_bytes(8, "big") + bytes(30_000)  # long, more to come
+PING = b"\4\7\4PING\0\0"
+
+
+@pytest.mark.parametrize("between", [b"", PING], ids=["parts", "pings between"])
+def test_a_message_without_end_costs_its_sender_the_connection(
+    folder: Path, between: bytes
+) -> None:
+    """libzmq keeps every part of a message until the last has come, and answers each PING."""
 
     async def test() -> None:
         async with serving(folder), Link(folder / "control") as good:
+            assert (await good.ask("status", "before")).ok
             _, writer = await asyncio.open_unix_connection(str(folder / "control"))
             writer.write(zmtp(b"DEALER"))
-            part = b"\3" + (60_000).to_bytes(8, "big") + bytes(60_000)  # long, more to come
 
             async def send() -> None:
                 while True:
-                    writer.write(part)
+                    writer.write(PART + between)
                     await writer.drain()
 
             with pytest.raises(ConnectionError):
@@ -306,10 +317,87 @@ def test_a_message_without_end_costs_its_sender_the_connection(folder: Path) -> 
     run(test)
 
 
+def test_who_subscribes_to_too_much_is_dropped(folder: Path) -> None:
+    """libzmq keeps a node for each byte of a topic, and takes minutes to drop a million."""
+
+    async def test() -> None:
+        async with serving(folder):
+            reader, writer = await asyncio.open_unix_connection(str(folder / "events"))
+            writer.write(zmtp(b"SUB") + b"\2" + (60_001).to_bytes(8, "big") + b"\1" + bytes(60_000))
+            with contextlib.suppress(ConnectionError):
+                while await asyncio.wait_for(reader.read(1 << 16), LIMIT_S):
+                    pass
+            await closed([writer])
+
+    run(test)
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff", zmtp(b"DEALER")])
+def test_who_asks_for_nothing_is_dropped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 0.05)
+
+    async def test() -> None:
+        async with serving(folder):
+            reader, writer = await asyncio.open_unix_connection(str(folder / "control"))
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                while await asyncio.wait_for(reader.read(1 << 16), LIMIT_S):
+                    pass
+            await closed([writer])
+
+    run(test)
+
+
+def test_a_subscriber_may_be_idle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "FIRST_MESSAGE_S", 0.1)
+    ends = 0
+    serve = gate.Gate.serve
+
+    async def counted(self: gate.Gate, link: Any) -> None:
+        nonlocal ends
+        await serve(self, link)
+        ends += 1
+
+    monkeypatch.setattr(gate.Gate, "serve", counted)
+
+    async def test() -> None:
+        async with serving(folder) as served, Link(folder / "events", zmq.SUB) as reader:
+            reader.socket.setsockopt(zmq.SUBSCRIBE, b"")
+            heard, until = False, asyncio.get_running_loop().time() + 5 * gate.FIRST_MESSAGE_S
+            while asyncio.get_running_loop().time() < until or not heard:
+                served.publish(Notice(1, 1.5, "state", "x"))
+                heard = bool(await reader.socket.poll(10))
+            assert ends == 0, "it was dropped, and came again"
+
+    run(test)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 4, 6]), st.integers(0, 300)), max_size=30),
+       st.integers(1, 97))  # fmt: skip
+def test_bytes_are_followed_however_they_are_cut(frames: list[tuple[int, int]], cut: int) -> None:
+    data = zmtp(b"DEALER")
+    for flags, size in frames:
+        head = size.to_bytes(8, "big") if flags & 2 else bytes([size & 255])
+        data += bytes([flags]) + head + bytes(size if flags & 2 else size & 255)
+    results = []
+    for step in (cut, len(data)):
+        messages = Messages(1000)
+        try:
+            for at in range(0, len(data), step):
+                messages.feed(data[at : at + step])
+        except Excessive as problem:
+            results.append(str(problem))
+        else:
+            results.append(str(messages.asks))
+    assert results[0] == results[1]
+
+
 def test_a_folder_of_another_is_not_listened_in(folder: Path) -> None:
     async def test() -> None:
         (folder / "inner").symlink_to("/tmp")
-        with pytest.raises(CannotBind, match="no folder of ours; remove it"):
+        with pytest.raises(CannotBind, match="or it is not a directory; delete it"):
             Control(folder, None, echo)
 
     run(test)

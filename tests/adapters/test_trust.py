@@ -172,3 +172,12 @@ def test_a_program_is_never_that_of_the_current_folder(
     assert trust.program("uv", {"PATH": ":.:"}) is None
     assert trust.program("uv", {"PATH": ""}) is None
     assert trust.program("uv", {"PATH": str(place)}) == str(place / "uv")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, which obeys no folder of another")
+def test_root_looks_for_modules_in_no_folder_of_another(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, -1)
+    environ = {"PATH": "/usr/bin", "PYTHONPATH": f"{theirs}:/usr/lib:relative"}
+    assert trust.own_environ(environ)["PYTHONPATH"] == "/usr/lib"

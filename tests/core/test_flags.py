@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.core import flags
 from caovand.core.flags import (
     count,
     is_left_to_vllm,
@@ -159,3 +160,9 @@ def test_the_engines_own_switches_win_over_those_we_know() -> None:
 @pytest.mark.parametrize(("text", "number"), [(".9", 0.9), ("1.", 1.0), ("+0.5", 0.5)])
 def test_numbers_are_read_as_float_reads_them(text: str, number: float) -> None:
     assert values(read(["--gpu-memory-utilization", text])) == {"gpu_memory_utilization": number}
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_beyond_all_memory_is_no_count(sign: str) -> None:
+    assert flags.whole_number(int(f"{sign}9007199254740991")) is not None
+    assert flags.whole_number(int(f"{sign}9007199254740992")) is None

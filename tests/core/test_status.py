@@ -115,7 +115,12 @@ def test_whoever_is_not_of_the_group_reads_no_line_of_the_log() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "phase"),
-    [("hang", "serving"), ("engine-died", "proof"), ("start-stall", "load")],
+    [
+        ("hang", "serving"),
+        ("engine-died", "proof"),
+        ("start-stall", "load"),
+        ("start-stall", "launch"),
+    ],
 )
 def test_nor_what_the_engine_answered_or_printed_elsewhere(failure: Failure, phase: str) -> None:
     finding = Finding(failure, "/v1/completions: HTTP 500: secret", phase)

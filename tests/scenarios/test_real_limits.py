@@ -39,14 +39,14 @@ def endures(one: Daemon, kind: str, soft: str) -> None:
     """Serve under a limit, and as if nothing had been when it is raised."""
     pid = one.until_state("SERVING")["engine_pid"]
     before = limit(one, kind, soft)
-    until(lambda: said(one, "it is tried again"), "the limit is said")
+    until(lambda: said(one, "; retrying"), "the limit is said")
     began = time.monotonic()
     until(lambda: time.monotonic() > began + 12, "two more looks")
     limit(one, kind, before)
-    until(lambda: said(one, "suffice again"), "its end is said")
+    until(lambda: said(one, "are enough descriptors"), "its end is said")
     status = one.until_state("SERVING")
     assert (status["engine_pid"], status["restarts"], status["failures"]) == (pid, 0, 0)
-    assert (said(one, "it is tried again"), said(one, "suffice again")) == (1, 1)
+    assert (said(one, "; retrying"), said(one, "are enough descriptors")) == (1, 1)
     assert one.ctl("stop").returncode == 0
     assert one.tree() == []
 

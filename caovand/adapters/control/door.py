@@ -37,7 +37,8 @@ class Door:
     """Listens at `path` and runs `serve` for each connection it admits, closing it afterwards.
 
     `most` connections are served at a time, `each` of one user; of those, `rate` a second from one
-    user (None: any number) and ten times that in all. `refusal` is sent to a connection that is
+    user (None: any number) and ten times that in all; `spare` more are for root and ourselves, who
+    have no share of their own. `refusal` is sent to a connection that is
     turned away.
     """
 
@@ -51,10 +52,11 @@ class Door:
         most: int,
         each: int,
         rate: int | None = None,
+        spare: int = 0,
         refusal: bytes = b"",
     ) -> None:
         self._serve, self._most, self._each = serve, most, each
-        self._rate, self._refusal = rate, refusal
+        self._rate, self._spare, self._refusal = rate, spare, refusal
         self._inside: Counter[int] = Counter()
         self._recent: Counter[int] = Counter()
         self._second = 0
@@ -105,10 +107,16 @@ class Door:
         self._loop.call_later(pause_s, self._resume)
 
     def _resume(self) -> None:
-        if self._listener.fileno() >= 0:
+        if self._listener.fileno() < 0:
+            return
+        try:
             self._loop.add_reader(self._listener, self._accept)
+        except OSError:  # the kernel has no memory for it, or no watch left
+            self._loop.call_later(EXHAUSTED_S, self._resume)
 
     def _has_room(self, uid: int) -> bool:
+        if self._spare and uid in (0, os.geteuid()):
+            return self._inside.total() < self._most + self._spare and self._may_open()
         if self._inside.total() >= self._most or self._inside[uid] >= self._each:
             return False
         if self._rate is not None:
@@ -120,6 +128,10 @@ class Door:
             if spent:
                 return False
             self._recent[uid] += 1
+        return self._may_open()
+
+    @staticmethod
+    def _may_open() -> bool:
         return spare_descriptors() > SPARE_DESCRIPTORS
 
     async def _run(self, link: socket.socket, uid: int) -> None:

@@ -27,6 +27,10 @@ MOST_LINKS = 64
 MOST_STRANGERS = 64
 STRANGERS_EACH = 8
 STRANGERS_RATE = 20  # requests a second of one user
+SPARE_LINKS = 8  # more, for root and ourselves
+ENVELOPE_BYTES = 1024  # of a message beside the request
+TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
+CLOSE_S = 2.0
 AHEAD = 64  # messages that a client of `control` may leave unread
 INNER = "inner"
 
@@ -50,10 +54,20 @@ class Control:
             inner = _inner(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            for name in ("control", "events"):
-                serve = Gate(inner / name).serve
+            for name, gate in (
+                ("control", Gate(inner / "control", wire.MAX_BYTES + ENVELOPE_BYTES)),
+                ("events", Gate(inner / "events", TOPIC_BYTES, in_all=TOPIC_BYTES)),
+            ):
                 self._doors.append(
-                    Door(folder / name, restricted, gid, serve, most=links, each=links)
+                    Door(
+                        folder / name,
+                        restricted,
+                        gid,
+                        gate.serve,
+                        most=links,
+                        each=max(links // 2, 1),
+                        spare=SPARE_LINKS,
+                    )
                 )
             self._doors.append(
                 Door(
@@ -103,8 +117,9 @@ class Control:
             task.cancel()
         for socket in (self._control, self._events):
             socket.close()
-        # What was sent goes through the gates, so those close last.
-        await asyncio.to_thread(self._context.term)
+        # What was sent goes through the gates, so those close last. libzmq may take for ever.
+        with contextlib.suppress(asyncio.TimeoutError, RuntimeError):
+            await asyncio.wait_for(asyncio.to_thread(self._context.term), CLOSE_S)
         for door in self._doors:
             door.close()
 
@@ -117,7 +132,13 @@ class Control:
         while True:
             # A frame that is there already is had without a pause: a flood must not keep the loop.
             await asyncio.sleep(0)
-            frames = await self._control.recv_multipart()
+            try:
+                frames = await self._control.recv_multipart()
+            except (zmq.ZMQError, MemoryError) as problem:
+                context = {"message": "cannot read the control socket", "exception": problem}
+                asyncio.get_running_loop().call_exception_handler(context)
+                await asyncio.sleep(1.0)
+                continue
             # DEALER and REQ clients: identity, then (REQ) an empty frame, then one request.
             if len(frames) < 2 or len(frames) > 3 or (len(frames) == 3 and frames[1]):
                 continue
@@ -129,7 +150,7 @@ class Control:
                 continue
             waits = request.op == "wait"
             if self._busy[waits] >= (MOST_WAITS if waits else MOST_REQUESTS):
-                text = "cannot answer: too many requests wait"
+                text = "cannot answer: too many pending requests"
                 reply = Reply(request.id, None, "busy", text, "try again in a moment")
                 await self._send(self._control, [*frames[:-1], wire.encode_reply(reply)])
                 continue
@@ -173,7 +194,8 @@ def _inner(folder: Path) -> Path:
             inner.mkdir(mode=0o700)
         seen = inner.lstat()
         if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
-            raise CannotBind(f"cannot use {inner}: it is no folder of ours; remove it")
+            fact = "another user owns it, or it is not a directory"
+            raise CannotBind(f"cannot use {inner}: {fact}; delete it")
         inner.chmod(0o700)
     except OSError as problem:
         raise CannotBind(f"cannot use {inner}: {problem.strerror}") from problem
