@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from caovand.adapters import trust
+from caovand.adapters.safe_files import FULL, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
 """Root's own: the service's folders belong to its user, who could lead root elsewhere."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_BYTES = 16 << 10  # less room takes none of our files
 
 
@@ -28,11 +28,6 @@ def remedy(path: Path, number: int | None) -> str:
         "correct its permissions, or set RUNTIME_DIRECTORY, STATE_DIRECTORY, CACHE_DIRECTORY and"
         " LOGS_DIRECTORY"
     )
-
-
-def takes_nothing(problem: OSError) -> bool:
-    """Whether a disk is full or read-only: a daemon can do without what it would keep there."""
-    return problem.errno in (*FULL, errno.EROFS)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,16 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
+STATE_BYTES = 8 * MIB
+"""What a state file of ours may have: `store` reads no larger one, `state_file` sets it aside."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def takes_nothing(problem: OSError) -> bool:
+    """Whether a disk is full or read-only: a daemon can do without what it would keep there."""
+    return problem.errno in (*FULL, errno.EROFS)
+
+
 def read(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file of at most `most_bytes`; OSError for everything else."""
     descriptor = open_regular(path)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 8 << 20
+from caovand.adapters.safe_files import STATE_BYTES
+
 ASIDE = ".unreadable"
 
 
@@ -24,7 +25,7 @@ class Unusable(Exception):
     """There is something, and it holds no JSON document."""
 
 
-def read(path: Path, most: int = MOST_BYTES) -> Any:
+def read(path: Path, most: int = STATE_BYTES) -> Any:
     """The document in a file of `most` bytes at most; Unusable, or OSError for a fault."""
     try:
         # A pipe would be waited for, a link leads elsewhere.

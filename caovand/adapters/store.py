@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -12,8 +11,6 @@ from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.core import limits
-
-MOST_BYTES = 8 << 20
 
 
 class LockTaken(Exception):
@@ -36,7 +33,7 @@ def write_json(path: Path, document: Any) -> None:
 def read_json(path: Path) -> Any:
     """The document in `path`, None where there is none that can be read."""
     with limits.absent(), contextlib.suppress(ValueError, RecursionError):
-        return json.loads(safe_files.read_text(path, MOST_BYTES))
+        return json.loads(safe_files.read_text(path, safe_files.STATE_BYTES))
     return None
 
 
@@ -51,7 +48,7 @@ def take_lock(path: Path, *, on_full_disk: bool = False) -> int:
         descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.fchmod(descriptor, 0o600)  # an earlier release may have left it open to all
     except OSError as problem:
-        if not on_full_disk or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if not on_full_disk or not safe_files.takes_nothing(problem):
             raise
         there = path if path.exists() else path.parent
         descriptor = os.open(there, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
