@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand import __version__, verbs
+from caovand import __version__
 from caovand.adapters import config_file, directories, log, processes, store, threads
 from caovand.adapters.control import CannotBind, Control
-from caovand.core import events, status
 from caovand.core.config import Config, ConfigError
-from caovand.core.wire import Reply, Request
-from caovand.supervisor import Supervisor
+from caovand.core.lifecycle import events
+from caovand.core.reporting.wire import Reply, Request
+from caovand.daemon import verbs
+from caovand.daemon.loop import Supervisor
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
@@ -116,7 +117,7 @@ async def _run(
 
     def stop() -> None:
         supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
-        supervisor.command(events.Stop(time.monotonic(), quit=True))
+        supervisor.command(events.Stop(at=time.monotonic(), quit=True))
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
@@ -140,8 +141,8 @@ async def _run(
     control.start()
     await _serve_metrics(supervisor)
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
-    supervisor.notifier.ready(status.one_line(supervisor.snapshot))
-    supervisor.command(events.Start(time.monotonic()))
+    supervisor.notifier.ready(supervisor.one_line)
+    supervisor.command(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:

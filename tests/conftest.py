@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 everywhere = settings(
@@ -16,6 +17,20 @@ settings.register_profile("caovan", everywhere)
 # A second run of the same tests, over other libraries: the properties were looked for in the first.
 settings.register_profile("brief", everywhere, max_examples=15)
 settings.load_profile("caovan")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite` is for changes that are meant: the diff of the files shows what they change."""
+    parser.addoption(
+        "--rewrite", action="store_true", help="write expected texts anew instead of comparing them"
+    )
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether files with an expected text are to be written anew."""
+    return bool(request.config.getoption("--rewrite"))
+
 
 if os.environ.get("CAOVAN_TEST_SPARE_CORE"):
     # A real engine is tested on the last one, and starves who shares it.

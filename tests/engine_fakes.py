@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from caovand.adapters.environment import commands, install, places
-from caovand.adapters.environment.commands import Finished
-from caovand.adapters.environment.lock import Lock, parse
+from caovand.adapters.engine_install import commands, install, places
+from caovand.adapters.engine_install.commands import Finished
+from caovand.adapters.engine_install.lock import Lock, parse
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TORCH = """\
@@ -134,7 +134,7 @@ class FakePip:
             return "download", self._download
         if "install" in line:
             return ("unpack" if "-r" in line else "plugin"), self._install
-        assert line[-1].endswith("inside.py"), line
+        assert line[-1].endswith("run_in_env.py"), line
         return "prove", self._prove
 
     def _ask(self, line: list[str]) -> Finished:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 if __name__ != "__main__":
     from caovand.cli.client import Client
-    from tests.daemon import Daemon
+    from tests.daemon_process import Daemon
     from tests.patience import PATIENCE_S
 
 NOBODY = 65534

@@ -22,11 +22,10 @@ STRICT = {
     ("caovand.adapters.config_file", "load"): "the operator's file: refused in words",
     ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
-    ("caovand.cli.engine", "_make_lock"): "the file that its author has just written",
-    ("caovand.verbs", "_incident"): "base64 is ASCII",
+    ("caovand.daemon.verbs", "_incident"): "base64 is ASCII",
 }
 # Packages and locks, checked against hashes; what a pip says goes through errors="replace".
-STRICT_FOLDERS = ("caovand.adapters.environment.",)
+STRICT_FOLDERS = ("caovand.adapters.engine_install.",)
 
 OPENERS = {"open", "fdopen"}
 RUNNERS = {"run", "Popen", "check_output"}

@@ -40,7 +40,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/kernel_log.py": ("os.open read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
     "adapters/processes.py": ("open read_text read_bytes write_text", KERNEL),
-    "adapters/litter.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
+    "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
     "adapters/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
     "adapters/state_file.py": ("open os.open rename shutil.rmtree", OWN),
@@ -48,36 +48,31 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/control/door.py": ("os.chmod os.chown", OWN),
     "adapters/confined.py": ("open", "a file in memory, without a name"),
     "adapters/private_tmp.py": ("read_text", KERNEL),
-    "adapters/environment/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
-    "adapters/environment/bring.py": ("shutil.rmtree", ENGINE),
-    "adapters/environment/build.py": ("write_text shutil.rmtree", ENGINE),
-    "adapters/environment/clone.py": (
+    "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
+    "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
+    "adapters/engine_install/build.py": ("write_text shutil.rmtree", ENGINE),
+    "adapters/engine_install/clone.py": (
         "read_bytes write_bytes os.link shutil.copytree shutil.copymode",
         ENGINE,
     ),
-    "adapters/environment/install.py": ("write_text", ENGINE),
-    "adapters/environment/places.py": (
+    "adapters/engine_install/install.py": ("write_text", ENGINE),
+    "adapters/engine_install/places.py": (
         "read_text rename symlink_to shutil.rmtree",
         f"{ENGINE}; /proc",
     ),
-    "adapters/environment/verify.py": ("open read_bytes", ENGINE),
-    "adapters/environment/wheels.py": (
+    "adapters/engine_install/verify.py": ("open read_bytes", ENGINE),
+    "adapters/engine_install/wheels.py": (
         "write_text shutil.rmtree tempfile.TemporaryDirectory",
         "inside the folder that fetch or install has locked, as an engines' folder",
     ),
-    "adapters/environment/contents.py": ("open zipfile.ZipFile", "a maintainer's own wheels"),
-    "adapters/environment/resolve.py": (
-        "read_bytes write_text tempfile.TemporaryDirectory",
-        "a maintainer's own wheels, and a temporary folder of our own",
-    ),
-    "cli/engine.py": ("read_text", "/sys, and the source a maintainer names"),
+    "cli/engine/choice.py": ("read_text", KERNEL),
     "cli/serve.py": (
         "open os.open",
         "O_EXCL, " + OWN,
     ),
-    "watching.py": ("read_text", KERNEL),
+    "daemon/watching.py": ("read_text", KERNEL),
     "cli/ending.py": ("os.open", "/dev/null"),
-    "cli/incidents.py": ("tarfile.open", "over a file that safe_files opened"),
+    "cli/incidents/bundle.py": ("tarfile.open", "over a file that safe_files opened"),
     "cli/explain.py": ("open", "a log that the caller names, which may be a pipe"),
 }
 

@@ -28,20 +28,23 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand import inspection, proof
 from caovand.adapters import http, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.http import Unanswered
 from caovand.adapters.log import Echo
 from caovand.adapters.threads import Threads
-from caovand.core import ladder, limits
+from caovand.core import limits
 from caovand.core.config import Config
-from caovand.core.events import Start, Stop
-from caovand.core.failure import Finding
-from caovand.core.machine import State
-from caovand.inspection import Prepared
-from caovand.shortage import OVER_S, Shortage
-from caovand.supervisor import Supervisor
+from caovand.core.healing import ladder
+from caovand.core.healing.failure import Finding
+from caovand.core.lifecycle.events import Start, Stop
+from caovand.core.lifecycle.state import State
+from caovand.core.slot import ONLY
+from caovand.daemon import inspection, memories, proof
+from caovand.daemon.inspection import Prepared
+from caovand.daemon.loop import Supervisor
+from caovand.daemon.shortage import OVER_S, Shortage
+from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
 
@@ -119,10 +122,10 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
     monkeypatch.setattr(http, "call", _unreachable)
-    for name in ("POLL_S", "LONGEST_TICK_S", "RETRY_S"):
-        monkeypatch.setattr(f"caovand.supervisor.{name}", 0.02)
-    monkeypatch.setattr("caovand.shortage.OVER_S", 0.2)
-    monkeypatch.setattr("caovand.cards.BACK_S", 0.0)
+    for name in ("loop.POLL_S", "loop.LONGEST_TICK_S", "engine_run.RETRY_S"):
+        monkeypatch.setattr(f"caovand.daemon.{name}", 0.02)
+    monkeypatch.setattr("caovand.daemon.shortage.OVER_S", 0.2)
+    monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
     yield tmp_path
     fault.on = False
     for process in processes.every():
@@ -144,10 +147,11 @@ class Story:
         echo = Echo("console", io.StringIO())
         places = Directories(*[folder] * 4)
         log = structlog.get_logger()
-        self.one = Supervisor(folder / "c", Config(), places, {"HOME": str(folder)}, log, echo)
+        self.whole = Supervisor(folder / "c", Config(), places, {"HOME": str(folder)}, log, echo)
+        (self.one,) = self.whole.slots.values()
         rules = self.one._rules
         self.one._rules = lambda: replace(rules(), recheck_s=0.05)  # type: ignore[method-assign]
-        self.running = asyncio.ensure_future(self.one.run())
+        self.running = asyncio.ensure_future(self.whole.run())
 
     async def until(self, *states: State) -> None:
         def reached() -> bool:
@@ -166,11 +170,11 @@ class Story:
         await soon(so, STORY_S)
 
     async def stop(self) -> None:
-        self.one.command(Stop(time.monotonic(), quit=True))
+        self.one.command(Stop(at=time.monotonic(), quit=True))
         await asyncio.wait_for(self.running, STORY_S)
 
     def texts(self) -> list[str]:
-        return [notice.text for notice in self.one.notices]
+        return [notice.text for notice in self.whole.notices]
 
 
 def living(pid: int | None) -> bool:
@@ -191,9 +195,9 @@ def test_an_engine_that_serves_is_not_touched(
 
     async def test() -> None:
         story = Story(world)
-        story.one.command(Start(time.monotonic()))
+        story.one.command(Start(at=time.monotonic()))
         await story.until(State.SERVING)
-        child = story.one._child
+        child = story.one.run.child
         assert child is not None
         fault.on = True
         looked = asyncio.get_running_loop().time() + 0.3
@@ -204,7 +208,7 @@ def test_an_engine_that_serves_is_not_touched(
         if said:
             await story.looks(lambda: "are enough descriptors" in story.texts()[-1])
         assert story.one.snapshot.state is State.SERVING
-        assert story.one._child is child
+        assert story.one.run.child is child
         assert [process.pid for process in child.look()] == [child.pid]
         await story.stop()
 
@@ -220,7 +224,7 @@ def test_an_engine_is_started_once_it_can_be(
     async def test() -> None:
         story = Story(world)
         fault.on = True
-        story.one.command(Start(time.monotonic()))
+        story.one.command(Start(at=time.monotonic()))
         await story.until(State.HOLD, State.SERVING)
         held = story.one.snapshot
         if held.state is State.HOLD:
@@ -242,18 +246,18 @@ def test_an_engine_is_ended_to_the_last(
 
     async def test() -> None:
         story = Story(world)
-        story.one.command(Start(time.monotonic()))
+        story.one.command(Start(at=time.monotonic()))
         await story.until(State.SERVING)
-        assert story.one._child is not None
-        pid = story.one._child.pid
+        assert story.one.run.child is not None
+        pid = story.one.run.child.pid
         fault.on = True
-        story.one.command(Stop(time.monotonic()))
+        story.one.command(Stop(at=time.monotonic()))
         waited = asyncio.get_running_loop().time() + 0.3
         await story.looks(lambda: asyncio.get_running_loop().time() > waited)
         fault.on = False
         await story.until(State.STOPPED)
         assert not living(pid)
-        assert not (world / "engine-processes.json").exists()
+        assert not memories.ledgers(world, ONLY)[0].exists()
         await story.stop()
 
     asyncio.run(test())
@@ -317,5 +321,5 @@ def test_a_shortage_is_said_once_and_its_end_once() -> None:
 def test_no_number_of_limits_reached_lowers_a_plan_or_gives_it_up() -> None:
     finding = Finding("engine-died", "cannot start sh", "launch", {ladder.LIMIT: "raise it"})
     for repeats in range(1, 50):
-        decision = ladder.decide(plan(inventory()), finding, repeats, ladder.LadderRules())
-        assert (decision.verdict, decision.spared) == ("hold", True)
+        decision = ladder.decide(plan(inventory()), finding, repeats, ladder.LadderRules(HEALING))
+        assert (decision.verdict, decision.excused) == ("hold", True)

@@ -1,10 +1,13 @@
-"""What the READMEs show of `plan` and `explain` is what they print, and of changes may be."""
+"""What documents show of `plan` and `explain` is what they print, and of changes may be."""
 
 from __future__ import annotations
 
+import ast
 import io
+import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,25 +16,31 @@ from rich.console import Console
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
 from caovand.core.config import parse
-from caovand.core.inventory import Gpu
-from caovand.core.machine import EDGES, State
-from caovand.core.speculation import depth_of_mode
-from tests.core.machines import A100, QWEN_27B_AWQ, inventory, turing
-from tests.daemon import ROOT
+from caovand.core.facts.inventory import Gpu
+from caovand.core.lifecycle.state import State
+from caovand.core.lifecycle.transitions import EDGES
+from caovand.engines.vllm.planning.speculation import depth_of_mode
+from tests.core.machines import (
+    A100,
+    QWEN_27B,
+    QWEN_27B_AWQ,
+    in_four_bits,
+    inventory,
+    made_up,
+    turing,
+)
+from tests.daemon_process import ROOT
+from tests.documents import DOCUMENTS, READMES, blocks, name_of, screens
 
-READMES = ("README.md", "README.zh-CN.md")
 LOG = ROOT / "tests/samples/logs/vllm-0.21.0-h200-kv_short.log"
 COLUMNS = 104
-
-
-def blocks(readme: str) -> Iterator[list[str]]:
-    """The lines of each block of a README, "…" for what is left out taken off."""
-    for block in (ROOT / readme).read_text(encoding="utf-8").split("```")[1::2]:
-        yield [kept for line in block.splitlines() if (kept := line.rstrip("… "))]
+DOCS = ROOT / "packaging/docs"
+WITH_PLANS = (DOCS / "planning.md", DOCS / "guide.zh-CN.md")
+WITH_AN_EXPLANATION = (DOCS / "troubleshooting.md", DOCS / "guide.zh-CN.md")
 
 
 def planned(gpus: tuple[Gpu, ...]) -> list[str]:
-    """What `caovanctl plan` prints for these cards and the model of the READMEs."""
+    """What `caovanctl plan` prints for these cards and the model of the documents."""
     config = parse({"model": {"path": QWEN_27B_AWQ.path}})
     found = plan_verb.make(config, inventory(gpus=gpus), None)
     out = io.StringIO()
@@ -45,36 +54,38 @@ def shows(block: list[str], printed: list[str]) -> bool:
     return all(any(line.startswith(shown) for line in rest) for shown in block)
 
 
-@pytest.mark.parametrize("readme", READMES)
+def drawn(document: Path) -> list[list[str]]:
+    """The blocks of a document that show a card's memory."""
+    return [block for block in blocks(document) if any(x.startswith("GPU 0") for x in block)]
+
+
+@pytest.mark.parametrize("page", WITH_PLANS, ids=name_of)
 @pytest.mark.parametrize("gpus", [turing(2), A100], ids=["2080 Ti", "A100"])
 def test_the_plans_that_are_shown_are_made_today(
-    readme: str, gpus: tuple[Gpu, ...], monkeypatch: pytest.MonkeyPatch
+    page: Path, gpus: tuple[Gpu, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
     size = f"{gpus[0].total_mib / 1024:.1f} GiB"
-    found = [b for b in blocks(readme) if any(x.startswith("GPU 0") and size in x for x in b)]
+    found = [b for b in drawn(page) if any(x.startswith("GPU 0") and size in x for x in b)]
     assert len(found) == 1
     assert shows(found[0], planned(gpus)), "\n".join(planned(gpus))
 
 
-@pytest.mark.parametrize("readme", READMES)
+def test_no_other_document_shows_a_plan_or_an_explanation() -> None:
+    assert [page for page in DOCUMENTS if drawn(page)] == sorted(WITH_PLANS)
+    explained = [p for p in DOCUMENTS if any(verb.startswith("explain") for verb, _ in screens(p))]
+    assert explained == sorted(WITH_AN_EXPLANATION)
+
+
+@pytest.mark.parametrize("page", WITH_AN_EXPLANATION, ids=name_of)
 def test_the_log_that_is_explained_is_explained_so_today(
-    readme: str, capsys: pytest.CaptureFixture[str]
+    page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "\n".join(line for block in blocks(readme) for line in [*block, ""])
+    text = "\n".join(line for block in blocks(page) for line in [*block, ""])
     shown = text.partition("$ caovanctl explain vllm.log\n")[2].partition("\n\n")[0].splitlines()
     assert main(["explain", str(Path(LOG))]) == 0
     assert len(shown) > 5
     assert shows(shown, capsys.readouterr().out.splitlines())
-
-
-def screens() -> Iterator[tuple[str, list[str]]]:
-    """Each caovanctl that the README runs, in its order, and what is shown of its output."""
-    for block in blocks("README.md"):
-        for part in re.split(r"^(?=\$ )", "\n".join(block), flags=re.M):
-            command, *output = part.splitlines() or [""]
-            if command.startswith("$ caovanctl "):
-                yield command.removeprefix("$ caovanctl "), output
 
 
 def test_what_ends_a_serving_engine_shows_the_state_that_comes_of_it() -> None:
@@ -82,7 +93,8 @@ def test_what_ends_a_serving_engine_shows_the_state_that_comes_of_it() -> None:
         state for (before, _), (_, to) in EDGES.items() if before is State.SERVING for state in to
     }
     changes = ("mode fast", "restart", "reset", "retry --full")
-    first = [out[0].partition(",")[0] for verb, out in screens() if verb in changes and out]
+    shown_anywhere = [screen for document in DOCUMENTS for screen in screens(document)]
+    first = [out[0].partition(",")[0] for verb, out in shown_anywhere if verb in changes and out]
     shown = {word for word in first if word.isupper()}  # a state, where the start is not left out
     assert shown
     assert shown <= after - {State.SERVING}
@@ -90,12 +102,82 @@ def test_what_ends_a_serving_engine_shows_the_state_that_comes_of_it() -> None:
 
 def test_the_depth_that_is_served_is_that_of_the_mode_chosen_before() -> None:
     depths: list[tuple[str, str]] = []
-    chosen = ""
-    for verb, output in screens():
-        chosen = verb.removeprefix("mode ") if verb.startswith("mode ") else chosen
-        depths += [
-            (chosen, depth)
-            for depth in re.findall(r"^serving .* MTP (\d)", "\n".join(output), re.M)
-        ]
+    for document in DOCUMENTS:
+        chosen = ""
+        for verb, output in screens(document):
+            chosen = verb.removeprefix("mode ") if verb.startswith("mode ") else chosen
+            depths += [
+                (chosen, depth)
+                for depth in re.findall(r"^serving .* MTP (\d)", "\n".join(output), re.M)
+            ]
     assert {chosen for chosen, _ in depths} == {"fast"}
     assert {depth for _, depth in depths} == {str(depth_of_mode("fast", 0)[0])}
+
+
+CARDS = {
+    "RTX 2080 Ti 22 GB": turing(1)[0],
+    "RTX 3090 24 GB": Gpu(0, "NVIDIA GeForce RTX 3090", (8, 6), 24576, 24276),
+    "RTX 4060 8 GB": Gpu(0, "NVIDIA GeForce RTX 4060", (8, 9), 8188, 7888),
+    "H800 80 GB": Gpu(0, "NVIDIA H800", (9, 0), 81559, 81259),
+}
+MODELS = {
+    "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,
+    "Qwen3.6-27B": QWEN_27B,
+    "Llama-3.2-1B": made_up("llama-3.2-1b"),
+    "Qwen3-8B-AWQ": in_four_bits(made_up("qwen3-8b")),
+}
+
+
+@pytest.mark.parametrize("readme", READMES, ids=name_of)
+def test_the_table_of_machines_is_what_is_planned_for_them_today(
+    readme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
+    rows = re.findall(r"^\| (\d) x (.*?) \|(.*)\|$", readme.read_text(encoding="utf-8"), re.M)
+    assert len(rows) > 4
+    for count, card, rest in rows:
+        model, split, context, sequences, depth = (cell.strip() for cell in rest.split("|"))
+        gpus = tuple(replace(CARDS[card], index=index) for index in range(int(count)))
+        config = parse({"model": {"path": f"/srv/models/{model}"}})
+        found = plan_verb.make(config, inventory(MODELS[model], gpus), None)
+        plan, words = found.plan, context.replace(",", "").replace("（", " ").split()
+        assert found.memory is not None
+        assert found.memory.fits, card
+        numbers = (plan.value("tensor_parallel_size"), plan.value("max_model_len"),
+                   plan.value("max_num_seqs"), plan.mtp)  # fmt: skip
+        assert numbers == (int(split), int(words[0]), int(sequences), int(depth)), (card, model)
+        assert re.findall(r"[\d.]+ GiB", context) == [
+            f"{gib:.2f} GiB" for gib in (plan.value("cpu_offload_gb"),) if gib
+        ], (card, model)
+
+
+def spoken() -> list[re.Pattern[str]]:
+    """What the package can print: its strings, with anything for the values put into them."""
+    found: list[re.Pattern[str]] = []
+    for file in (ROOT / "caovand").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            if sum(len(text) for text in texts if isinstance(text, str)) > 8:
+                whole = "".join(".+" if text is None else re.escape(str(text)) for text in texts)
+                found.append(re.compile(rf" *{whole}"))
+    return found
+
+
+def advice(document: Path) -> Iterator[str]:
+    """The lines of screens that tell people what to do: for a refusal, a FAIL, a degraded plan."""
+    for _, output in screens(document):
+        for before, line in itertools.pairwise(output):
+            refused = before.startswith("caovanctl: /") and line.startswith("  ")
+            if refused or (before.startswith(("  FAIL", "  WARN")) and line.startswith("     ")):
+                yield line
+            yield from re.findall(r"^ +back: +(.*)", line)
+
+
+def test_the_advice_in_a_screen_is_the_programs_own() -> None:
+    """Whoever rewords a remedy rewords the screens that show it."""
+    found = [line for document in DOCUMENTS for line in advice(document)]
+    assert len(found) > 5
+    known = spoken()
+    for line in found:
+        assert any(one.fullmatch(line) for one in known), line

@@ -1,4 +1,4 @@
-"""The chat template that the engine will use: the one it is given, else the model's own."""
+"""The chat template that the engine will use: the configured one, else the model's own."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from caovand.adapters import safe_files
-from caovand.core import flags
-from caovand.core.config import Config
-from caovand.core.inventory import ModelCard
+from caovand.core.facts.inventory import ModelCard
 
 LARGEST = 4 << 20
 INLINE = frozenset("{}\n")
-"""A text with one of these is the template itself, as vLLM takes it, where no such file is."""
+"""vLLM takes a text with one of these as the template itself, unless a file has that name."""
 
 
-def effective(card: ModelCard, config: Config) -> ModelCard:
-    """The card with the template that clients' messages go through, from a file or from the flag.
+def effective(card: ModelCard, wanted: str) -> ModelCard:
+    """The card with the template applied to clients' messages; `wanted` is a file or a text.
 
-    One that cannot be read leaves none, and a note.
+    An unreadable one leaves no template, and a note.
     """
-    words = flags.values(flags.read(config.engine.extra_args))
-    given = words.get("chat_template", config.model.chat_template)
-    if not isinstance(given, str) or not given:
+    if not wanted:
         return card
     try:
-        return replace(card, chat_template=_read(given))
+        return replace(card, chat_template=_read(wanted))
     except (OSError, ValueError) as problem:
-        if INLINE & set(given):
-            return replace(card, chat_template=given)
+        if INLINE & set(wanted):
+            return replace(card, chat_template=wanted)
         why = getattr(problem, "strerror", None) or problem
         note = (
-            f"cannot read the chat template {given}: {why}; name a file that this user may read, or"
+            f"cannot read the chat template {wanted}: {why}; name a readable file, or"
             " set tool_call_parser and reasoning_parser in [server], which are chosen by it"
         )
         return replace(card, chat_template=None, notes=(*card.notes, note))

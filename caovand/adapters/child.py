@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import processes, store
-from caovand.adapters.processes import Process
+from caovand.adapters.processes import Engines, Traces
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.core.facts.ownership import Process
 
 WRAPPER = """
 procs=$1 stack=$2; shift 2
@@ -62,6 +63,7 @@ class Child:
         on_lines: Callable[[Sequence[str]], None],
         secrets: Sequence[str] = (),
         unlimited_stack: bool = False,
+        engines: Engines | None = None,
     ) -> None:
         try:
             read_end, write_end = os.pipe()
@@ -69,6 +71,7 @@ class Child:
             raise CannotSpawn(f"cannot start the engine: {problem.strerror}") from problem
         with contextlib.suppress(OSError):
             fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+        output = f"pipe:[{os.fstat(write_end).st_ino}]"
         stack = "unlimited" if unlimited_stack else ""
         procs = str(cgroup / "cgroup.procs") if cgroup else ""
         try:
@@ -88,10 +91,13 @@ class Child:
             os.close(write_end)
         self.pid = self._process.pid
         self.cgroup, self._ledger = cgroup, ledger
+        self._engines = Engines() if engines is None else engines
         self._ended = asyncio.Event()
         self._kill_now = asyncio.Event()
         self.members: tuple[Process, ...] = ()
         self.seen: set[int] = {self.pid}
+        self.unknown: tuple[Process, ...] = ()
+        """Orphans as last seen that may be this engine's or another's: neither ends them."""
         self.unrecorded = ""
         """Why the ledger is not up to date: a next daemon would not find this engine."""
         loop = asyncio.get_running_loop()
@@ -101,7 +107,10 @@ class Child:
                 undo.callback(self._process.wait)
                 undo.callback(os.killpg, self.pid, signal.SIGKILL)
                 seen = processes.read(self.pid)
-                self._start = seen.start if seen else 0
+                start = seen.start if seen else 0
+                self._traces = Traces(self.pid, start, cgroup, output)
+                self._engines.add(self._traces)
+                undo.callback(self._engines.remove, self._traces)
                 self._watch = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._watch)
                 loop.add_reader(self._watch, self._on_exit)
@@ -131,29 +140,34 @@ class Child:
 
     def _see(self) -> tuple[Process, ...]:
         """`look`; what lives, and what has died since the look before."""
-        family = processes.family(self.pid, self.cgroup, self._start)
+        family, unknown = self._engines.family(self._traces)
         dead = processes.reap(family, self.pid)
+        processes.reap(unknown, self.pid)
         found = tuple(process for process in family if not process.zombie)
         known = {(p.pid, p.start) for p in self.members}
         if self.unrecorded or {(p.pid, p.start) for p in found} != known:
-            self.unrecorded = record(self._ledger, self.pid, self._start, found)
-        self.members = found
+            self.unrecorded = record(self._ledger, self.pid, self._traces.start, found)
+        self.members = self._traces.members = found
+        self.unknown = tuple(process for process in unknown if not process.zombie)
         self.seen.update(process.pid for process in found)
         return (*found, *dead)
 
     def _kill_unseen(self) -> None:
         """KILL what changes its pid faster than it is looked for."""
         if not processes.kill_group(self.cgroup):
-            processes.kill_adopted(self.pid, self._start, HUNT_S)
+            self._engines.kill_adopted(self._traces, HUNT_S)
 
     def pids(self) -> list[int]:
         """The processes that belong to the engine now; for any thread, and nothing is noted."""
-        family = processes.family(self.pid, self.cgroup, self._start)
-        return [process.pid for process in family if not process.zombie]
+        return self._engines.pids(self._traces)
 
     def drain(self, limit_s: float) -> None:
         """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
         self._pump.join(limit_s)
+
+    def give_up(self) -> None:
+        """Look after it no more, though processes may have outlived its end."""
+        self._traces.given_up = True
 
     def hurry(self) -> None:
         """Cut the grace of a running `end` short."""
@@ -176,6 +190,9 @@ class Child:
             self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
         )
         if not left:
+            # At once after the latest look: of two engines that end at a time, the last to be
+            # removed takes what may be of either.
+            self._engines.remove(self._traces)
             await self.ended()
             await asyncio.to_thread(self.drain, DRAIN_S)
             forget(self._ledger)
@@ -275,18 +292,33 @@ def forget(ledger: Path) -> None:
         ledger.unlink(missing_ok=True)
 
 
-def leftovers(ledger: Path) -> tuple[Process, ...]:
-    """Living processes of the engine that a killed daemon wrote to `ledger`."""
+def leftovers(
+    ledger: Path, groups: Sequence[Path] = (), engines: Engines | None = None
+) -> tuple[Process, ...]:
+    """Living processes of an engine that a killed daemon wrote to `ledger` or left in `groups`.
+
+    None of them belongs to a living one of `engines`.
+    """
+    table = processes.every()
+    owned = engines.owned(table) if engines else frozenset()
+    grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
+    roots = _recorded(ledger, table) | {process.pid for process in table if process.pid in grouped}
+    ours = roots | processes.descendants(table, roots)
+    ours -= {*owned, os.getpid()}
+    return tuple(process for process in table if process.pid in ours and not process.zombie)
+
+
+def _recorded(ledger: Path, table: Sequence[Process]) -> set[int]:
+    """The pids of those processes that `ledger` names, and of those in the session it names."""
     document = store.read_json(ledger)
     if not is_ledger(document) or document["boot_id"] != processes.boot_id():
-        return ()
+        return set()
     session, start, uid = (document[name] for name in ("session", "start", "uid"))
     known = {(member["pid"], member["start"]) for member in document["members"]}
-    table = processes.every()
     # The number of a session is free again once all of its processes have ended: a leader that
     # is not ours has taken it, and its session is a stranger's.
     taken = any(process.pid == session and process.start != start for process in table)
-    roots = {
+    return {
         process.pid
         for process in table
         if (process.pid, process.start) in known
@@ -297,8 +329,6 @@ def leftovers(ledger: Path) -> tuple[Process, ...]:
             and process.uid == uid
         )
     }
-    ours = roots | processes.descendants(table, roots)
-    return tuple(p for p in table if p.pid in ours and p.pid != os.getpid() and not p.zombie)
 
 
 def is_ledger(document: Any) -> bool:
@@ -320,16 +350,30 @@ def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
 
 
 async def end_leftovers(
-    ledger: Path, before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None
+    ledger: Path,
+    before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+    groups: Sequence[Path] = (),
+    engines: Engines | None = None,
 ) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
     """End what a killed daemon left; what was found, and what of it outlived KILL.
 
-    `before_kill` gets the pids of what was found.
+    `before_kill` gets the pids of what was found. `groups` are cgroups that hold nothing else, and
+    `engines` are those whose processes are left alone.
     """
-    found = leftovers(ledger)
+
+    def kill_unseen() -> None:
+        for group in groups:
+            processes.kill_group(group)
+
+    found = leftovers(ledger, groups, engines)
     if found and before_kill is not None:
         await before_kill([process.pid for process in found])
-    left = await sweep(lambda: leftovers(ledger), KILL_S)
+    left = await sweep(
+        lambda: leftovers(ledger, groups, engines),
+        KILL_S,
+        kill_unseen,
+        lambda: any(map(processes.is_populated, groups)),
+    )
     if not left:
         forget(ledger)
     return found, left

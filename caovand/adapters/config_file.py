@@ -1,4 +1,4 @@
-"""The configuration file, and the mode that `caovanctl mode` chose (remembered over restarts)."""
+"""The configuration file, and the mode set by `caovanctl mode`, which survives restarts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import cast
 from caovand.adapters import safe_files, store
 from caovand.core import api_key as keys
 from caovand.core.config import MODES, Config, ConfigError, Mode, parse
+from caovand.engines.registry import engine_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,49 +24,52 @@ MOST_SECRET_BYTES = 64 << 10
 def load(path: Path) -> Config:
     """The configuration in `path`; raises ConfigError where it cannot be read or used."""
     try:
-        # Windows' editors begin a file with a BOM.
+        # Editors on Windows begin a file with a BOM.
         text = safe_files.read(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as problem:
         raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
     except UnicodeDecodeError as problem:
-        raise ConfigError([f"cannot read {path}: it is no UTF-8 text ({problem})"]) from problem
+        raise ConfigError([f"cannot read {path}: it is not UTF-8 text ({problem})"]) from problem
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # also of numbers and nesting beyond measure
-        raise ConfigError([f"{path}: no valid TOML: {problem}"]) from problem
-    return parse(document, str(path))
+    except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
+        raise ConfigError([f"{path}: not valid TOML: {problem}"]) from problem
+    return parse(document, str(path), engine_of().healing.by_name)
 
 
 def read_secret(path: str) -> str:
-    """The key in a file, its only line; raises ConfigError where there is none."""
-    # Somebody may have written the key itself there: only what begins like a path is repeated.
+    """The key in a file, which is its only line; raises ConfigError without one."""
+    # Someone may have put the key itself there, so only text that looks like a path is repeated.
     is_path = path.startswith(("/", "./", "../", "~"))
     name = f"[server] api_key_file {path}" if is_path else "[server] api_key_file"
     try:
         text = safe_files.read_text(Path(path), MOST_SECRET_BYTES).strip()
     except OSError as problem:
-        remedy = "write the key into a file that caovand may read, and name its whole path here"
+        remedy = "write the key to a file that caovand can read, and put its full path here"
         raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None
     except UnicodeDecodeError:
-        raise ConfigError([f"cannot read {name}: it is no UTF-8 text"]) from None
+        raise ConfigError([f"cannot read {name}: it is not UTF-8 text"]) from None
     if not keys.usable(text):
-        raise ConfigError([f"cannot use {name}: it must hold one line of plain ASCII"])
+        raise ConfigError([f"cannot use {name}: it must contain one line of plain ASCII"])
     return text
 
 
 def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The key the engine will ask clients for, us too; "" for none.
+    """The key that the engine asks of every client, caovan included; "" for none.
 
-    The first of --api-key, the file, [engine] env and our own environment, as vLLM takes them.
-    Raises ConfigError where that one is bad.
+    The first of --api-key, the file, [engine] env and our own environment, in vLLM's order.
+    Raises ConfigError if that one is unusable.
     """
-    typed = keys.typed(extra_args)
+    arguments = engine_of(config).arguments
+    typed = arguments.api_keys(extra_args)
     if typed is None and config.server.api_key_file:
         return read_secret(config.server.api_key_file)
     if typed is not None:
         found, name = typed, "--api-key in [engine] extra_args"
     else:
-        key, name = keys.variable(dict(config.engine.env), environ)
+        env, variable = dict(config.engine.env), arguments.api_key_variable
+        where = "[engine] env" if variable in env else "the daemon's environment"
+        key, name = env.get(variable, environ.get(variable, "")), f"{variable} in {where}"
         found = (key,) if key else ()
     if not all(map(keys.usable, found)):
         raise ConfigError([f"cannot use {name}: a key {keys.RULE}"])
@@ -73,7 +77,7 @@ def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str
 
 
 def check_secret(config: Config, source: Path) -> None:
-    """Raise ConfigError, naming the configuration's file, where its key cannot be used."""
+    """Raise ConfigError, naming the configuration file, if its key cannot be used."""
     try:
         api_key(config, config.engine.extra_args, {})
     except ConfigError as problem:
@@ -81,7 +85,7 @@ def check_secret(config: Config, source: Path) -> None:
 
 
 class ModeMemory:
-    """The operator's mode in a file of its own; None where the configuration decides."""
+    """The operator's mode, in its own file; None while the configuration decides."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,6 +94,6 @@ class ModeMemory:
         self.mode: Mode | None = cast(Mode, mode) if mode in MODES else None
 
     def choose(self, mode: Mode | None) -> None:
-        """Remember a mode, or with None forget it; OSError leaves things as they were."""
+        """Store a mode, or None to clear it; on OSError nothing changes."""
         store.write_json(self._path, {"mode": mode})
         self.mode = mode

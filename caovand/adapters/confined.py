@@ -1,6 +1,6 @@
-"""Work on texts that others wrote, in a process of its own: bounded in time, memory and answer.
+"""Parses untrusted text in a separate process, bounded in time, memory and size of answer.
 
-Whatever such a text does to the work, the daemon's loop goes on, and the work ends.
+Whatever the text does to the parser, the daemon's loop goes on and the parser ends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MEMORY_BYTES = 1 << 30  # of address space
 ANSWER_BYTES = 64 << 20
 PROGRAM = """
 import ctypes, resource, signal, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it must not outlive us
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: must not outlive us
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is for the daemon
 home, module, memory, seconds = sys.argv[1:]
-for what, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (
+for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (
         resource.RLIMIT_CORE, 0):
-    hard = resource.getrlimit(what)[1]
+    hard = resource.getrlimit(limit)[1]
     most = int(most) if hard == resource.RLIM_INFINITY else min(int(most), hard)
-    resource.setrlimit(what, (most, most))
+    resource.setrlimit(limit, (most, most))
 sys.path.append(home)
 import importlib
 importlib.import_module(module).main()
@@ -38,16 +38,16 @@ HOME = str(Path(__file__).parents[2])
 def ask(
     module: str, request: Mapping[str, Any], lines: Iterable[str], limit_s: float
 ) -> tuple[list[Any], str]:
-    """What `module.main()` answers to a request about lines, and why it is not all; blocking.
+    """The answers of `module.main()` to a request about lines, and why some are missing; blocking.
 
-    Its standard input has the request and each line as a line of JSON, and it prints an answer a
-    line; those that came before `limit_s` seconds were over count.
+    It reads the request and each line as one line of JSON from standard input, and prints one
+    answer a line. Answers that arrive within `limit_s` seconds count.
     """
     deadline = time.monotonic() + limit_s
     try:
         process = _start(module, request, lines, limit_s)
     except OSError as problem:
-        return [], f"no process could be started: {problem.strerror}"
+        return [], f"cannot start a process: {problem.strerror}"
     assert process.stdout is not None
     try:
         data, why = _read(process.stdout.fileno(), deadline)
@@ -61,7 +61,7 @@ def ask(
         process.stdout.close()
     answers = []
     for line in data.splitlines():
-        with contextlib.suppress(ValueError):  # the last one, where it was cut off
+        with contextlib.suppress(ValueError):  # the last one may be cut off
             answers.append(json.loads(line))
     return answers, why
 
@@ -69,11 +69,11 @@ def ask(
 def _start(
     module: str, request: Mapping[str, Any], lines: Iterable[str], limit_s: float
 ) -> subprocess.Popen[bytes]:
-    # Neither the folder we are in nor the environment decides what is imported.
+    # Neither the current folder nor the environment decides which modules are imported.
     words = [sys.executable, "-I", "-S", "-c", PROGRAM, HOME, module]
     words += [str(MEMORY_BYTES), str(int(limit_s) + 1)]
     needed = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
-    # A file, so that nobody waits for the other to read; it is in memory and has no name.
+    # An unnamed file in memory instead of a pipe: neither side waits for the other to read.
     with open(os.memfd_create("request"), "w+b") as file:
         for one in (request, *lines):
             file.write(json.dumps(one, default=_plain).encode() + b"\n")
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(descriptor: int, deadline: float) -> tuple[bytes, str]:
-    """What comes up to the end, the deadline, or too much; and why it is not all."""
+    """The output up to its end, the deadline or the size limit; and why it is incomplete."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Where the daemon keeps things: systemd's directories, else those of root or of a user."""
+"""Where the daemon keeps its files: systemd's directories, else root's or the user's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from caovand.adapters.safe_files import FULL, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
-"""Root's own: the service's folders belong to its user, who could lead root elsewhere."""
+"""Root's own: the service's user owns the service's folders and could plant links in them."""
 
-LEAST_BYTES = 16 << 10  # less room takes none of our files
+LEAST_BYTES = 16 << 10  # with less free space, none of our files fits
 
 
 def remedy(path: Path, number: int | None) -> str:
-    """What helps where `path` cannot be written for the reason `errno` gives."""
+    """The fix for a `path` that cannot be written, by its errno."""
     if number in FULL:
-        return f"free some room there (`df -h {path}`)"
+        return f"free some space there (`df -h {path}`)"
     if number == errno.EROFS:
-        return "look for faults of that disk (`journalctl -k`), and mount it writable"
+        return "check that disk for faults (`journalctl -k`), then mount it writable"
     return (
         "correct its permissions, or set RUNTIME_DIRECTORY, STATE_DIRECTORY, CACHE_DIRECTORY and"
         " LOGS_DIRECTORY"
@@ -32,7 +32,7 @@ def remedy(path: Path, number: int | None) -> str:
 
 @dataclass(frozen=True)
 class Directories:
-    """`runtime` holds sockets and the lock, `state` what must outlive the daemon."""
+    """`runtime` has sockets and the lock, `state` everything that must outlive the daemon."""
 
     runtime: Path
     state: Path
@@ -40,9 +40,9 @@ class Directories:
     logs: Path
 
     def make(self) -> None:
-        """Create what is missing; OSError where that is not allowed, or not for us alone.
+        """Create missing ones; OSError where that is forbidden, or others can change them.
 
-        State, cache and logs may be missing on a disk that takes nothing: `unwritable` says so.
+        On a full or read-only disk, state, cache and logs may stay missing; see `unwritable`.
         """
         self._check()
         self.runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class Directories:
             except OSError as problem:
                 if not takes_nothing(problem):
                     raise
-        self._check()  # somebody may have been quicker
+        self._check()  # another process may have been quicker
         if (owner := self.runtime.stat().st_uid) != os.getuid():
             raise PermissionError(
                 f"cannot use {self.runtime}: it belongs to uid {owner}; remove it, or set"
@@ -60,7 +60,7 @@ class Directories:
             )
 
     def _check(self) -> None:
-        """PermissionError where somebody else could put links, sockets or files in our place."""
+        """PermissionError where another user could plant links, sockets or files."""
         for name, folder in asdict(self).items():
             found = trust.doubt(folder, (0, os.getuid()), groups=True)
             if found is None:
@@ -72,9 +72,9 @@ class Directories:
             )
 
     def unwritable(self) -> dict[Path, str]:
-        """The folders on disks that take nothing, each with what is lost and the remedy (blocks).
+        """Folders on full or read-only disks, each with its consequence and remedy; blocking.
 
-        Nothing is written to find out: a spinning disk may sleep.
+        Finds out without writing, so that a sleeping disk stays asleep.
         """
         losses = (
             (self.runtime, "no new sockets"),
@@ -96,7 +96,7 @@ class Directories:
 
 
 def _takes_nothing(path: Path) -> int:
-    """The errno with which the disk of `path`, or of its nearest parent, takes no more; else 0."""
+    """The errno of a write to the disk of `path` or its nearest parent; 0 while there is room."""
     for place in (path, *path.parents):
         try:
             disk = os.statvfs(place)
@@ -113,8 +113,8 @@ def _takes_nothing(path: Path) -> int:
 def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) -> Directories:
     """The four directories for this environment; nothing is created.
 
-    systemd sets RUNTIME_DIRECTORY and its like; without it root gets those of `system`, /run/caovan
-    and so on, a user the XDG base directories.
+    systemd sets RUNTIME_DIRECTORY and the others; without it root gets /run/`system` and so on,
+    a user the XDG base directories.
     """
     home = Path(environ.get("HOME") or f"/tmp/caovan-{uid}")
     if uid == 0:
@@ -134,10 +134,10 @@ def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) 
         )
 
     def chosen(variable: str, default: Path) -> Path:
-        # With several directories in a unit systemd joins them with colons; the first is ours.
-        # The engine works in another folder than we do: nothing relative must reach it.
-        given = environ.get(variable)
-        return Path(given.split(":")[0]).absolute() if given else default
+        # systemd joins several directories of a unit with colons; the first is ours.
+        # The engine runs in another folder, so relative paths must not reach it.
+        value = environ.get(variable)
+        return Path(value.split(":")[0]).absolute() if value else default
 
     return Directories(
         chosen("RUNTIME_DIRECTORY", own.runtime),
@@ -148,5 +148,5 @@ def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) 
 
 
 def own_directories(environ: Mapping[str, str], uid: int) -> Directories:
-    """The directories of who types a command: as `directories`, but root's are its own."""
+    """The directories for a typed command: as `directories`, but root has its own."""
     return directories(environ, uid, system=OF_ROOT)

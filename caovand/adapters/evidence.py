@@ -1,6 +1,6 @@
-"""What only the living tell: the engine's processes, where each of them waits, and the memory.
+"""Evidence that is lost when the engine ends: its processes, their stacks, and memory.
 
-Everything here may block on a hung driver: it is for threads that nobody waits for without limit.
+Everything here may block on a hung driver: call it in a thread, and wait for that with a limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import trust
-from caovand.adapters.processes import Process
+from caovand.core.facts.ownership import Process
 
 MOST_THREADS = 64
 MOST_PROCESSES = 64
@@ -26,25 +26,25 @@ Clock = Callable[[], float]
 
 
 def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
-    """Each process with its parent, state and memory, as far as it is still there."""
+    """Each process that still exists, with its parent, state and memory."""
     rows = []
     for process in list(members)[:MOST_PROCESSES]:
-        told = _colons(_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
+        fields = _colons(_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
         row = {"pid": process.pid, "parent": process.parent, "name": process.name}
-        rows.append({**row, **(told or {"State": "gone"})})
+        rows.append({**row, **(fields or {"State": "gone"})})
     return rows
 
 
 def host_memory() -> dict[str, str]:
     """The lines of /proc/meminfo that matter, and the load."""
-    told = _colons(_text(Path("/proc/meminfo")), _MEMORY)
-    return {**told, "loadavg": _text(Path("/proc/loadavg")).strip()}
+    fields = _colons(_text(Path("/proc/meminfo")), _MEMORY)
+    return {**fields, "loadavg": _text(Path("/proc/loadavg")).strip()}
 
 
 def stacks(
     members: Sequence[Process], engine_python: str, limit_s: float, clock: Clock = time.monotonic
 ) -> str:
-    """Where each process is: py-spy's view where it is there and may look, else the kernel's."""
+    """Each process's stacks: from py-spy if it is installed and permitted, else from the kernel."""
     deadline = clock() + limit_s
     spy = find_py_spy(engine_python)
     parts = []
@@ -61,15 +61,15 @@ def stacks(
 
 
 def find_py_spy(engine_python: str) -> str | None:
-    """py-spy beside the engine's Python, beside ours, or on PATH."""
-    beside = (Path(python).parent / "py-spy" for python in (engine_python, sys.executable))
-    found = (str(path) for path in beside if os.access(path, os.X_OK))
+    """py-spy from the engine's environment, from ours, or on PATH."""
+    places = (Path(python).parent / "py-spy" for python in (engine_python, sys.executable))
+    found = (str(path) for path in places if os.access(path, os.X_OK))
     return next(found, None) or trust.program("py-spy", os.environ)
 
 
 def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
-    """The stacks of a process, or why there are none: not Python, or ptrace forbidden."""
-    # A process that is paused to be looked at might stay so if we are killed meanwhile.
+    """The stacks of a process, or why py-spy has none: not Python, or ptrace forbidden."""
+    # Nonblocking: a process paused for inspection would stay paused if we were killed meanwhile.
     argv = [spy, "dump", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=limit_s, cwd="/", check=False)
@@ -78,9 +78,9 @@ def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
     except OSError as problem:
         return "", str(problem)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip() or f"status {done.returncode}"
-        return "", said.splitlines()[0][:300]
-    # Its first line is the command line, which may hold a key.
+        error = done.stderr.decode("utf-8", "replace").strip() or f"status {done.returncode}"
+        return "", error.splitlines()[0][:300]
+    # Its first line is the command line, which may contain a key.
     rows = done.stdout.decode("utf-8", "replace").splitlines()
     return "\n".join(row for row in rows if not row.startswith("Process "))[:MOST_SPIED], ""
 
@@ -93,9 +93,9 @@ def _kernel_view(pid: int) -> str:
         return "(gone)"
     rows = []
     for thread in threads:
-        told = _colons(_text(thread / "status"), ("Name", "State"))
+        fields = _colons(_text(thread / "status"), ("Name", "State"))
         waits = _text(thread / "wchan").strip()
-        rows.append(f"thread {thread.name} {' '.join(told.values())} waits in {waits or '?'}")
+        rows.append(f"thread {thread.name} {' '.join(fields.values())} waits in {waits or '?'}")
         rows += [f"    {line}" for line in _text(thread / "stack").splitlines()]
     return "\n".join(rows)
 

@@ -1,7 +1,7 @@
-"""The NVIDIA cards sampled while an engine runs, and the driver's Xid events as they come.
+"""Samples the NVIDIA cards while an engine runs, and reports the driver's Xid events.
 
-One thread waits for events, with a limit, and samples between them. Where there is no library, no
-driver or no card it ends at once and nothing is ever heard of it.
+One thread waits for events, with a limit, and samples between them. Without a library, a driver
+or a card it ends at once, silently.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.core.observation import GpuSample
+from caovand.core.health.observation import GpuSample
 
 MIB = 1 << 20
-EVENT_WAIT_S = 1.0  # how long one wait for events takes at most: also what stopping takes
-STEADY = 3  # looks in a row that must agree: clocks come and go with the load
-# Bits of nvmlClocksThrottleReasons; idle, the operator's own limits and display settings are none.
+EVENT_WAIT_S = 1.0  # the longest wait for events, and so the time that stopping takes
+STEADY = 3  # samples in a row that must agree: clocks follow the load
+# Bits of nvmlClocksThrottleReasons, without idling, the operator's limits and display settings.
 REASONS = {
     0x04: "its power limit",
     0x08: "hardware protection",
@@ -36,7 +36,7 @@ OnXid = Callable[[int, str], None]
 class GpuSampler:
     """Calls `on_samples(samples)` and `on_xid(index, line)` in its own thread until `stop`.
 
-    The line is worded as the kernel's log words the same event.
+    The line has the wording of the kernel log for the same event.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sample no more; does not wait."""
+        """Stop sampling; does not wait."""
         self._stopped.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the thread has ended; whether it has."""
+        """Wait for the thread's end; returns whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -70,7 +70,7 @@ class GpuSampler:
             try:
                 self._session(nvml)
             except nvml.NVMLError:
-                pass  # a driver that was unloaded, or is being replaced: begun anew below
+                pass  # the driver was unloaded or is being replaced: tried again below
             finally:
                 with contextlib.suppress(nvml.NVMLError):
                     nvml.nvmlShutdown()
@@ -79,7 +79,7 @@ class GpuSampler:
                 nvml = self._begin()
 
     def _session(self, nvml: Any) -> None:
-        """Sample until stopped, or until no card answers any more."""
+        """Sample until stopped, or until no card answers."""
         indices = range(nvml.nvmlDeviceGetCount())
         events = self._subscribe(nvml, indices)
         due = time.monotonic()
@@ -94,7 +94,7 @@ class GpuSampler:
             events = self._wait(nvml, events, min(max(due - now, 0.01), EVENT_WAIT_S))
 
     def _begin(self) -> Any:
-        """pynvml, ready; None where there is no library, no driver or the two do not fit."""
+        """pynvml, initialised; None without a library, without a driver, or if the two differ."""
         try:
             nvml = self._given or importlib.import_module("pynvml")
             nvml.nvmlInit()
@@ -108,7 +108,7 @@ class GpuSampler:
         faults: list[Exception] = []
 
         def ask(name: str, *arguments: Any) -> Any:
-            """The answer; None where this card or driver has none, with a fault if it is one."""
+            """The answer; None if this card or driver has none. A fault is noted."""
             question = getattr(nvml, name, None)
             if question is None:
                 return None
@@ -128,7 +128,7 @@ class GpuSampler:
         power = ask("nvmlDeviceGetPowerUsage", card)
         users = ask("nvmlDeviceGetComputeRunningProcesses", card) or ()
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons", card)
-        if bits is None:  # the older name of the same
+        if bits is None:  # its older name
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons", card)
         return GpuSample(
             index,
@@ -139,12 +139,12 @@ class GpuSampler:
             None if power is None else power / 1000,
             time.monotonic(),
             throttled=self._throttled(index, bits or 0),
-            # What one question could not tell is no fault; a lost card answers none.
+            # One question without an answer is no fault; a lost card answers none of them.
             users=tuple((user.pid, (user.usedGpuMemory or 0) // MIB) for user in users),
         )
 
     def _faulty(self, index: int, problem: Exception) -> GpuSample | None:
-        """A sample that tells of a fault: at once if the driver is sure, else the second time."""
+        """A sample that reports a fault: at once if the driver is sure, else the second time."""
         sure = type(problem).__name__ in SURE or index in self._doubtful
         self._doubtful.add(index)
         fault = str(problem)
@@ -153,7 +153,7 @@ class GpuSampler:
         return GpuSample(index, 0, 0, None, None, None, time.monotonic(), fault=fault)
 
     def _throttled(self, index: int, bits: int) -> str:
-        """What slows the card down, once it has for some looks; its end is told as late."""
+        """What slows the card down. Beginning and end are each reported after STEADY samples."""
         now = ", ".join(text for bit, text in REASONS.items() if bits & bit)
         seen = [*self._reasons.get(index, []), now][-STEADY:]
         self._reasons[index] = seen
@@ -164,7 +164,7 @@ class GpuSampler:
     # -- events -----------------------------------------------------------------------------
 
     def _subscribe(self, nvml: Any, indices: Sequence[int]) -> Any:
-        """An event set for Xid errors of these cards; None where there are no events."""
+        """An event set for Xid errors of these cards; None without events."""
         try:
             events = nvml.nvmlEventSetCreate()
             for index in indices:
@@ -175,7 +175,7 @@ class GpuSampler:
         return events
 
     def _wait(self, nvml: Any, events: Any, timeout_s: float) -> Any:
-        """Wait for one event; the event set, None once it is of no use any more."""
+        """Wait for one event; returns the event set, None once it is unusable."""
         if events is None:
             self._stopped.wait(timeout_s)
             return None
@@ -184,7 +184,7 @@ class GpuSampler:
             index = nvml.nvmlDeviceGetIndex(event.device)
             bus = nvml.nvmlDeviceGetPciInfo(event.device).busId
             place = bus.decode(errors="replace") if isinstance(bus, bytes) else bus
-            self._on_xid(index, f"NVRM: Xid (PCI:{place}): {int(event.eventData)}, told by NVML")
+            self._on_xid(index, f"NVRM: Xid (PCI:{place}): {int(event.eventData)}, from NVML")
         except nvml.NVMLError as problem:
             return events if type(problem).__name__ == "NVMLError_Timeout" else None
         return events

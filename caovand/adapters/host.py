@@ -6,13 +6,13 @@ import os
 import resource
 from pathlib import Path
 
-from caovand.core.inventory import Host
+from caovand.core.facts.inventory import Host
 
 MIB = 1 << 20
 
 
 def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host:
-    """Memory, swap, shared memory, cores and limits; `cache_dir` is where free disk is asked."""
+    """Memory, swap, shared memory, cores, limits, and free disk at `cache_dir`."""
     memory = _meminfo(proc)
     available = memory.get("MemAvailable", 0)
     limit = _cgroup_limit(proc)
@@ -31,7 +31,7 @@ def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="surrogateescape")  # a control group's name is a path's
+        return path.read_text(errors="surrogateescape")  # the name of a control group is a path
     except OSError:
         return ""
 
@@ -42,7 +42,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def _cgroup_limit(proc: Path) -> int:
-    """MiB this process's control groups allow, 0 for no limit: a container sees all of MemTotal."""
+    """MiB that this process's cgroups allow, 0 for no limit: MemTotal may be a whole host's."""
     group = next(
         (line[3:] for line in _text(proc / "self/cgroup").splitlines() if line.startswith("0::")),
         "",
@@ -59,7 +59,7 @@ def _cgroup_limit(proc: Path) -> int:
 
 
 def _physical_cores(proc: Path) -> int:
-    """Cores this process may run on, hyper-threads counted once."""
+    """Cores this process may use; hyper-threads count once."""
     allowed = os.sched_getaffinity(0)
     cores: set[tuple[str, str]] = set()
     for block in _text(proc / "cpuinfo").split("\n\n"):
@@ -77,7 +77,7 @@ def _is_wsl(proc: Path) -> bool:
 
 
 def _disk(path: Path) -> tuple[int, int]:
-    """Total and free MiB of the file system that holds this path, or its nearest parent."""
+    """Total and free MiB of the file system of this path, or of its nearest parent."""
     for place in (path, *path.parents):
         try:
             seen = os.statvfs(place)

@@ -1,6 +1,6 @@
-"""Talking to the engine's HTTP server: bounded in time and size, one connection a call.
+"""HTTP requests to the engine: bounded in time and size, one connection a call.
 
-Who answers may be anybody, and may answer anything: a call ends in an Answer or in Unanswered.
+The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from caovand.core import api_key, limits
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
-MAX_COUNT_BYTES = 1 << 20  # of an answer that a number is read from
+MAX_COUNT_BYTES = 1 << 20  # largest answer in which a number is looked for
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
 QUOTED = 300  # characters of an answer in a message
 
 
 class Unanswered(Exception):
-    """No whole answer came back: refused, reset, timed out or too large."""
+    """No complete answer: refused, reset, timed out or too large."""
 
 
 class Stranger(Unanswered):
-    """Who has the port is not the engine; nothing was sent."""
+    """Another process than the engine has the port; nothing was sent."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Answer:
 
 
 Vet = Callable[[socket.socket, threading.Event], None]
-"""Looks who is at the other end of a connection until the event is set; raises Stranger."""
+"""Checks who is at the other end of a connection, until the event is set; raises Stranger."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the engine listens; `key` is the API key it asks for, empty for none.
+    """Where the engine listens; `key` is the API key it requires, empty for none.
 
-    With `tls` its certificate is not checked: it is our own child that we talk to, and `vet` sees
-    to that before anything is sent.
+    With `tls` its certificate is not checked: `vet` makes sure, before anything is sent, that the
+    other end is our own child.
     """
 
     host: str
@@ -63,7 +63,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The host to connect to: the loopback where the engine listens everywhere."""
+        """The host to connect to: loopback if the engine listens on every address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
 
 
@@ -85,10 +85,10 @@ def call(
     def expire() -> None:
         expired.set()
         with contextlib.suppress(OSError):
-            # Not SSLSocket's own shutdown: a reader would then meet a socket without TLS.
+            # SSLSocket's own shutdown would leave a reader with a socket without TLS.
             socket.socket.shutdown(link, socket.SHUT_RDWR)
 
-    # The timeout of a socket is one of silence: who sends a byte now and then outlives it.
+    # A socket's timeout only limits silence: a peer that trickles bytes would outlast it.
     timer = threading.Timer(timeout_s, expire)
     try:
         connection.connect()
@@ -98,25 +98,25 @@ def call(
             endpoint.vet(link, expired)
         if endpoint.tls:
             connection.sock = link = secure = _tls(link, endpoint.address)
-            secure.do_handshake()  # here, where time may run out
+            secure.do_handshake()  # here, where the timer applies
         answer, data = _exchange(connection, endpoint.key, path, body, most)
     except Unanswered:
         raise
-    except Exception as problem:  # http.client raises anything over a strange answer
+    except Exception as problem:  # http.client may raise anything on a malformed answer
         if not expired.is_set():
             text = _quoted(endpoint, str(problem) or type(problem).__name__)
-            # Chained only for a limit of ours: another may quote the answer as it came.
+            # Chained only if we hit a limit of our own: others may quote the answer verbatim.
             cause = problem if limits.reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
     finally:
         timer.cancel()
         connection.close()
     if expired.is_set():
-        raise Unanswered(f"{path}: no whole answer within {timeout_s:g} s")
+        raise Unanswered(f"{path}: no complete answer within {timeout_s:g} s")
     if len(data) > most:
         raise Unanswered(f"{path}: more than {most} bytes")
-    if answer.length:  # of the announced bytes, those that did not come
-        raise Unanswered(f"{path}: half an answer")
+    if answer.length:  # announced bytes that never came
+        raise Unanswered(f"{path}: an incomplete answer")
     return Answer(answer.status, data.decode("utf-8", "replace"))
 
 
@@ -144,7 +144,7 @@ def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
 
 
 class _Metered(io.RawIOBase):
-    """Reads `most` bytes at most: a chunk of size -1 is read to an end that may never come."""
+    """Reads at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
 
     def __init__(self, link: socket.socket, most: int) -> None:
         self._raw, self._left = link.makefile("rb", buffering=0), most
@@ -164,7 +164,7 @@ class _Metered(io.RawIOBase):
         super().close()
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """This, where a socket is expected."""
+        """Itself, as http.client expects a socket."""
         return io.BufferedReader(self)
 
 
@@ -173,23 +173,28 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
 
 
 def _quoted(endpoint: Endpoint, text: str) -> str:
-    """What somebody answered, as it may stand in a message: who has our key may send it back."""
+    """An answer, safe to show in a message: whoever received our key may echo it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
 
 
-def pending_requests(endpoint: Endpoint, timeout_s: float) -> int | None:
-    """Requests the server has accepted and not answered; None where it does not count them."""
-    answer = call(endpoint, "/load", timeout_s, most=MAX_COUNT_BYTES)
-    return _count(answer.body, "server_load") if answer.status == 200 else None
+def counted(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
+    """The count under `key` in the JSON answer at `path`, None without one."""
+    answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
+    return _count(answer.body, key) if answer.status == 200 else None
 
 
 def complete(
-    endpoint: Endpoint, model: str, prompt: Sequence[int], tokens: int, timeout_s: float
+    endpoint: Endpoint,
+    path: str,
+    model: str,
+    prompt: Sequence[int],
+    tokens: int,
+    timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after the token ids `prompt`; how many came. Raises Unanswered.
+    """Generate `tokens` tokens after the token ids `prompt`; returns how many came, or Unanswered.
 
-    `ignore_eos` keeps a model that would stop at once from hiding the work to be proven.
+    `ignore_eos` makes a model generate them all, even if it would stop at once.
     """
     body = {
         "model": model,
@@ -198,19 +203,18 @@ def complete(
         "temperature": 0,
         "ignore_eos": True,
     }
-    path = "/v1/completions"
     answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
-    said = _quoted(endpoint, answer.body)
+    quoted = _quoted(endpoint, answer.body)
     if answer.status != 200:
-        raise Unanswered(f"{path}: HTTP {answer.status}: {said}")
+        raise Unanswered(f"{path}: HTTP {answer.status}: {quoted}")
     came = _count(answer.body, "usage", "completion_tokens")
     if came is None:
-        raise Unanswered(f"{path}: an answer without usage: {said}")
+        raise Unanswered(f"{path}: an answer without usage: {quoted}")
     return came
 
 
 def _count(text: str, *path: str) -> int | None:
-    """The count that stands in a JSON text under these keys, None where there is none."""
+    """The count under these keys of a JSON text, None without one."""
     try:
         found = json.loads(text)
         for key in path:

@@ -1,10 +1,11 @@
 """Incidents on disk: a folder each, `0007-hang/`, the oldest removed by count and size.
 
-Written beside and renamed, so that there is never half of one.
+Written under a temporary name, then renamed, so that none is ever incomplete.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file
+from caovand.adapters import safe_files, state_file
 
 MOST = 20
 MOST_BYTES = 64 << 20
@@ -24,17 +25,17 @@ _NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
 
 
 class NoIncident(Exception):
-    """There is no such incident, or no such file in it."""
+    """No such incident, or no such file in it."""
 
 
 class Incidents:
-    """The incidents in `folder`, which is made when the first one is written."""
+    """The incidents in `folder`, which the first one creates."""
 
     def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self.folder, self._most, self._most_bytes = folder, most, most_bytes
 
     def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:
-        """Keep an incident; its name. OSError, and nothing kept, where the disk does not let it."""
+        """Store an incident and return its name; on OSError nothing is kept."""
         self.folder.mkdir(mode=0o750, exist_ok=True)
         for left in self.folder.glob(f"{NEW}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -53,8 +54,23 @@ class Incidents:
         self._prune(self._most)
         return name
 
+    def take_over(self, others: Incidents) -> None:
+        """Move the incidents of another folder here, numbered on from ours; OSError.
+
+        Each goes by one rename: what interrupts this leaves the rest for the next time.
+        """
+        for number, path in others._all():
+            fresh = max(number, max((known for known, _ in self._all()), default=0) + 1)
+            with contextlib.suppress(state_file.Unusable, TypeError):
+                report = {**state_file.read(path / REPORT, self._most_bytes), "number": fresh}
+                safe_files.replace(path / REPORT, json.dumps(report, indent=1) + "\n")
+            path.rename(self.folder / f"{fresh:04}-{path.name.partition('-')[2]}")
+        for rest in others.folder.iterdir():
+            state_file.move(rest, self.folder / rest.name)
+        others.folder.rmdir()
+
     def listed(self) -> list[dict[str, Any]]:
-        """What is there, oldest first."""
+        """All incidents, oldest first."""
         rows = []
         for number, path in self._all():
             try:
@@ -69,7 +85,7 @@ class Incidents:
                     "bytes": _size(path),
                 })  # fmt: skip
             except (OSError, state_file.Unusable, KeyError, TypeError, AttributeError):
-                continue  # pruned meanwhile, or not ours
+                continue  # pruned meanwhile, or not written by us
         return rows
 
     def files(self, number: int) -> dict[str, int]:
@@ -90,7 +106,7 @@ class Incidents:
         for known, path in self._all():
             if known == number:
                 return path
-        raise NoIncident(f"cannot find incident {number}: it never was, or it was removed by age")
+        raise NoIncident(f"cannot find incident {number}: it never existed or was removed with age")
 
     def _all(self) -> list[tuple[int, Path]]:
         try:

@@ -1,7 +1,7 @@
-"""The kernel's own words: its log, and the counters of its out-of-memory killer.
+"""The kernel's log, and the counters of its out-of-memory killer.
 
-Reading `/dev/kmsg` needs root, CAP_SYSLOG, or `kernel.dmesg_restrict=0`; where that is missing
-there are no lines, and `available` says so. Only lines from after the opening are read.
+Reading `/dev/kmsg` needs root, CAP_SYSLOG, or `kernel.dmesg_restrict=0`; without them there are no
+lines. Only lines from after the opening are read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
-RECORD = 8192  # bytes; a read gives one record and fails if the buffer is shorter
-MOST_RECORDS = 1000  # in one look, so that a flood cannot hold up the daemon
+RECORD = 8192  # bytes; a read returns one record and fails if the buffer is shorter
+MOST_RECORDS = 1000  # a read, so that a flood cannot block the daemon
 # `Xid (PCI:0000:01:00): 79` and `GPU 0000:01:00.0: GPU has fallen off the bus`; NVML's addresses
 # have more zeros.
 _CARD = re.compile(r"NVRM: .{0,20}?(?:PCI:|GPU )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
@@ -21,10 +21,10 @@ _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 
 
 def without_other_cards(lines: Sequence[str], buses: Collection[str]) -> list[str]:
-    """The lines but for those that name a card at none of these PCI addresses.
+    """The lines without those that name a card at none of these PCI addresses.
 
-    Where an address is not known every card's line stays: one too many restarts an engine, one
-    too few leaves a dead one.
+    If an address is unknown every card's line stays: one too many restarts an engine, one too few
+    leaves a dead one.
     """
     found = [_ADDRESS.match(bus) for bus in buses]
     ours = {_place(match) for match in found if match}
@@ -39,7 +39,7 @@ def _place(match: re.Match[str]) -> tuple[int, ...]:
 
 
 class KernelLog:
-    """The kernel log from now on."""
+    """The kernel log, from the moment of opening."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._fd: int | None = None
@@ -49,13 +49,8 @@ class KernelLog:
         except OSError:
             self.close()
 
-    @property
-    def available(self) -> bool:
-        """Whether the kernel log can be read."""
-        return self._fd is not None
-
     def read(self) -> list[str]:
-        """The lines since the last look; never waits."""
+        """The lines since the last read; never waits."""
         lines: list[str] = []
         for _ in range(MOST_RECORDS):
             if self._fd is None:
@@ -65,7 +60,7 @@ class KernelLog:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                continue  # records were overwritten before we read them; go on with the oldest
+                continue  # records were overwritten unread: continue with the oldest
             except OSError:
                 self.close()
                 break
@@ -82,16 +77,16 @@ class KernelLog:
 
 
 def _messages(record: bytes) -> list[str]:
-    """`6,1234,5678,-;text` and continuation lines, which begin with a blank, as plain texts."""
+    """The text of `6,1234,5678,-;text`, without continuation lines, which begin with a blank."""
     first = record.decode("utf-8", errors="replace").split("\n", 1)[0]
     head, semicolon, text = first.partition(";")
     return [text] if semicolon and head[:1].isdigit() else []
 
 
 def memory_cgroup(membership: str, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
-    """The group whose memory limit holds for a process with this `/proc/PID/cgroup`.
+    """The cgroup whose memory limit applies to a process with this `/proc/PID/cgroup`.
 
-    None where it is in no group of its own: kills there would be those of the whole machine.
+    None in the root cgroup: its kills are those of the whole machine.
     """
     unified = None
     for line in membership.splitlines():
@@ -104,7 +99,7 @@ def memory_cgroup(membership: str, root: Path = Path("/sys/fs/cgroup")) -> Path 
 
 
 def oom_kills(cgroup: Path) -> int | None:
-    """How many processes of a control group the kernel killed for memory; None if it says not.
+    """How many processes of a cgroup the kernel killed for memory; None if unknown.
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
     """

@@ -1,11 +1,10 @@
 """The daemon's log: for people on a terminal, with priorities for journald, JSON elsewhere.
 
-Everything is printed from one thread, the engine's lines in the same formats between the daemon's
-own: where the reader of our output is too slow or gone (Ctrl-S on a terminal), neither waits for
-it: lines are left out, and their number is printed.
+One thread prints everything, the engine's lines between the daemon's own. If the reader of our
+output is slow or gone (Ctrl-S on a terminal), neither waits for it: lines are dropped and counted.
 
-Both hold what strangers wrote: names of processes, HTTP answers, requests that the engine logs. The
-pump takes escape sequences out of the engine's lines; every other control character is written out,
+Both contain untrusted text: names of processes, HTTP answers, requests that the engine logs. The
+pump strips escape sequences from the engine's lines; every other control character is spelled out,
 since a terminal obeys some of them (U+009B, backspaces) and journalctl hides a line that has any.
 """
 
@@ -26,14 +25,14 @@ from caovand.core.printable import printable
 LEVELS = ("debug", "info", "warning", "error")
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 ECHO_BYTES = 32 << 20
-LINE_BYTES = 100  # what keeping a line costs beside its text
+LINE_BYTES = 100  # memory of a queued line, without its text
 ECHO_BATCH = 500
 
 Event = MutableMapping[str, Any]
 
 
 def choose_format(wanted: str | None, environ: Mapping[str, str], terminal: bool) -> str:
-    """console, journald or json: what was asked for, else what fits where the output goes."""
+    """console, journald or json: as requested, else what suits the output."""
     if wanted:
         return wanted
     if environ.get("JOURNAL_STREAM"):
@@ -42,7 +41,7 @@ def choose_format(wanted: str | None, environ: Mapping[str, str], terminal: bool
 
 
 def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
-    """Set structlog up for `kind` and return the daemon's logger."""
+    """Set up structlog for `kind` and return the daemon's logger."""
     least = LEVELS.index(level)
 
     def leave_out(_: Any, method: str, event: Event) -> Event:
@@ -61,7 +60,7 @@ def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
         "console": [
             stamp,
             _written_out,
-            # No padding: the parameter's name differs between versions, its place does not.
+            # 0: no padding; the parameter's name differs between versions, its position does not.
             structlog.dev.ConsoleRenderer(
                 0, colors=stream.isatty() and "NO_COLOR" not in os.environ
             ),
@@ -108,40 +107,40 @@ def _level(line: str) -> str:
 
 
 class Echo:
-    """Prints to `stream` from a thread: the engine's lines, and as a file what is written to it.
+    """Prints the engine's lines, and all that is written to it as a file, from a thread.
 
-    `left_out` counts skipped lines; they are told of where printing goes on.
+    `left_out` counts dropped lines; their number is printed as soon as printing resumes.
     """
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self._kind, self._stream = kind, stream
-        self._lines: deque[tuple[str, str]] = deque()  # format ("": as it is) and text
+        self._lines: deque[tuple[str, str]] = deque()  # format ("": verbatim) and text
         self._part = ""
         self._size, self._counting = 0, threading.Lock()  # bytes in _lines
         self._more, self._idle = threading.Event(), threading.Event()
         self._idle.set()
-        self.left_out = self._said = 0
+        self.left_out = self._reported = 0
         threading.Thread(target=self._run, name="log-echo", daemon=True).start()
 
     def add(self, lines: Sequence[str]) -> None:
-        """Take lines of the engine to print; never waits."""
+        """Queue lines of the engine; never waits."""
         self._take(self._kind, lines)
 
     def write(self, text: str) -> int:
-        """Take the daemon's own text, in one thread; printed line by line."""
+        """Queue the daemon's own text, line by line; called from one thread."""
         *lines, self._part = (self._part + text).split("\n")
         self._take("", lines)
         return len(text)
 
     def flush(self) -> None:
-        """What a file has; nothing is waited for."""
+        """Nothing to do: part of the file protocol."""
 
     def isatty(self) -> bool:
-        """Whether people read this on a terminal."""
+        """Whether the output is a terminal."""
         return self._stream.isatty()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all is printed; whether it is."""
+        """Wait until everything is printed; returns whether it is."""
         return self._idle.wait(timeout_s)
 
     def _take(self, kind: str, lines: Sequence[str]) -> None:
@@ -164,13 +163,13 @@ class Echo:
                 batch = self._batch()
                 text = "\n".join(engine_line(kind, line) if kind else line for kind, line in batch)
                 missed = self.left_out
-                if missed > self._said:
-                    said = f"({missed - self._said} lines left out: nobody read them in time)"
-                    text += "\n" + engine_line(self._kind, said)
+                if missed > self._reported:
+                    note = f"({missed - self._reported} lines dropped: the reader was too slow)"
+                    text += "\n" + engine_line(self._kind, note)
                 try:
                     self._stream.write(text + "\n")
                     self._stream.flush()
-                    self._said = missed
+                    self._reported = missed
                 except (OSError, ValueError):
                     with self._counting:
                         self.left_out += len(batch)

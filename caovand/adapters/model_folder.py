@@ -1,4 +1,4 @@
-"""A model's folder turned into a ModelCard: config.json and the headers of its weights."""
+"""Reads a model's folder into a ModelCard: config.json and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files
-from caovand.core.checkpoint import weigh
-from caovand.core.config_values import BadConfig
-from caovand.core.inventory import ModelCard
-from caovand.core.model_config import describe, invented_weights
-from caovand.core.safetensors import BadShard, Tensor, header_length, parse_header
+from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
+from caovand.core.checkpoint.tensors import weigh
+from caovand.core.checkpoint.values import BadConfig
+from caovand.core.facts.inventory import ModelCard
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
-# Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9 and Kimi K2's 14 with 140,000
-# tensors. Parsing holds every thread up, and its time goes with the number of values.
+# Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
+# tensors. Parsing blocks every thread, for a time proportional to the number of values.
 LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
 LARGEST_OTHER = 2 << 20
 MOST_VALUES = 500_000
 MOST_HEADER_VALUES = 2_000_000  # five or so a tensor
 LONGEST_NAME = 255
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What code that reads a strange configuration stumbles over."""
+"""What reading a malformed configuration may raise."""
 
 
 class ModelProblem(Exception):
-    """The model cannot be served from what is there; says what is wrong and what mends it."""
+    """The model cannot be served from this folder; says what is wrong and how to fix it."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
-    """What this folder, or this name on the hub, holds.
+    """The card of the model in this folder, or with this name on the hub.
 
-    A hub model that was never downloaded gives a card with no architecture: vLLM fetches it.
+    A hub model that was never downloaded has a card without an architecture: vLLM fetches it.
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
-        raise ModelProblem("cannot tell which model to serve: none is named; set [model] path")
+        raise ModelProblem("cannot choose a model: none is named; set [model] path")
     try:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
-    except (OSError, RuntimeError) as problem:  # a parent that is closed to us, no such user
+    except (OSError, RuntimeError) as problem:  # an unreadable parent, or no such user
         why = getattr(problem, "strerror", None) or problem
         raise ModelProblem(
-            f"cannot read model {path}: {why}; let this user pass the folders above it "
+            f"cannot read model {path}: {why}; let this user enter the folders above it "
             "(`chmod a+x`), or set another [model] path"
         ) from problem
     if is_folder:
@@ -78,12 +78,12 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
 def _read(folder: Path, weights: bool) -> ModelCard:
     config = _json(folder, "config.json")
     if config is None:
-        hint = " (a GGUF file is no such folder)" if list(folder.glob("*.gguf")) else ""
+        hint = " (GGUF files alone are not enough)" if list(folder.glob("*.gguf")) else ""
         raise ModelProblem(
             f"cannot read model {folder}: it has no config.json{hint}; "
-            "point [model] path at the folder that `hf download` made, or download it again"
+            "set [model] path to the folder that `hf download` made, or download it again"
         )
-    if not config.get("quantization_config"):  # where ModelOpt said it before 0.30
+    if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
         config = {**config, "quantization_config": _json(folder, "hf_quant_config.json")}
     tokenizer = _json(folder, "tokenizer_config.json") or {}
     card = _described(folder, config, tokenizer)
@@ -95,7 +95,7 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             notes += (
-                "config.json speaks of an MTP head, but the weights have none; "
+                "config.json declares an MTP head, but the weights have none; "
                 "to draft with MTP, download a checkpoint that has one",
             )
     else:
@@ -110,16 +110,16 @@ def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) 
         return describe(config, tokenizer, str(folder))
     except BadConfig as problem:
         why = str(problem)
-    except SURPRISES as problem:  # the last resort: a daemon must outlive every file it is given
+    except SURPRISES as problem:  # last resort: no file may end the daemon
         why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
     raise ModelProblem(
-        f"cannot read model {folder}: config.json is of no language model, {why}; "
+        f"cannot read model {folder}: config.json describes no language model: {why}; "
         "download the model again"
     )
 
 
 def _tensors(folder: Path) -> Iterable[Tensor]:
-    """Every tensor of the checkpoint; ModelProblem names all the shards that are bad."""
+    """Every tensor of the checkpoint; ModelProblem names all bad shards."""
     table = _index(folder)
     shards = [folder / name for name in sorted(set(table.values()))]
     shards = shards or sorted(folder.glob("*.safetensors"))
@@ -133,7 +133,7 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
         try:
             tensors = _shard(shard)
         except FileNotFoundError:
-            continue  # told already
+            continue  # reported as missing above
         except BadShard as problem:
             bad.append(f"{shard.name} is unusable, {problem}")
         except PermissionError:
@@ -147,7 +147,7 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
         raise _closed(f"{folder / closed[0]}", folder, len(closed) - 1)
     if not bad and not found.issuperset(table):
         absent = sorted(set(table) - found)
-        bad.append(f"no shard holds {absent[0]} and {len(absent) - 1} more tensors of the index")
+        bad.append(f"no shard has {absent[0]} and {len(absent) - 1} more tensors of the index")
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
         raise ModelProblem(
@@ -156,7 +156,7 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """The shard of each tensor, where the folder has an index."""
+    """The shard of each tensor, if the folder has an index."""
     name = "model.safetensors.index.json"
     index = _json(folder, name)
     if index is None:
@@ -166,28 +166,28 @@ def _index(folder: Path) -> dict[str, str]:
         raise ModelProblem(
             f"cannot load model {folder}: {name} has no weight_map; download that file again"
         )
-    with suppress(TypeError):  # a shard's name that is a table
+    with suppress(TypeError):  # a shard's name may be a table
         if "".join(table).isprintable() and all(map(_is_plain, set(table.values()))):
             return table
     for tensor, shard in table.items():
         if not _is_plain(shard) or not tensor.isprintable():
             raise ModelProblem(
                 f"cannot load model {folder}: {name} places {reprlib.repr(tensor)} in "
-                f"{reprlib.repr(shard)}, which is no file name; download that file again"
+                f"{reprlib.repr(shard)}, which is not a file name; download that file again"
             )
     return table
 
 
 def _is_plain(name: Any) -> bool:
-    """Whether this can name a file of the folder itself."""
+    """Whether this can be the name of a file in the folder itself."""
     fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME
     return fits and "/" not in name and name not in (".", "..")
 
 
 def _shard(path: Path) -> list[Tensor]:
     if not path.is_file():
-        path.stat()  # says what is not there, or not open to us
-        raise BadShard("it is no file")
+        path.stat()  # raises if it is missing or closed to us
+        raise BadShard("it is not a file")
     with os.fdopen(safe_files.open_regular(path), "rb") as shard:
         size_bytes = os.fstat(shard.fileno()).st_size
         length = header_length(shard.read(8), size_bytes)
@@ -198,16 +198,16 @@ def _shard(path: Path) -> list[Tensor]:
 
 
 def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """Files that are there and whole, perhaps, but not for this user."""
+    """Files that exist but that this user may not read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"cannot read {what}{others}: this user may not; run `chmod -R a+rX {folder}` and let "
-        "others pass the folders above it"
+        "others enter the folders above it"
     )
 
 
 def _missing(folder: Path, shards: list[Path]) -> list[str]:
-    """Shards the index or the numbering names that are not there."""
+    """Missing shards, by the index and by the numbering."""
     missing = {shard.name for shard in shards if not shard.exists()}
     for match in filter(None, (SHARD_NUMBER.match(shard.name) for shard in shards)):
         stem, _, last = match.groups()
@@ -219,7 +219,7 @@ def _missing(folder: Path, shards: list[Path]) -> list[str]:
 
 
 def _other_weights(folder: Path) -> Iterable[Tensor]:
-    """Pickled weights: their sizes are all that can be told without loading them."""
+    """Pickled weights: only their sizes are known without loading them."""
     files = sorted(file for pattern in OTHER_WEIGHTS for file in folder.glob(pattern))
     if not files:
         raise ModelProblem(
@@ -236,7 +236,7 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
 
 
 def _json(folder: Path, name: str) -> dict[str, Any] | None:
-    """The table in this file, None where there is no such file."""
+    """The table in this file, None without such a file."""
     path = folder / name
     try:
         data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
@@ -253,10 +253,10 @@ def _json(folder: Path, name: str) -> dict[str, Any] | None:
         raise ModelProblem(f"cannot read {path}: {problem.strerror}; {remedy}") from problem
     except (ValueError, RecursionError) as problem:
         raise ModelProblem(
-            f"cannot read {path}: it is no JSON ({problem}); download the file again"
+            f"cannot read {path}: it is not JSON ({problem}); download the file again"
         ) from None
     if not isinstance(content, dict):
-        raise ModelProblem(f"cannot read {path}: it holds no table; download the file again")
+        raise ModelProblem(f"cannot read {path}: it contains no table; download the file again")
     return content
 
 
@@ -265,7 +265,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
     try:
         return safe_files.read(path, LARGEST_OTHER).decode(errors="replace")
     except OSError as problem:
-        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read it
+        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this one
             raise ModelProblem(
                 f"cannot read {path}: {problem.strerror}; download the file again"
             ) from None

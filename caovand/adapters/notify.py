@@ -1,4 +1,4 @@
-"""Telling systemd: ready, status, watchdog, reloading, stopping. Nothing happens elsewhere."""
+"""Messages to systemd: ready, status, watchdog, reloading, stopping. A no-op elsewhere."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import sdnotify
 
 
 class Notifier:
-    """Sends to NOTIFY_SOCKET; silent where there is none."""
+    """Sends to NOTIFY_SOCKET; does nothing without one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._notifier = sdnotify.SystemdNotifier()
         self._owed: dict[str, str] = {}
         if self._notifier.socket is not None:
-            # systemd's queue is short, and nobody reads it while systemd reloads itself.
+            # systemd's queue is short, and unread while systemd reloads itself.
             self._notifier.socket.setblocking(False)
-            self._notifier.debug = True  # tell us what could not be sent
+            self._notifier.debug = True  # raise what could not be sent
         micros = environ.get("WATCHDOG_USEC", "")
         for_us = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.watchdog_s = int(micros) / 1e6 if micros.isdigit() and for_us else None
 
     def _send(self, *fields: str) -> None:
-        """Send without waiting; READY and STATUS that did not go through go with the next."""
+        """Send without waiting; a READY or STATUS that failed is sent again with the next."""
         if self._notifier.socket is None:
             return
-        told = self._owed | {name: text for name, _, text in (f.partition("=") for f in fields)}
+        values = self._owed | {name: text for name, _, text in (f.partition("=") for f in fields)}
         # One line a field; sdnotify encodes as Latin-1.
-        text = "\n".join(f"{name}={value}".replace("\n", "; ") for name, value in told.items())
+        text = "\n".join(f"{name}={value}".replace("\n", "; ") for name, value in values.items())
         self._owed = {}
         try:
             self._notifier.notify(text.encode("utf-8", "replace").decode("latin-1"))
         except OSError:
-            self._owed = {name: told[name] for name in ("READY", "STATUS") if name in told}
+            self._owed = {name: values[name] for name in ("READY", "STATUS") if name in values}
 
     def ready(self, status: str) -> None:
         """Configuration is valid and the sockets are bound."""
@@ -44,7 +44,7 @@ class Notifier:
         self._send(f"STATUS={text}")
 
     def alive(self) -> None:
-        """Feed the watchdog; called from the loop that does the work, and only from there."""
+        """Feed the watchdog; called only from the loop that does the work."""
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
@@ -52,7 +52,7 @@ class Notifier:
         self._send("RELOADING=1")
 
     def extend(self, within_s: float) -> None:
-        """An operator's stop is under way, perhaps that of the unit's ExecStop."""
+        """An operator's stop is under way, perhaps through the unit's ExecStop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}")
 
     def stopping(self, within_s: float) -> None:

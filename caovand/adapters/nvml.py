@@ -1,6 +1,6 @@
-"""The NVIDIA cards, as the driver's NVML shows them; no card where there is no driver.
+"""The NVIDIA cards, as the driver's NVML reports them; none without a driver.
 
-Of a partitioned card (MIG) each part is one: CUDA opens parts, never the card.
+Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.adapters.processes import name_of
-from caovand.core.inventory import Gpu
+from caovand.core.facts.inventory import Gpu
 from caovand.core.printable import one_line
 
 MIB = 1 << 20
 VENDORED = "/usr/lib/caovan/vendor"
-"""Where the Debian package keeps pynvml: the distribution has none, or one that is too old."""
+"""Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
 
 
 def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
-    """The cards CUDA_VISIBLE_DEVICES leaves visible, by NVML's index."""
+    """The cards visible through CUDA_VISIBLE_DEVICES, by NVML's index."""
     if VENDORED not in sys.path and os.path.isdir(VENDORED):
         sys.path.insert(0, VENDORED)
     try:
         import pynvml  # noqa: PLC0415  (absent on machines with no card)
 
         pynvml.nvmlInit()
-    except Exception:  # no library, no driver, driver and library of two versions: no card
+    except Exception:  # no library, no driver, or versions that differ: no card
         return ()
     try:
         cards = [card for n in range(pynvml.nvmlDeviceGetCount()) for card in _cards(pynvml, n)]
@@ -38,9 +38,9 @@ def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
 
 
 def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
-    """CUDA's reading of CUDA_VISIBLE_DEVICES: indices or UUID beginnings, up to the first bad.
+    """Reads CUDA_VISIBLE_DEVICES as CUDA does: indices or UUID prefixes, up to the first bad one.
 
-    The index of a partitioned card is its first part, as CUDA has it.
+    The index of a partitioned card means its first part, as in CUDA.
     """
     if wanted is None:
         return gpus
@@ -48,7 +48,7 @@ def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
     for name in (part.strip() for part in wanted.split(",")):
         found = [gpu for gpu in gpus if name == str(gpu.index)][:1]
         found = found or [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
-        if name.startswith("MIG-") and not found:  # of a card whose parts this driver hides
+        if name.startswith("MIG-") and not found:  # its card's parts are hidden by this driver
             found = [gpu for gpu in gpus if gpu.mig and not gpu.uuid.startswith("MIG-")][:1]
         if len(found) != 1 or found[0] in chosen:
             break
@@ -58,7 +58,7 @@ def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
 
 def _asker(nvml: Any) -> Callable[..., Any]:
     def ask(question: str, *arguments: Any) -> Any:
-        """The answer, or None where this card, driver or release of the library has none."""
+        """The answer, None if this card, driver or release of the library has none."""
         try:
             answer = getattr(nvml, question)(*arguments)
         except (nvml.NVMLError, AttributeError, UnicodeDecodeError):  # newer ones decode strictly
@@ -69,7 +69,7 @@ def _asker(nvml: Any) -> Callable[..., Any]:
 
 
 def _cards(nvml: Any, index: int) -> list[Gpu]:
-    """The card with this index, or the parts of it that can be told."""
+    """The card with this index, or its known parts."""
     ask = _asker(nvml)
     card = _gpu(nvml, ask, index)
     if card is None:
@@ -129,7 +129,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
 
 
 def _bus(info: Any) -> str:
-    """The PCI address; older bindings give bytes."""
+    """The PCI address; older bindings return bytes."""
     return _text(getattr(info, "busId", ""))
 
 

@@ -1,4 +1,4 @@
-"""Who has a TCP port, from /proc/net: vLLM 0.21 shares a port silently (SO_REUSEPORT)."""
+"""Who uses a TCP port, from /proc/net: vLLM 0.21 shares a port silently (SO_REUSEPORT)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from caovand.core import limits
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN = "0A"
-CONNECTED = ("01", "03", "08")  # 03 waits for the handshake's end, 08 has heard all of its peer
+CONNECTED = ("01", "03", "08")  # 03: handshake not finished; 08: the peer has finished sending
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A listening socket; `pid` and `name` are None where we may not read whose it is."""
+    """A listening socket; `pid` and `name` are None if we may not read its owner."""
 
     address: str
     port: int
@@ -29,22 +29,22 @@ class Listener:
     name: str | None = None
 
     def __str__(self) -> str:
-        who = f"{self.name} (pid {self.pid})" if self.pid else "a process that cannot be read"
+        who = f"{self.name} (pid {self.pid})" if self.pid else "an unreadable process"
         return f"{who} of uid {self.uid} on {self.address}:{self.port}"
 
 
 def listeners(port: int) -> list[Listener]:
-    """Every socket that listens on `port`, on any address, with its process."""
+    """Every socket listening on `port`, on any address, with its process."""
     return named(listening(port))
 
 
 def listening(port: int) -> list[Listener]:
-    """The same without the processes, which take a walk through all of /proc."""
+    """The same without processes, which need a walk through all of /proc."""
     return [listener for rows in _tables(port) for listener in parse(rows, port)]
 
 
 def named(found: Collection[Listener]) -> list[Listener]:
-    """The same sockets with the processes that have them, where we may read whose they are."""
+    """The same sockets, each with its process if we may read it."""
     if not found:
         return []
     owners = _owners({listener.inode for listener in found})
@@ -59,7 +59,7 @@ def named(found: Collection[Listener]) -> list[Listener]:
 class Ends:
     """Who listens on the port of a connection, and the socket at its other end on this machine.
 
-    The inode of `server` is 0 until a process has accepted the connection; None where no socket
+    The inode of `server` is 0 until a process accepts the connection; `server` is None if no socket
     is connected to ours.
     """
 
@@ -70,7 +70,7 @@ class Ends:
 def ends(link: socket.socket) -> Ends:
     """Who is at the other end of a TCP connection of ours."""
     here, there = _end(link.getsockname()), _end(link.getpeername())
-    ours = f":{here[1]:04X}"  # of a thousand clients' connections one has our port
+    ours = f":{here[1]:04X}"  # of all clients' connections only ours has this port
     found: list[Listener] = []
     server = None
     for rows in _tables(there[1]):
@@ -85,7 +85,7 @@ def ends(link: socket.socket) -> Ends:
 
 
 def holds(pid: int, inode: int) -> bool:
-    """Whether a process has this socket open, as far as we may read that."""
+    """Whether a process has this socket open, if we may read that."""
     wanted = f"socket:[{inode}]"
     with limits.absent():
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
@@ -96,7 +96,7 @@ def holds(pid: int, inode: int) -> bool:
 
 
 def _tables(port: int) -> list[list[str]]:
-    """The rows of each table whose own port is this one; the others may be tens of thousands."""
+    """The rows of each table with this local port; the others may be tens of thousands."""
     end = b":%04X" % port
     found = []
     for table in TABLES:
@@ -108,7 +108,7 @@ def _tables(port: int) -> list[list[str]]:
 
 
 def _end(name: tuple[Any, ...]) -> tuple[str, int]:
-    """The address, which may name its interface, and port of a socket, as the tables have them."""
+    """The address, which may name its interface, and port of a socket, as in the tables."""
     return _plain(name[0].partition("%")[0]), name[1]
 
 
@@ -118,7 +118,7 @@ def _socket(text: str) -> tuple[str, int]:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such where a socket of IPv6 has it."""
+    """An IPv4 address mapped into IPv6, as plain IPv4."""
     found = ipaddress.ip_address(address)
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)

@@ -1,8 +1,7 @@
 """The engine's processes, read from /proc: who belongs to it, and ending exactly those.
 
 vLLM renames its processes, which empties /proc/PID/environ, so a marker there does not survive.
-A process is the engine's if it is in the engine's session or cgroup, descends from such a one,
-or was adopted by us (we are the subreaper) from a session that is not our own.
+Whose a process is follows from its cgroup, session and descent: core/facts/ownership.py.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.core import limits
+from caovand.core.facts.ownership import Known, Owners, owners
+from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (for others, too)
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -26,19 +27,6 @@ PRIVATE_VARIABLES = frozenset(
     | {"SYSTEMD_EXEC_PID"}
     | {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
 )
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process; (pid, start) names it for ever, start is in clock ticks since boot."""
-
-    pid: int
-    start: int
-    parent: int
-    session: int
-    uid: int
-    name: str
-    zombie: bool = False
 
 
 def become_subreaper() -> None:
@@ -131,23 +119,106 @@ def in_cgroup(folder: Path | None) -> set[int]:
     return pids
 
 
-def family(session: int, cgroup: Path | None, since: int) -> list[Process]:
-    """The engine's processes, dead ones that nobody has waited for too.
+@dataclass(eq=False)
+class Traces:
+    """What is known of one engine, and remembered between two looks at its processes.
 
-    `session` is the pid of the engine's first process, `since` its start: nothing older is its.
+    `session` is the pid of its first process and `start` its start. `output` is what its processes
+    write to. One that was `given_up` is not looked after any more, though a process of it may live.
     """
-    table = {process.pid: process for process in every()}
-    us = os.getpid()
-    grouped = in_cgroup(cgroup)
-    ours = {
-        process.pid
-        for process in table.values()
-        if process.start >= since
-        and process.pid != us
-        and (process.session == session or process.pid in grouped or _is_adopted(process))
-    }
-    ours |= descendants(table.values(), ours) - {us}
-    return [table[pid] for pid in sorted(ours)]
+
+    session: int
+    start: int
+    cgroup: Path | None = None
+    output: str = ""
+    members: tuple[Process, ...] = ()
+    given_up: bool = False
+
+    def known(self) -> Known:
+        """The same, with what is in its cgroup now."""
+        grouped = None if self.cgroup is None else in_cgroup(self.cgroup)
+        return Known(self.session, self.start, self.members, grouped, self.output)
+
+
+class Engines:
+    """The engines of this daemon that may have living processes: none is taken for another's."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Traces, ...] = ()
+
+    def add(self, one: Traces) -> None:
+        """An engine was started."""
+        self._all = (*self._all, one)
+
+    def remove(self, one: Traces) -> None:
+        """An engine has ended, and nothing of it lives."""
+        self._all = tuple(other for other in self._all if other is not one)
+
+    def family(self, one: Traces) -> tuple[list[Process], list[Process]]:
+        """An engine's processes, and orphans that may be another's just as well.
+
+        Dead ones that nobody has waited for are among them.
+        """
+        table, engines = every(), self._with(one)
+        found = _owners(table, [engine.known() for engine in engines])
+        living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
+        for place, engine in enumerate(engines):
+            if engine.given_up and place not in living:
+                self.remove(engine)
+        place = engines.index(one)
+        return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
+
+    def pids(self, one: Traces) -> list[int]:
+        """The pids of an engine's living processes; for any thread, and nothing is noted."""
+        table, engines = every(), self._with(one)
+        found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
+        return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
+
+    def _with(self, one: Traces) -> tuple[Traces, ...]:
+        """All engines, one that was removed already among them."""
+        return self._all if one in self._all else (*self._all, one)
+
+    def owned(self, table: Sequence[Process]) -> frozenset[int]:
+        """The pids of processes that belong to an engine that is looked after."""
+        engines = [engine.known() for engine in self._all if not engine.given_up]
+        return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
+
+    def kill_adopted(self, one: Traces, limit_s: float) -> None:
+        """KILL orphans of an engine as they come to us, for `limit_s` seconds.
+
+        A process that forks and ends again and again has another pid before all of /proc is read.
+        Our own children are listed by one read, and their pids are theirs until we wait for them.
+        """
+        traces = self._with(one)
+        engines, place = [engine.known() for engine in traces], traces.index(one)
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            try:
+                pids = [int(pid) for pid in children.read_bytes().split()]
+            except OSError:  # a kernel without this file
+                return
+            table = [p for p in map(read, pids) if p and p.pid != one.session]
+            found = _owners(table, engines).by_pid
+            adopted = [process for process in table if found.get(process.pid) == place]
+            for process in adopted:
+                if not process.zombie:
+                    with contextlib.suppress(OSError):
+                        os.kill(process.pid, signal.SIGKILL)
+            reap(adopted, one.session)
+
+
+def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
+    return owners(table, engines, os.getpid(), os.getsid(0), _outputs)
+
+
+def _outputs(process: Process) -> set[str]:
+    """What a process writes its output and its errors to, such as `pipe:[17]`."""
+    found = set()
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{process.pid}/fd/{number}"))
+    return found
 
 
 def reap(found: Iterable[Process], session: int) -> list[Process]:
@@ -158,31 +229,6 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
         with contextlib.suppress(OSError):
             os.waitpid(process.pid, os.WNOHANG)
     return dead
-
-
-def kill_adopted(session: int, since: int, limit_s: float) -> None:
-    """KILL orphans of the engine as they come to us, for `limit_s` seconds.
-
-    A process that forks and ends again and again has another pid before all of /proc is read.
-    Our own children are listed by one read, and their pids are theirs until we wait for them.
-    """
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        try:
-            pids = [int(pid) for pid in children.read_bytes().split() if int(pid) != session]
-        except OSError:  # a kernel without this file
-            return
-        adopted = [p for p in map(read, pids) if p and p.start >= since and _is_adopted(p)]
-        for process in adopted:
-            if not process.zombie:
-                with contextlib.suppress(OSError):
-                    os.kill(process.pid, signal.SIGKILL)
-        reap(adopted, session)
-
-
-def _is_adopted(process: Process) -> bool:
-    return process.parent == os.getpid() and process.session != os.getsid(0)
 
 
 def is_populated(group: Path | None) -> bool:
@@ -202,6 +248,12 @@ def kill_group(group: Path | None) -> bool:
     except OSError:  # before Linux 5.14, or version 1
         return False
     return True
+
+
+def former_cgroup(group: Path | None) -> Path | None:
+    """The group next to this one that versions without slots made for their engine, if any."""
+    former = group.with_name("engine") if group else None
+    return former if former and former.is_dir() else None
 
 
 def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
@@ -239,8 +291,8 @@ def send(process: Process, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def engine_cgroup(environ: dict[str, str] | os._Environ[str]) -> Path | None:
-    """The sub-group `engine` of our unit's delegated cgroup, made; None where there is none.
+def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:
+    """The sub-group `engine-SLOT` of our unit's delegated cgroup, made; None where there is none.
 
     Only as the main process of a unit: elsewhere, such as in a terminal that is a unit of its own,
     the group is everybody's there, and a neighbour's engine would count as ours.
@@ -260,7 +312,7 @@ def engine_cgroup(environ: dict[str, str] | os._Environ[str]) -> Path | None:
             if not found or not path.endswith(".service"):
                 continue
             for root in roots:
-                group = Path(root + path) / "engine"
+                group = Path(root + path) / f"engine-{slot}"
                 with contextlib.suppress(OSError):
                     group.mkdir(exist_ok=True)
                     if os.access(group / "cgroup.procs", os.W_OK):

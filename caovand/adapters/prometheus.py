@@ -17,13 +17,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from caovand.core.failure import FAILURES
-from caovand.core.machine import State
+from caovand.core.healing.failure import FAILURES
+from caovand.core.lifecycle.state import State
 
 MOST_CONNECTIONS = 8
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
 FRESH_S = 1.0  # how long collected values serve every scrape
+NAMES = ["slot", "model"]  # labels
 BACKLOG = 16  # also what one turn of the loop accepts: a flood must not hold it up
 
 
@@ -46,28 +47,46 @@ class Metrics:
         return self._kept
 
     def _collect(self, status: Mapping[str, Any]) -> Iterator[Metric]:
-        def gauge(name: str, help: str, value: float) -> Metric:
-            return GaugeMetricFamily(f"caovan_{name}", help, value=value)
+        slots = [(_names(slot), slot) for slot in status["slots"]]
 
-        states = GaugeMetricFamily("caovan_state", "1 for the present state.", labels=["state"])
-        for state in State:
-            states.add_metric([state.value], float(status["state"] == state.value))
+        def gauge(name: str, help: str, value: Callable[[Mapping[str, Any]], float]) -> Metric:
+            family = GaugeMetricFamily(f"caovan_{name}", help, labels=NAMES)
+            for names, slot in slots:
+                family.add_metric(names, float(value(slot)))
+            return family
+
+        states = GaugeMetricFamily(
+            "caovan_state", "1 for the present state.", labels=[*NAMES, "state"]
+        )
+        for names, slot in slots:
+            for state in State:
+                states.add_metric([*names, state.value], float(slot["state"] == state.value))
         yield states
-        yield gauge("engine_up", "Whether the engine serves.", status["state"] == "SERVING")
-        yield gauge("mtp_depth", "Tokens drafted at once.", status["mtp"] or 0)
-        yield gauge("degraded", "Steps of the ladder taken.", len(status["rungs"]))
-        restarts = CounterMetricFamily("caovan_restarts", "Engine starts after the first.")
-        restarts.add_metric([], status["restarts"])
+        yield gauge("engine_up", "Whether the engine serves.", lambda s: s["state"] == "SERVING")
+        yield gauge("mtp_depth", "Tokens drafted at once.", lambda s: s["mtp"] or 0)
+        yield gauge("degraded", "Steps of the ladder taken.", lambda s: len(s["rungs"]))
+        help = "Engine starts after the first."
+        restarts = CounterMetricFamily("caovan_restarts", help, labels=NAMES)
+        failures = CounterMetricFamily("caovan_failures", "Failures.", labels=[*NAMES, "failure"])
+        help = "Output that engine.log lacks."
+        lost = CounterMetricFamily("caovan_log_lost_bytes", help, labels=NAMES)
+        for names, slot in slots:
+            lost.add_metric(names, slot["log_bytes_lost"])
+            restarts.add_metric(names, slot["restarts"])
+            for failure in FAILURES:
+                failures.add_metric([*names, failure], slot["failed"].get(failure, 0))
         yield restarts
-        failures = CounterMetricFamily("caovan_failures", "Failures.", labels=["failure"])
-        for failure in FAILURES:
-            failures.add_metric([failure], status["failed"].get(failure, 0))
         yield failures
+        yield lost
         yield from _cards(status["gpus"])
 
     def describe(self) -> list[Metric]:
         """Nothing: so that registering asks for no values."""
         return []
+
+
+def _names(slot: Mapping[str, Any]) -> list[str]:
+    return [slot["name"], slot["model"] or ""]
 
 
 def _cards(gpus: list[Mapping[str, Any]]) -> Iterator[Metric]:

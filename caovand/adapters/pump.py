@@ -1,8 +1,8 @@
-"""The engine's output, read without ever blocking the engine.
+"""Reads the engine's output without ever blocking the engine.
 
 One thread reads the pipe. Lines (split at newlines and carriage returns, colour codes removed)
-go to a bounded ring, to a rotated file and to one callback. The file is written from a thread of
-its own: a disk that is full or hangs loses file lines, which are counted, and nothing else.
+go to a bounded ring, to a rotated file and to one callback. Another thread writes the file: a disk
+that is full or hangs loses lines of the file, which are counted, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIPE_BYTES = 1 << 20
 LONGEST_LINE = 1 << 14
 BEHIND_BYTES = 8 << 20
 RING_BYTES = 16 << 20
-PIECE_BYTES = 64  # what keeping a piece of output costs beside its text
+PIECE_BYTES = 64  # memory of a queued piece of output, without its text
 F_SETPIPE_SZ = 1031
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -38,7 +38,7 @@ _ENDS = re.compile(r"[\r\n]+")
 class Ring:
     """The latest `size` lines, numbered from 1; safe between the pump's thread and readers.
 
-    Fewer where they are long: memory is bounded too.
+    Long lines mean fewer of them: memory is bounded too.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,7 +48,7 @@ class Ring:
         self._count = self._bytes = 0
 
     def extend(self, lines: Sequence[str]) -> None:
-        """Append lines, the oldest fall out."""
+        """Append lines; the oldest are dropped."""
         with self._lock:
             kept = lines[-self._size :]
             falls_out = islice(self._lines, max(len(self._lines) + len(kept) - self._size, 0))
@@ -58,16 +58,11 @@ class Ring:
                 self._bytes -= sys.getsizeof(self._lines.popleft())
             self._count += len(lines)
 
-    def tail(self, most: int) -> list[str]:
-        """The latest `most` lines, oldest first."""
-        with self._lock:
-            return list(self._lines)[-most:] if most > 0 else []
-
     def since(self, number: int, most_bytes: int) -> tuple[list[str], int]:
         """Lines after line `number`, up to `most_bytes` as JSON, and the number of the last.
 
-        At least one where there is one, cut if need be: who asks again must get on. A number not
-        reached yet is of an earlier daemon: everything is new then.
+        Returns at least one line if any exist, truncated if necessary, so that a polling client
+        makes progress. A number not reached yet is an earlier daemon's: then every line is new.
         """
         with self._lock:
             first = self._count - len(self._lines)
@@ -95,8 +90,8 @@ class Ring:
 class RotatedFile:
     """An append-only log file that keeps `backups` older ones of at most `limit` bytes each.
 
-    Written from a thread of its own, which may be `BEHIND_BYTES` late; `lost_bytes` counts what
-    was not written.
+    A thread of its own writes it, at most `BEHIND_BYTES` late; `lost_bytes` counts bytes that were
+    not written.
     """
 
     def __init__(self, path: Path, limit: int = 16 << 20, backups: int = 4) -> None:
@@ -109,10 +104,10 @@ class RotatedFile:
         self._writer: threading.Thread | None = None
         self.lost_bytes = 0
         self.problem = ""
-        """Why the latest write failed, "" where it did not."""
+        """Why the latest write failed, "" if it did not."""
 
     def write(self, data: bytes) -> None:
-        """Append, soon; never waits."""
+        """Queue `data` to be appended; never waits."""
         cost = len(data) + PIECE_BYTES
         with self._turn:
             if self._behind + cost > BEHIND_BYTES:
@@ -122,14 +117,14 @@ class RotatedFile:
             self._behind += cost
             if self._writer is None:
                 writer = threading.Thread(target=self._run, name="log-file", daemon=True)
-                # No thread to be had: what waits is written once there is one.
+                # No thread available: the queue is written once there is one.
                 with contextlib.suppress(RuntimeError):
                     writer.start()
                     self._writer = writer
             self._turn.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was given is written or lost; whether it is."""
+        """Wait until everything queued is written or lost; returns whether it is."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._behind, timeout_s)
 
@@ -145,7 +140,7 @@ class RotatedFile:
                 self._turn.notify_all()
 
     def _append(self, data: bytes) -> int:
-        """Write `data`; how many bytes of it could be written."""
+        """Write `data`; returns how many of its bytes were written."""
         written = 0
         try:
             if self._file is None or self._size + len(data) > self._limit:
@@ -160,7 +155,7 @@ class RotatedFile:
         return written
 
     def _open(self, room: int) -> None:
-        """Open the file, a new one where `room` more bytes would be too many for it."""
+        """Open the file, a new one if `room` more bytes would exceed its limit."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -178,7 +173,7 @@ class RotatedFile:
 
 
 class Pump:
-    """Reads `descriptor` to its end in a thread of its own; `secrets` never leave it."""
+    """Reads `descriptor` to its end in its own thread; removes `secrets` from all it passes on."""
 
     def __init__(
         self,
@@ -190,7 +185,7 @@ class Pump:
     ) -> None:
         self._descriptor, self._ring, self._file = descriptor, ring, file
         self._on_lines, self._secrets = on_lines, forms(secrets)
-        # The end of a line that goes on may be the beginning of a secret.
+        # The end of an unfinished line may be the beginning of a secret.
         self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
         self._rest = ""
         self._faulty = False
@@ -198,7 +193,7 @@ class Pump:
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the pipe is at its end; whether it is."""
+        """Wait for the end of the pipe; returns whether it is reached."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -232,7 +227,7 @@ class Pump:
         try:
             self._on_lines(lines)
         except Exception:
-            # The engine must not stall on a fault of ours: told once, and reading goes on.
+            # A fault of ours must not stall the engine: reported once, and reading goes on.
             if not self._faulty:
                 traceback.print_exc()
             self._faulty = True

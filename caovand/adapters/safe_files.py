@@ -1,10 +1,10 @@
-"""Opening files in places where somebody else may have put something.
+"""Opens files safely where another user may have planted something.
 
-Whoever owns a folder can put a link, a FIFO, a device or a second name of another's file where
-a file is expected. So what is read must be a regular file of a bounded size (it may lie behind a
-link: the hub's caches are made of them), what is written to must be ours, and what is replaced is
-written beside under a name of its own. Every reader and writer of caovan goes through here;
-tests/test_files.py holds it to that. Imports nothing of caovan: everything may stand on it.
+Whoever owns a folder can put a link, a FIFO, a device or a hard link to another's file where a
+file is expected. So a file to read must be a regular one of bounded size (a link may lead to it:
+the hub's caches are made of links), a file to write must be ours, and a file is replaced by a
+rename of a new one. Every reader and writer of caovan goes through here: tests/test_files.py
+enforces it. Imports nothing of caovan, so everything may import it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 STATE_BYTES = 8 * MIB
-"""What a state file of ours may have: `store` reads no larger one, `state_file` sets it aside."""
+"""The largest state file: `store` reads no larger one, `state_file` sets it aside."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def takes_nothing(problem: OSError) -> bool:
-    """Whether a disk is full or read-only: a daemon can do without what it would keep there."""
+    """Whether the disk is full or read-only: the daemon can run without those files."""
     return problem.errno in (*FULL, errno.EROFS)
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file of at most `most_bytes`; OSError for everything else."""
+    """The content of a regular file of at most `most_bytes`; OSError for anything else."""
     descriptor = open_regular(path)
     try:
         seen = os.fstat(descriptor)
         parts: list[bytes] = []
         left = most_bytes + 1
-        # Its size is no promise: it may grow meanwhile, and some file systems say 0.
+        # Its size is no promise: it may grow meanwhile, and some file systems report 0.
         while seen.st_size <= most_bytes and left > 0:
             part = os.read(descriptor, min(left, MIB))
             if not part:
@@ -53,8 +53,8 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file to read, whoever owns it; OSError for everything else."""
-    _require_regular(path, os.stat(path))  # opening is an act in itself for some devices
+    """Open a regular file for reading, whoever owns it; OSError for anything else."""
+    _require_regular(path, os.stat(path))  # merely opening some devices has an effect
     descriptor = os.open(path, os.O_RDONLY | QUIETLY)
     try:
         _require_regular(path, os.fstat(descriptor))
@@ -65,12 +65,12 @@ def open_regular(path: Path) -> int:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """The same as text; ValueError where it is no UTF-8."""
+    """The same as text; ValueError if it is not UTF-8."""
     return read(path, most_bytes).decode()
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy what is in a regular file to a new one, with none of its rights; OSError."""
+    """Copy the content of a regular file, without its permissions, to a new one; OSError."""
     with (
         os.fdopen(open_regular(path), "rb") as source,
         os.fdopen(os.open(target, NEW, 0o644), "wb") as made,
@@ -79,12 +79,12 @@ def copy(path: Path, target: Path) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = False) -> int:
-    """Open a file to write to, made where `flags` say so; OSError unless it is ours alone.
+    """Open a file for writing, created if `flags` say so; OSError unless it is ours alone.
 
-    Ours: a regular file of our user or root, reached by no link and under no second name. With
+    Ours: a regular file of our user or root, not a symbolic link, with no other hard link. With
     `any_kind` it may be a FIFO or a device, and opening it may wait for a reader.
     """
-    assert not flags & os.O_TRUNC, "it would be emptied before anybody looked at it"
+    assert not flags & os.O_TRUNC, "it would be emptied before it is checked"
     try:
         quietly = QUIETLY & ~os.O_NONBLOCK if any_kind else QUIETLY
         descriptor = os.open(path, flags | os.O_NOFOLLOW | quietly, mode)
@@ -100,7 +100,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
             text = f"it belongs to uid {seen.st_uid}; remove it"
             raise PermissionError(errno.EPERM, text, str(path))
         if seen.st_nlink > 1:
-            text = "the file has a second name; remove it"
+            text = "another hard link leads to it; remove it"
             raise PermissionError(errno.EPERM, text, str(path))
     except OSError:
         os.close(descriptor)
@@ -109,7 +109,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
 
 
 def replace(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` so that a crash leaves the old or the new one; OSError keeps the old one."""
+    """Replace `path` atomically: a crash leaves the old or the new file, OSError the old one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -125,7 +125,7 @@ def replace(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether this is a folder of our own, and no link to one."""
+    """Whether this is a folder that we own, and not a link to one."""
     try:
         seen = os.lstat(path)
     except OSError:
@@ -137,4 +137,4 @@ def _require_regular(path: Path, seen: os.stat_result) -> None:
     if stat.S_ISDIR(seen.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(seen.st_mode):
-        raise OSError(errno.EINVAL, "it is no file but a FIFO, a socket or a device", str(path))
+        raise OSError(errno.EINVAL, "it is not a file but a FIFO, a socket or a device", str(path))

@@ -1,7 +1,7 @@
-"""The small files that outlive the daemon, as they are found: damaged, huge, no file at all.
+"""Reads the small files that outlive the daemon, even damaged, huge or not a file at all.
 
-What cannot be used is set aside once, when the daemon starts, so that it neither stops it nor is
-lost: a newer version may have written it, to which its owner goes back.
+An unusable one is set aside when the daemon starts. It neither stops the daemon nor is it lost: a
+newer version may have written it, and its owner may go back to that version.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ASIDE = ".unreadable"
 
 
 class Unusable(Exception):
-    """There is something, and it holds no JSON document."""
+    """Something is there, but not a JSON document."""
 
 
 def read(path: Path, most: int = STATE_BYTES) -> Any:
-    """The document in a file of `most` bytes at most; Unusable, or OSError for a fault."""
+    """The document in a file of at most `most` bytes; Unusable, or OSError for a fault."""
     try:
-        # A pipe would be waited for, a link leads elsewhere.
+        # A pipe would block, a link leads elsewhere.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as problem:
         if problem.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
@@ -37,19 +37,19 @@ def read(path: Path, most: int = STATE_BYTES) -> Any:
     try:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
-            raise Unusable("it is no regular file")
+            raise Unusable("it is not a regular file")
         if seen.st_size > most:
             raise Unusable(f"it has more than {most} bytes")
         with open(descriptor, "rb", closefd=False) as file:
             return json.loads(file.read(most))
     except (ValueError, RecursionError) as problem:
-        raise Unusable("it holds no JSON document") from problem
+        raise Unusable("it is not a JSON document") from problem
     finally:
         os.close(descriptor)
 
 
 def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
-    """Rename each of these files that its check refuses; what was done, in words."""
+    """Rename each of these files that its check rejects; yields a message for each."""
     for name, usable in files.items():
         path = folder / name
         try:
@@ -60,7 +60,7 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
             continue
         except Unusable as problem:
             why = str(problem)
-        except OSError as problem:  # it may be good, and readable later
+        except OSError as problem:  # perhaps intact, and readable later
             yield f"cannot read {path}: {problem.strerror}; check the disk and its permissions"
             continue
         aside = path.with_name(name + ASIDE)
@@ -71,6 +71,13 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
             yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; delete it"
         else:
             yield f"cannot use {path}: {why}; moved to {aside.name}, starting with a new file"
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a file, whatever it is, over what is at `target`; OSError leaves it as it was."""
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    path.replace(target)
 
 
 def _remove(path: Path) -> None:

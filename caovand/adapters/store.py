@@ -1,4 +1,4 @@
-"""Small JSON files that must never be half-written, and the lock that makes the daemon single."""
+"""JSON files written atomically, and the lock that allows only one daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.core import limits
 
 
 class LockTaken(Exception):
-    """Another process holds the lock; `pid` is what it wrote, 0 where it wrote nothing yet."""
+    """Another process has the lock; `pid` is the one it wrote, 0 if none yet."""
 
     def __init__(self, path: Path, pid: int) -> None:
         self.pid = pid
@@ -26,27 +26,27 @@ class LockTaken(Exception):
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Replace `path` by `document` as a whole; OSError leaves the old file as it was."""
+    """Replace `path` by `document` atomically; on OSError the old file stays."""
     safe_files.replace(path, json.dumps(document))
 
 
 def read_json(path: Path) -> Any:
-    """The document in `path`, None where there is none that can be read."""
+    """The document in `path`, None without a readable one."""
     with limits.absent(), contextlib.suppress(ValueError, RecursionError):
         return json.loads(safe_files.read_text(path, safe_files.STATE_BYTES))
     return None
 
 
 def take_lock(path: Path, *, on_full_disk: bool = False) -> int:
-    """Lock `path` for this process's life and write its pid there; the descriptor keeps it.
+    """Lock `path` until this process ends and write its pid there; returns the descriptor.
 
-    Raises LockTaken where another process has it. With `on_full_disk` the file as it is, or else
-    its folder, is locked where the disk takes nothing.
+    Raises LockTaken if another process has it. With `on_full_disk`, on a full or read-only disk,
+    locks the existing file unchanged, or else its folder.
     """
-    # For us alone: whoever may open a file may also lock it, and keep the daemon from starting.
+    # Mode 600: whoever can open the file can also lock it, and keep the daemon from starting.
     try:
         descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(descriptor, 0o600)  # an earlier release may have left it open to all
+        os.fchmod(descriptor, 0o600)  # an earlier release left it readable by all
     except OSError as problem:
         if not on_full_disk or not safe_files.takes_nothing(problem):
             raise
@@ -60,7 +60,7 @@ def take_lock(path: Path, *, on_full_disk: bool = False) -> int:
             text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
         raise LockTaken(path, int(text) if text.isdigit() else 0) from None
-    with contextlib.suppress(OSError):  # the pid is for people, the lock holds without it
+    with contextlib.suppress(OSError):  # the pid is for people; the lock works without it
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor

@@ -1,4 +1,4 @@
-"""Threads for calls that may never come back: a hung driver or disk must not keep the daemon."""
+"""Threads for calls that may never return: a hung driver or disk must not block the daemon."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Threads(ThreadPoolExecutor):
-    """An event loop's executor: each call has a thread of its own, and no end waits for it.
+    """An event loop's executor with one daemon thread a call, which nothing joins.
 
-    The loop's own executor has a few threads, which hung calls use up, and joins them when the
-    loop ends and again when Python does.
+    The default executor has a few threads, which hung calls use up, and joins them when the loop
+    ends and again when Python does.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -33,4 +33,4 @@ class Threads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the threads to themselves."""
+        """Abandon the threads."""

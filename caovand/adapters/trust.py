@@ -1,8 +1,8 @@
-"""Who can change what lies at a path, and as whom root may run an interpreter that is named to it.
+"""Who can change the file at a path, and as which user root may run an interpreter.
 
-The one policy: root runs and obeys what only root can change. An interpreter that one other user
-could have named or changed is run as that user, where it is only asked; as an engine it is refused.
-Imports nothing of caovan: everything may stand on it.
+The one policy: root runs and obeys only files that nobody but root can change. If one other user
+could have named or changed an interpreter, root probes it as that user and refuses it as an engine.
+Imports nothing of caovan, so everything may import it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 
 MOST_LINKS = 40
 NOBODY = 65534
-# What a program of another user may know of root's environment.
+# The part of root's environment that another user's program may see.
 HARMLESS = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "CUDA_HOME", "CC", "LD_LIBRARY_PATH")
 HOMES = ("HOME", "PYTHONUSERBASE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
 
 
 class Distrusted(Exception):
-    """What root must not run; says why, and what to do."""
+    """Root must not run this; says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why somebody else decides what lies at a path; `uid` is None for a group or everybody."""
+    """Why others can change the file at a path; `uid` is None for a group or everybody."""
 
     path: Path
     fact: str
@@ -42,7 +42,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class User:
-    """A user to run something as."""
+    """A user to run a program as."""
 
     uid: int
     gid: int
@@ -50,7 +50,7 @@ class User:
     home: str
 
     def popen(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """Arguments for subprocess; away from our terminal, where it could type for us."""
+        """Arguments for subprocess; in a new session, since it could type into our terminal."""
         env = {name: value for name, value in environ.items() if name in HARMLESS}
         return {
             "user": self.uid,
@@ -62,10 +62,10 @@ class User:
 
 
 def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -> Doubt | None:
-    """Why others than `owners` could put something else there, None where they cannot.
+    """Why users other than `owners` could replace this path, None if they cannot.
 
-    Every folder and link on the way counts. With `groups` a group may write, too: its members
-    were chosen by whoever owns it, as those of /var/log. What is not there yet is its folder's.
+    Every folder and link on the way counts. With `groups` a group may write too: its owner chose
+    the members, as for /var/log. A missing file is judged by its folder.
     """
     own = {0, *(_account(uid)[0] for uid in owners if uid)}
     try:
@@ -77,18 +77,18 @@ def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -
             # In a sticky folder only a file's owner can replace it.
             closed = stat.S_ISDIR(seen.st_mode) and bool(seen.st_mode & stat.S_ISVTX)
             if seen.st_mode & stat.S_IWOTH and not closed:
-                return Doubt(place, "may be changed by everybody")
+                return Doubt(place, "can be changed by everybody")
             if seen.st_mode & stat.S_IWGRP and not (closed or groups or seen.st_gid in own):
-                return Doubt(place, f"may be changed by group {seen.st_gid}")
+                return Doubt(place, f"can be changed by group {seen.st_gid}")
     except OSError as problem:
-        return Doubt(Path(problem.filename or path), f"cannot be looked at: {problem.strerror}")
+        return Doubt(Path(problem.filename or path), f"cannot be checked: {problem.strerror}")
     return None
 
 
 def asker(python: str, named_by: Path | None) -> User | None:
-    """As whom to ask this interpreter, None as ourselves; Distrusted where as nobody.
+    """The user to probe this interpreter as, None for ourselves; Distrusted if nobody may.
 
-    `named_by` is the file that names it, None where we chose it ourselves.
+    `named_by` is the file that names it, None if we chose it ourselves.
     """
     if os.geteuid() != 0:
         return None
@@ -104,25 +104,25 @@ def asker(python: str, named_by: Path | None) -> User | None:
 
 
 def require(python: str, named_by: Path | None) -> None:
-    """Distrusted where root would run, as an engine, what another decides."""
+    """Distrusted if root would run an engine that another user can change."""
     if os.geteuid() == 0 and (found := _doubts(python, named_by, (0,))) is not None:
         raise Distrusted(_refusal(python, found))
 
 
 def is_anothers(path: Path) -> bool:
-    """Whether we are root and another can change what lies there."""
+    """Whether we are root and another user can change this path."""
     return os.geteuid() == 0 and doubt(path) is not None
 
 
 def user(uid: int) -> User:
-    """The user of this number, with or without an account."""
+    """The user with this uid, with or without an account."""
     gid, home, name = _account(uid)
     groups = os.getgrouplist(name, gid) if name else [gid]
     return User(uid, gid, tuple(groups), home)
 
 
 def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Our environment for programs we start: as root no folder in it is another's.
+    """Our environment for programs we start: for root, without folders of other users.
 
     sudo may keep the caller's HOME, where pip, uv and Python look for configuration and modules.
     """
@@ -140,7 +140,7 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Where PATH has this program: never in the current folder, for root in none of another's."""
+    """This program from PATH: never from the current folder, for root from no other user's."""
     return shutil.which(name, path=os.pathsep.join(_search_path(environ)) or os.devnull)
 
 
@@ -155,20 +155,20 @@ def _is_ours(folder: str) -> bool:
 
 
 def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Doubt | None:
-    """The first doubt in what names an interpreter and in what it runs at its start."""
+    """The first doubt about the file that names an interpreter, and the files it reads first."""
     places = ([named_by] if named_by else []) + list(_parts(Path(python)))
     return next((found for place in places if (found := doubt(place, owners))), None)
 
 
 def _parts(python: Path) -> Iterator[Path]:
-    """An interpreter, and what of its virtual environment Python reads before anything else."""
+    """An interpreter, and the files of its virtual environment that Python reads first."""
     yield python
     folder = python.parent.parent
     settings = folder / "pyvenv.cfg"
     if not settings.is_file():
         return
     yield settings
-    # Nobody else could write it, or its doubt was found just now.
+    # Safe to read: `_doubts` has judged it before it asks for the next one.
     for line in settings.read_text(errors="replace").splitlines():
         name, _, home = line.partition("=")
         if name.strip() == "home":
@@ -179,12 +179,12 @@ def _parts(python: Path) -> Iterator[Path]:
 
 
 def _refusal(python: str, found: Doubt) -> str:
-    remedy = "chown it to root and `chmod go-w` it, or run this as the user whom it belongs to"
+    remedy = "chown it to root and `chmod go-w` it, or run this as the user who owns it"
     return f"cannot run {python} as root: {found}; {remedy}"
 
 
 def _account(uid: int) -> tuple[int, str, str]:
-    """Group, home and name of a user."""
+    """A user's group, home and name."""
     try:
         found = pwd.getpwuid(uid)
     except KeyError:
@@ -193,7 +193,7 @@ def _account(uid: int) -> tuple[int, str, str]:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything passed on the way to a path, links and what they lead to, from the root on."""
+    """Every file on the way to a path from the root on, links and their targets too."""
     here, links = Path("/"), 0
     todo = list(reversed(Path(os.getcwd(), path).parts[1:]))
     yield here, os.lstat(here)

@@ -5,24 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from caovand.adapters import config_file
-from caovand.cli.client import Exit
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Group, Verb
 from caovand.core.config import ConfigError
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "check-config",
-        help="check a configuration file",
-        description="Check a configuration file as the daemon would. Exit status 1 if it is bad.",
-        epilog="example: caovanctl check-config ./caovan.toml",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", type=Path, default=Path("/etc/caovan.toml"))
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,3 +29,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(findings) or f"{args.file}: valid")
     return Exit.FAILED if findings else Exit.DONE
+
+
+VERB = Verb(
+    name="check-config",
+    group=Group.OFFLINE,
+    help="check a configuration file",
+    description="Check a configuration file as the daemon would. Exit status 1 if it is invalid.",
+    epilog="example: caovanctl check-config ./caovan.toml",
+    arguments=arguments,
+    run=run,
+)

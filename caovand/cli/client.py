@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,13 +15,9 @@ import zmq
 
 from caovand.adapters.directories import directories
 from caovand.cli import reach
-from caovand.cli.problem import Exit, Problem
-from caovand.core import wire
-from caovand.core.wire import Notice, Reply, Request
-
-__all__ = [
-    "Client", "Exit", "Problem", "client_for", "connect", "follow", "outcome", "runtime_directory",
-]  # fmt: skip
+from caovand.cli.errors import CommandError, Exit
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Notice, Reply, Request
 
 ANSWER_S = 20.0
 LOOK_S = 1.0
@@ -60,7 +55,7 @@ class Client:
         self._context.destroy(linger=0)
 
     def ask(self, op: str, answer_s: float = ANSWER_S, **args: Any) -> Mapping[str, Any]:
-        """Send one request and return its result; raises Problem."""
+        """Send one request and return its result; raises CommandError."""
         request = Request(op, args, uuid.uuid4().hex)
         path = self._folder / "control"
         if op in OPEN_OPS and not os.access(path, os.W_OK, effective_ids=True):
@@ -68,10 +63,10 @@ class Client:
         else:
             reply = self._ask(path, request, answer_s)
         if reply is None:
-            raise Problem(
+            raise CommandError(
                 Exit.NOT_REACHABLE,
                 f"cannot {op}: caovand did not answer within {answer_s:.0f} s",
-                "look at `systemctl status caovan` and `journalctl -u caovan`",
+                "check `systemctl status caovan` and `journalctl -u caovan`",
             )
         return _result(reply)
 
@@ -117,14 +112,14 @@ class Client:
             return wire.decode_reply(bytes(got.split(b"\n", 1)[0]))
         if time.monotonic() > deadline:
             return None
-        raise Problem(
+        raise CommandError(
             Exit.NOT_REACHABLE,
             f"cannot {request.op}: no answer from caovand at {path}: {reason}",
             "try again in a moment",
         )
 
     def _check(self, path: Path) -> None:
-        """Raise Problem where nobody we trust listens: ZeroMQ itself would wait."""
+        """Raise CommandError where nobody we trust listens: ZeroMQ itself would wait."""
         reach.connect(path, LOOK_S, named=self._named).close()
 
     def notices(self, since: int) -> Iterator[Notice]:
@@ -154,7 +149,7 @@ def _result(reply: Reply) -> Mapping[str, Any]:
     if reply.result is not None:
         return reply.result
     status = Exit.NOT_PERMITTED if reply.code == "not-permitted" else Exit.FAILED
-    raise Problem(status, reply.message, reply.hint, reply.code)
+    raise CommandError(status, reply.message, reply.hint, reply.code)
 
 
 def connect(args: argparse.Namespace) -> Client:
@@ -166,33 +161,3 @@ def client_for(runtime: Path | None) -> Client:
     """A client for the daemon whose folder the operator named, None for none."""
     named = runtime is not None or bool(os.environ.get("RUNTIME_DIRECTORY"))
     return Client(runtime_directory(runtime), named=named)
-
-
-def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:
-    """Wait until the daemon is `until`, telling each new phase on stderr; the last status."""
-    deadline = time.monotonic() + timeout_s
-    told = ""
-    while True:
-        left_s = max(deadline - time.monotonic(), 0)
-        answer = client.ask("wait", until=until, timeout_s=min(1.0, left_s))
-        text = answer["state"] + (f", {answer['phase']}" if answer["phase"] else "")
-        text += f": {answer['detail']}" if answer["detail"] else ""
-        if text != told and not quiet:
-            print(text, file=sys.stderr)
-            told = text
-        if answer["reached"] or left_s == 0 or answer["state"] == "FAILED":
-            return answer
-
-
-def outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
-    """Tell how a change came out; the exit status."""
-    if answer["refusal"] and answer["state"] == "SERVING":
-        raise Problem(Exit.FAILED, f"the engine was left as it is: {answer['refusal']['text']}")
-    if answer["state"] == "SERVING":
-        if not quiet:
-            served = answer["served"]
-            print(f"serving {served['name']} on {served['url']}, MTP {answer['mtp']}")
-        return Exit.DONE
-    raise Problem(
-        Exit.NOT_SERVING, f"not serving: {answer['state']}: {answer['reason']}", "caovanctl status"
-    )

@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from caovand.adapters.environment import places
-from caovand.cli.client import Exit
-from caovand.cli.engine import ENGINE
+from caovand.adapters.engine_install import places
+from caovand.cli.engine.shared import ENGINE
+from caovand.cli.errors import Exit
+from caovand.cli.parser import parser
+from caovand.cli.verb import Group, Verb
 
 # Runs in zsh too, where `path`, `words` and `options` are the shell's own.
 BASH = """_caovanctl() {{
@@ -71,16 +72,8 @@ ZSH_END = """[[ ${funcstack[1]} != _caovanctl ]] || _bash_complete -o filenames 
 """
 
 
-def add_parser(subparsers: Any, top: argparse.ArgumentParser) -> None:
-    """Add the verb; what it completes is the whole parser `top`."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="print shell completion",
-        description="Print the completion script of a shell.",
-        epilog="example: source <(caovanctl completion bash)",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"))
-    parser.set_defaults(run=run, top=top)
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ class Command:
 
 def run(args: argparse.Namespace) -> int:
     """completion."""
-    script = bash(args.top)
+    script = bash(parser())
     print(ZSH + script + ZSH_END if args.shell == "zsh" else script, end="")
     return Exit.DONE
 
@@ -134,9 +127,9 @@ def bash(top: argparse.ArgumentParser) -> str:
     )
 
 
-def _commands(parser: argparse.ArgumentParser, verb: str) -> Iterator[Command]:
-    yield Command(verb, tuple(parser._actions))
-    for action in parser._actions:
+def _commands(of: argparse.ArgumentParser, verb: str) -> Iterator[Command]:
+    yield Command(verb, tuple(of._actions))
+    for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
                 yield from _commands(inner, f"{verb} {name}")
@@ -155,3 +148,14 @@ def _offer(actions: Iterable[argparse.Action]) -> str:
 
 def _either(texts: Iterable[str]) -> str:
     return " | ".join(f'"{text}"' for text in texts)
+
+
+VERB = Verb(
+    name="completion",
+    group=Group.SETUP,
+    help="print shell completion",
+    description="Print the completion script of a shell.",
+    epilog="example: source <(caovanctl completion bash)",
+    arguments=arguments,
+    run=run,
+)

@@ -1,4 +1,4 @@
-"""`caovanctl doctor` = `caovan-sm75-doctor`: what would stop the engine here, and what mends it."""
+"""`caovanctl doctor` = `caovan-sm75-doctor`: what would stop the engine here, and the fix."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
 from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
-from caovand.cli.client import Exit, Problem
 from caovand.cli.console import console
 from caovand.cli.ending import ended
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import make, remembered_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
@@ -32,10 +31,12 @@ from caovand.cli.survey import (
     look,
     running,
 )
-from caovand.core.checkup import Facts, Finding, checkup
+from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, Mode
-from caovand.core.inventory import Inventory, ModelCard
-from caovand.inspection import read_model
+from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.daemon.inspection import read_model
+from caovand.engines.registry import engine_of
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -43,20 +44,14 @@ PATIENCE_S = 3.0
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="what would stop the engine here, and what mends it",
-        description="Check system, driver, GPUs, engine, plugin, model, memory, port and caches."
-        " Exit status 1 if anything fails.",
-        epilog="example: caovanctl doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     _add_options(parser)
     parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="[MODEL] [vLLM flags]", help="what would be run"
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="[MODEL] [vLLM flags]",
+        help="what you want to serve",
     )
-    parser.set_defaults(run=run)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="caovan-sm75-doctor",
         usage="%(prog)s [--config FILE] [--inventory FILE] [--json] [MODEL] [vLLM flags]",
-        description="Checks a machine for vLLM on Turing cards (and others).",
+        description="Check what keeps vLLM from running on this machine, and how to fix it.",
         epilog="example: caovan-sm75-doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
         allow_abbrev=False,
     )
@@ -98,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         reading = pool.submit(_model, config)
         machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     facts = gather(config, machine, reading.result(), options.inventory, mode, served=bool(pid))
-    found = checkup(facts)
+    found = engine_of().planning.checks(facts)
     if options.json:
         print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
     else:
@@ -106,11 +101,11 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if _ok(found) else Exit.FAILED
 
 
-def _ok(found: tuple[Finding, ...]) -> bool:
+def _ok(found: tuple[CheckResult, ...]) -> bool:
     return all(finding.verdict != "FAIL" for finding in found)
 
 
-def _show(found: tuple[Finding, ...]) -> None:
+def _show(found: tuple[CheckResult, ...]) -> None:
     out = console()
     group = ""
     for finding in found:
@@ -120,7 +115,7 @@ def _show(found: tuple[Finding, ...]) -> None:
         line = Text("  ").append(finding.verdict, style=COLOURS[finding.verdict])
         out.print(line.append(f"  {finding.text}"))
         if finding.remedy and finding.verdict != "PASS":
-            out.print(Text(f"        mend it: {finding.remedy}", style="dim"))
+            out.print(Text(f"        fix: {finding.remedy}", style="dim"))
 
 
 def gather(
@@ -157,17 +152,19 @@ def gather(
         cache_writable=saved is not None or _writable(cache),
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
+        engine_env=frozenset(name for name, _ in config.engine.env),
     )
     if machine.engine is None or model is None:
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
         found = make(config, inventory, mode, remembered_here(saved))
-    except Problem as problem:
+    except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
-    port = found.plan.value("port")
+    port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
+    facts = replace(facts, dtype=str(dtype or ""))
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
 
 
@@ -234,6 +231,17 @@ def _writable(folder: Path) -> bool:
     place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     return os.access(place, os.W_OK)
 
+
+VERB = Verb(
+    name="doctor",
+    group=Group.OFFLINE,
+    help="find what would stop the engine on this machine, and the fix",
+    description="Check system, driver, GPUs, engine, plugin, model, memory, port and caches."
+    " Exit status 1 if anything fails.",
+    epilog="example: caovanctl doctor /srv/models/Qwen3.6-27B-AWQ --max-model-len 131072",
+    arguments=arguments,
+    run=run,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

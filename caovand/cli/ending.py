@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from caovand.cli.client import Exit, Problem
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.printing import raw, shown
-from caovand.core.wire import WireError
+from caovand.core.reporting.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a full or broken place ends with."""
@@ -27,7 +27,7 @@ def _ended(program: str, run: Callable[[], int]) -> int:
             status = int(run())
         finally:
             sys.stdout.flush()  # here, where a reader that went away is no traceback
-    except Problem as problem:
+    except CommandError as problem:
         print(f"{program}: {problem}", file=sys.stderr)
         return int(problem.status)
     except WireError as problem:

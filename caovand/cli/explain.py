@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from caovand.cli.client import Exit, Problem
-from caovand.engines.vllm.explain import Explanation, explain
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Group, Verb
+from caovand.core.log import Explanation
+from caovand.engines.registry import engine_of
 
 # Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
 MOST_BYTES = 64 << 20
@@ -22,32 +24,24 @@ SHOWN = (
     ("machine", "machine", ""),
     ("architecture", "architecture", ""),
     ("max_model_len", "context", "tokens"),
-    ("weights_gib", "weights on each GPU", "GiB"),
-    ("kv_gib", "KV cache on each GPU", "GiB"),
+    ("weights_gib", "weights per GPU", "GiB"),
+    ("kv_gib", "KV cache per GPU", "GiB"),
     ("kv_tokens", "KV cache", "tokens"),
-    ("concurrency", "requests of full length at once", ""),
+    ("concurrency", "concurrent full-length requests", ""),
     ("graph_gib", "CUDA graphs", "GiB"),
     ("attention_backend", "attention backend", ""),
     ("gdn_backend", "GDN prefill", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),
-    ("generation_tps", "generation, while busy", "tokens/s"),
-    ("generation_best_tps", "generation at best", "tokens/s"),
-    ("acceptance_length", "tokens accepted a step", ""),
+    ("generation_tps", "generation while busy", "tokens/s"),
+    ("generation_best_tps", "peak generation", "tokens/s"),
+    ("acceptance_length", "tokens accepted per step", ""),
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="what a vLLM log tells: phases, memory, the failure and its remedy",
-        description="Read a vLLM log, of any supervisor or none, and say what happened.",
-        epilog="example: journalctl -u vllm | caovanctl explain -",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logfile", help="log file to read; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,11 +51,13 @@ def run(args: argparse.Namespace) -> int:
             raw, skipped = _end_of(log)
     except OSError as problem:
         message = f"cannot read {args.logfile}: {problem.strerror}"
-        raise Problem(Exit.FAILED, message, "name a log file, or - for standard input") from None
+        raise CommandError(
+            Exit.FAILED, message, "name a log file, or - for standard input"
+        ) from None
     if skipped:
-        text = f"only the end of {args.logfile} is explained: {skipped} lines before it are skipped"
+        text = f"only the end of {args.logfile} is explained: {skipped} earlier lines are skipped"
         print(text, file=sys.stderr)
-    explanation = explain(raw.decode("utf-8", errors="replace"))
+    explanation = engine_of().explain(raw.decode("utf-8", errors="replace"))
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=explanation.finding.line + skipped)
         explanation = replace(explanation, finding=finding)
@@ -124,9 +120,9 @@ def page(explanation: Explanation) -> Iterator[str]:
         yield f"{finding.failure} {where}"
         yield f"  line {finding.line}: {finding.text}"
     elif explanation.reached == "serving":
-        yield "no failure: it served"
+        yield "no failure: the engine served"
     else:
-        yield f"no failure known: the log ends in phase {explanation.reached}"
+        yield f"no known failure: the log ends in phase {explanation.reached}"
     if explanation.advice:
         yield ""
         yield "What to do"
@@ -135,7 +131,7 @@ def page(explanation: Explanation) -> Iterator[str]:
     yield from _table("Figures", _figures(explanation))
     yield from _table("Configured", {k: str(v) for k, v in explanation.configured.items()})
     yield from _table(
-        "Harmless, though they look alarming",
+        "Alarming, but harmless",
         {name.split(".", 1)[1]: f"{count} x" for name, count in explanation.harmless.items()},
     )
 
@@ -157,3 +153,14 @@ def _table(title: str, rows: Mapping[str, str]) -> Iterator[str]:
 
 def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.0f} s"
+
+
+VERB = Verb(
+    name="explain",
+    group=Group.OFFLINE,
+    help="explain a vLLM log: phases, memory, the failure and its fix",
+    description="Read a vLLM log, from any supervisor or none, and explain what happened.",
+    epilog="example: journalctl -u vllm | caovanctl explain -",
+    arguments=arguments,
+    run=run,
+)

@@ -6,30 +6,21 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from caovand.cli.client import Exit
 from caovand.cli.console import console
+from caovand.cli.errors import Exit
 from caovand.cli.survey import SYSTEM_CONFIG, Machine, configuration, look
-from caovand.core import inventory_file
-from caovand.core.inventory import Gpu
+from caovand.cli.verb import Group, Verb
+from caovand.core.facts import inventory_file
+from caovand.core.facts.inventory import Gpu
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "inventory",
-        help="cards, host and engine",
-        description="Show the cards, the host and the engine that a plan is made from.",
-        epilog="example: caovanctl inventory --json > machine.json;"
-        " caovanctl plan MODEL --inventory machine.json",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
-    parser.add_argument("--inventory", type=Path, metavar="FILE", help="show a saved one")
+    parser.add_argument("--inventory", type=Path, metavar="FILE", help="show a saved inventory")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,3 +68,15 @@ def _lines(machine: Machine) -> Iterator[str]:
     parts += [f"plugin {engine.plugin}"] if engine.plugin else []
     yield f"engine  {', '.join(parts)}"
     yield f"        {engine.python} (Python {engine.python_version or '?'})"
+
+
+VERB = Verb(
+    name="inventory",
+    group=Group.OFFLINE,
+    help="show cards, host and engine",
+    description="Show the cards, the host and the engine that a plan is made from.",
+    epilog="example: caovanctl inventory --json > machine.json;"
+    " caovanctl plan MODEL --inventory machine.json",
+    arguments=arguments,
+    run=run,
+)

@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand import lowered
 from caovand.adapters import store
 from caovand.adapters.directories import directories
-from caovand.cli.client import Exit, Problem
 from caovand.cli.console import console
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -27,16 +26,18 @@ from caovand.cli.survey import (
     look,
     running,
 )
-from caovand.core import good_plan, neighbours
-from caovand.core.config import MODES, Config, Mode
-from caovand.core.forecast import forecast, gpus_of
-from caovand.core.inventory import Gpu, Inventory
-from caovand.core.memory import MemoryEstimate
-from caovand.core.plan import Plan
-from caovand.core.policy import Unplannable, make_plan
-from caovand.core.report import describe
+from caovand.cli.verb import Group, Verb
+from caovand.core.config import AUTO_SPEC, MODES, Config, Mode
+from caovand.core.engine import Command
+from caovand.core.facts import occupancy
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.healing import degraded
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.reporting.report import describe
 from caovand.core.secrets import shown_value
-from caovand.engines.vllm.command import Command, build, shown
+from caovand.daemon import degraded_plan, memories
+from caovand.engines.registry import engine_of
 
 BAR = 60
 COLOURS = {
@@ -52,31 +53,23 @@ ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, its command, and its forecast."""
+    """A plan, its command, its forecast, and the cards it uses."""
 
     plan: Plan
     command: Command
     memory: MemoryEstimate | None
     inventory: Inventory
+    cards: tuple[Gpu, ...]
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="the command line that would run, with reasons and memory forecast",
-        description="Show what the daemon would start here: every setting with its reason, and"
-        " whether the model fits. Needs no daemon. Exit status 1 where there is no plan.",
-        epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
-    )
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="instead of [model] path")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="a saved inventory instead of this machine"
     )
-    parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had said it")
+    parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had chosen it")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def remembered(state: Path) -> Any:
     """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
-    return store.read_json(state / lowered.FILE)
+    return store.read_json(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
@@ -113,29 +106,34 @@ def make(
     kept: Any = None,
     cache: Path | None = None,
 ) -> Planned:
-    """The plan as the daemon would make it, which takes the steps `kept`; Problem for none.
+    """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
 
     What its engine compiles goes to `cache`, None for that of this machine's daemon.
     """
-    mark = good_plan.fingerprint(config, machine)
-    used = neighbours.used(machine.gpus)
+    mark = degraded.fingerprint(config, machine)
+    used = occupancy.used(machine.gpus)
+    engine = engine_of(config)
     try:
-        plan = make_plan(
+        plan = engine.planning.make(
             config,
             machine,
             mode=mode,
-            auto_spec=os.environ.get("CAOVAN_AUTO_SPEC"),
-            remembered=good_plan.from_document(kept, mark, mode or config.policy.mode, used),
+            auto_spec=os.environ.get(AUTO_SPEC),
+            remembered=degraded.from_document(
+                kept, mark, mode or config.policy.mode, used, engine.healing
+            ),
         )
     except Unplannable as problem:
-        raise Problem(Exit.FAILED, str(problem)) from None
-    command = build(plan, machine.engine, cache or directories(os.environ, os.getuid()).cache)
-    return Planned(plan, command, forecast(plan, machine), machine)
+        raise CommandError(Exit.FAILED, str(problem)) from None
+    cache = cache or directories(os.environ, os.getuid()).cache
+    command = engine.planning.command(plan, machine.engine, str(cache))
+    cards = engine.planning.cards(plan, machine)
+    return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
 
 
 def as_json(found: Planned) -> dict[str, Any]:
     """The document `--json` prints; secrets hidden."""
-    return describe(found.plan, shown(found.command), found.command.env, found.memory)
+    return describe(found.plan, found.command.shown, found.command.env, found.memory)
 
 
 def show(found: Planned, console: Console) -> None:
@@ -151,7 +149,7 @@ def show(found: Planned, console: Console) -> None:
         table.add_row(Text(name, style), Text(text, style), setting.origin, Text(setting.reason))
     console.print(table, soft_wrap=False)
     console.print()
-    console.print(Text(shlex.join(shown(found.command)), style="bold"))
+    console.print(Text(shlex.join(found.command.shown), style="bold"))
     if found.memory is not None:
         console.print()
         show_memory(found, found.memory, console)
@@ -164,7 +162,7 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
     if memory.parts:
         _show_parts(found, memory, console)
     elif memory.fits is None:
-        console.print(Text(f"nothing is forecast: {memory.reason}", style="yellow"))
+        console.print(Text(f"no forecast: {memory.reason}", style="yellow"))
     for conflict in memory.conflicts:
         console.print(Text(conflict, style="red"))
     for text in memory.advice:
@@ -172,7 +170,7 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 
 def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
-    gpus = gpus_of(found.plan, found.inventory)
+    gpus = found.cards
     for gpu in gpus:
         console.print(bar(gpu, memory))
     legend = Text("       ")
@@ -187,8 +185,7 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
     """What a card holds, never longer than the card; what does not go in is said behind it."""
-    others = gpu.total_mib - gpu.free_mib
-    sizes = {**dict(memory.parts), "others": others, "free": 0.0}
+    sizes = {**dict(memory.parts), "others": occupancy.in_use(gpu), "free": 0.0}
     over = sum(sizes.values()) - gpu.total_mib
     sizes["free"] = max(-over, 0.0)
     drawn, cells, text = 0.0, 0, Text(f"GPU {gpu.index}  ")
@@ -199,7 +196,7 @@ def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
         cells = end
     text.append(f"  {gpu.total_mib / 1024:.1f} GiB")
     if over >= 1:
-        text.append(f", {over / 1024:.2f} GiB too little", style=COLOURS["others"])
+        text.append(f", {over / 1024:.2f} GiB short", style=COLOURS["others"])
     return text
 
 
@@ -213,3 +210,15 @@ def _verdict(memory: MemoryEstimate) -> str:
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
         f" the longest context is {memory.max_model_len}"
     )
+
+
+VERB = Verb(
+    name="plan",
+    group=Group.OFFLINE,
+    help="show the command line that would run, with reasons and a memory forecast",
+    description="Show what the daemon would start here: every setting with its reason, and"
+    " whether the model fits. Needs no daemon. Exit status 1 where there is no plan.",
+    epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
+    arguments=arguments,
+    run=run,
+)

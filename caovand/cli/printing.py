@@ -36,6 +36,9 @@ class Shown(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        """Leave `stream` open, which is another's; collecting this one must not flush it either."""
+
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:

@@ -13,14 +13,14 @@ import struct
 from pathlib import Path
 
 from caovand.adapters.control.door import peer_uid
-from caovand.cli.problem import Exit, Problem
+from caovand.cli.errors import CommandError, Exit
 
 SYSTEM_RUNTIME = Path("/run/caovan")
 _TIMEVAL = struct.Struct("ll")
 
 
 def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
-    """A blocking connection to the socket at `path`; raises Problem.
+    """A blocking connection to the socket at `path`; raises CommandError.
 
     `named`: whether the operator named the folder, who then answers for whose it is.
     """
@@ -34,12 +34,12 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
         link.connect(str(path))
         peer = peer_uid(link)
         if peer not in (0, owner):
-            raise Problem(
+            raise CommandError(
                 Exit.NOT_REACHABLE,
                 f"cannot trust {path}: {_name(peer)} listens there, the folder is {_name(owner)}'s",
                 f"end that process and remove {path.parent}",
             )
-    except Problem:
+    except CommandError:
         link.close()
         raise
     except OSError as problem:
@@ -49,7 +49,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
 
 
 def _check_folder(folder: Path, *, named: bool) -> int:
-    """The owner of the folder; Problem where another user could have put the sockets there."""
+    """The owner of the folder; CommandError where another could have put the sockets there."""
     try:
         seen = folder.stat()
         above = folder.resolve().parent.stat()
@@ -57,14 +57,14 @@ def _check_folder(folder: Path, *, named: bool) -> int:
         raise _unreachable(folder, problem, 0.0) from None
     remedy = "remove it, or name the daemon's folder with --runtime"
     if seen.st_mode & 0o022:
-        raise Problem(
+        raise CommandError(
             Exit.NOT_REACHABLE,
-            f"cannot trust {folder}: others than {_name(seen.st_uid)} may write there",
+            f"cannot trust {folder}: users other than {_name(seen.st_uid)} may write there",
             f"chmod go-w {folder}",
         )
     if not named and seen.st_uid not in (0, os.getuid()) and not _is_roots_alone(above):
         text = f"cannot trust {folder}: it belongs to {_name(seen.st_uid)}"
-        raise Problem(Exit.NOT_REACHABLE, text, remedy)
+        raise CommandError(Exit.NOT_REACHABLE, text, remedy)
     return seen.st_uid
 
 
@@ -73,25 +73,25 @@ def _is_roots_alone(folder: os.stat_result) -> bool:
     return folder.st_uid == 0 and not folder.st_mode & 0o022
 
 
-def _unreachable(path: Path, problem: OSError, timeout_s: float) -> Problem:
+def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError:
     if isinstance(problem, PermissionError):
-        return Problem(
+        return CommandError(
             Exit.NOT_PERMITTED,
             f"cannot use {path}: permission denied",
             "run it as root, or join the group: sudo usermod -aG caovan $USER (then log in again)",
         )
     if isinstance(problem, BlockingIOError):
-        return Problem(
+        return CommandError(
             Exit.NOT_REACHABLE,
             f"cannot reach caovand at {path}: it accepted no connection within {timeout_s:.0f} s",
-            "look at `systemctl status caovan` and `journalctl -u caovan`",
+            "check `systemctl status caovan` and `journalctl -u caovan`",
         )
     refused = problem.errno == errno.ECONNREFUSED
     reason = "nobody listens there" if refused else problem.strerror or str(problem)
     remedy = "start it with `systemctl start caovan`"
     if SYSTEM_RUNTIME not in (path, path.parent):
         remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"
-    return Problem(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
+    return CommandError(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
 
 
 def _name(uid: int) -> str:

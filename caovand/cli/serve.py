@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -24,12 +23,12 @@ import caovand
 from caovand.adapters import processes, safe_files, trust
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
-from caovand.cli.client import Exit, Problem
 from caovand.cli.console import console
 from caovand.cli.ending import ended
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import Planned, make, remembered, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
-from caovand.core import flags, verbatim
+from caovand.cli.verb import Group, Verb
 from caovand.core.config import (
     Config,
     EngineSection,
@@ -38,10 +37,12 @@ from caovand.core.config import (
     ServerSection,
     render,
 )
-from caovand.core.draft import Unplannable
-from caovand.core.turing import version_numbers
+from caovand.core.plan import Unplannable
+from caovand.daemon import memories
+from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
-from caovand.inspection import Wishes
+from caovand.engines.vllm.planning import flags, verbatim
+from caovand.engines.vllm.planning.turing import version_numbers
 
 HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""
@@ -57,8 +58,9 @@ EVERYWHERE = "0.0.0.0"
 """Where `vllm serve` listens unless told otherwise."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
-    "Serve a model with vLLM: flags you give win, what you leave out is planned for this machine."
+    "Serve a model with vLLM: your flags win, everything else is planned for this machine."
 )
+EXEC = "replace this process with vLLM, unsupervised"
 EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --max-model-len 131072"
 
 
@@ -70,14 +72,9 @@ class Order:
     secrets: Mapping[str, str]
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "serve", help="plan and supervise a `vllm serve`", description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--exec", action="store_true", help=EXEC)
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="MODEL [vLLM flags]")
-    parser.set_defaults(run=run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         allow_abbrev=False,
     )
-    parser.add_argument("--exec", action="store_true", help="become vLLM, with no supervision")
+    parser.add_argument("--exec", action="store_true", help=EXEC)
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     args.words = rest
     return ended("caovan-vllm-serve", lambda: run(args))
@@ -100,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
     words = [word for word in args.words if word != "--exec"]
     engine, namer = _engine()
     try:
-        trust.require(Wishes(Config(engine=engine), None, os.environ).python, namer)
+        trust.require(PlanRequest(Config(engine=engine), None, os.environ).python, namer)
     except trust.Distrusted as problem:
-        raise Problem(Exit.FAILED, str(problem)) from None
+        raise CommandError(Exit.FAILED, str(problem)) from None
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     order = read(words, engine, *((known.flags, known.switches) if known else ()))
@@ -126,12 +123,12 @@ def read(
     known: Iterable[str] = (),
     switches: Iterable[str] = (),
 ) -> Order:
-    """The configuration these words amount to; Problem where they name no model."""
+    """The configuration these words amount to; CommandError where they name no model."""
     found = flags.read(words, known, switches)
     try:
         verbatim.check(flags.values(found))
     except Unplannable as problem:
-        raise Problem(Exit.USAGE, str(problem)) from None
+        raise CommandError(Exit.USAGE, str(problem)) from None
     model, rest = _model(found)
     given = flags.values(rest)
     port = given.get("port", ServerSection().port)
@@ -151,7 +148,7 @@ def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:
         for flag in found:
             if flag.name == name:
                 return "".join(flag.texts), tuple(other for other in found if other is not flag)
-    raise Problem(
+    raise CommandError(
         Exit.USAGE,
         "cannot tell which model to serve: none is named",
         "caovan-vllm-serve MODEL [vLLM flags]",
@@ -164,11 +161,11 @@ def _engine() -> tuple[EngineSection, Path | None]:
     That of the system's configuration, the installed one, or that of `vllm` on PATH.
     """
     engine = EngineSection()
-    with suppress(Problem):
+    with suppress(CommandError):
         if SYSTEM_CONFIG.exists():
             typed = configuration(SYSTEM_CONFIG).engine
             engine = EngineSection(python=typed.python, gpus=typed.gpus, plugin=typed.plugin)
-    if Path(Wishes(Config(engine=engine), None, os.environ).python).exists():
+    if Path(PlanRequest(Config(engine=engine), None, os.environ).python).exists():
         return engine, SYSTEM_CONFIG
     script = trust.program("vllm", os.environ)
     if script is None:
@@ -225,7 +222,7 @@ def own_places(order: Order) -> Directories:
 
 def remembered_mode(order: Order) -> Mode | None:
     """What `caovanctl mode` chose for an earlier daemon of this port: the next one will use it."""
-    return ModeMemory(own_places(order).state / "mode.json").mode
+    return ModeMemory(memories.find(own_places(order).state, memories.MODE)).mode
 
 
 def become_daemon(order: Order, out: Console) -> None:
@@ -237,7 +234,7 @@ def become_daemon(order: Order, out: Console) -> None:
         path = write_config(state, order)
     except OSError as problem:
         fact = f"cannot write {state}: {problem.strerror}" if problem.strerror else str(problem)
-        raise Problem(
+        raise CommandError(
             Exit.FAILED,
             fact,
             "set STATE_DIRECTORY to a folder you may write, or use --exec",
@@ -283,6 +280,16 @@ def _write_private(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 
+
+VERB = Verb(
+    name="serve",
+    group=Group.OFFLINE,
+    help="plan and supervise a `vllm serve`",
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    arguments=arguments,
+    run=run,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""`caovanctl status | wait | version`: what anybody may ask."""
+"""`caovanctl status`: what the daemon and its engine are doing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from rich.text import Text
 
-from caovand import __version__
-from caovand.cli.client import Exit, Problem, connect, follow
+from caovand.cli.client import connect
 from caovand.cli.console import console
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Verb
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
 LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
@@ -20,40 +21,11 @@ LONGEST_PAST = 120  # characters of a failure that is over; its incident has the
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add the three verbs."""
-    status = subparsers.add_parser(
-        "status",
-        help="state, what is served, mode, failures",
-        description="Show what the daemon and its engine do. Exit status 3 when not serving.",
-        epilog="example: caovanctl status --json | jq .state",
-    )
-    status.add_argument("--json", action="store_true", help="print it as JSON")
-    status.set_defaults(run=run_status)
-    wait = subparsers.add_parser(
-        "wait",
-        help="wait until the engine serves",
-        description="Wait until the engine serves (or has settled: serving, failed, held or"
-        " stopped). Exit status 3 when it does not serve in time.",
-        epilog="example: caovanctl wait --serving --timeout 600 && curl ...",
-    )
-    kind = wait.add_mutually_exclusive_group()
-    kind.add_argument("--serving", action="store_true", help="until it serves (the default)")
-    kind.add_argument("--settled", action="store_true", help="until nothing changes by itself")
-    wait.add_argument("--timeout", type=float, default=600.0, metavar="S", help="default 600")
-    wait.add_argument("--json", action="store_true", help="print the last status as JSON")
-    wait.set_defaults(run=run_wait)
-    version = subparsers.add_parser(
-        "version",
-        help="versions of caovanctl and caovand",
-        description="Show the versions of caovanctl and of the caovand that runs, if any.",
-        epilog="example: caovanctl version --json | jq -r .caovand",
-    )
-    version.add_argument("--json", action="store_true", help="print them as JSON")
-    version.set_defaults(run=run_version)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def run_status(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """status."""
     with connect(args) as client:
         answer = client.ask("status")
@@ -77,43 +49,27 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         head.append(f"  {answer['phase']}{done} {answer['detail']}".rstrip())
     yield head
 
-    def row(name: str, text: str, style: str = "") -> Text:
-        return Text(f"  {name:<9} ", style="dim").append(text, style=style or "default")
-
     if answer["reason"]:
         yield row("why", answer["reason"])
     if answer["looking"]:
-        yield row("next", "looking now whether it can start")
+        yield row("next", "checking whether it can start")
     elif answer["retry_in_s"] is not None:
         yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
     depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
     now = answer["engine_mode"]
-    later = f"; from the next start on, now {now}" if now and now != answer["mode"] else ""
+    later = f"; from the next start, now {now}" if now and now != answer["mode"] else ""
     yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
     if answer["model"]:
         yield row("model", answer["model"])
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
-    memory = answer["forecast"]
-    if memory:
-        words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
-        yield row(
-            "memory",
-            "; ".join(
-                f"{words[name]} {pair['reported']:,} (forecast {pair['forecast']:,})"
-                for name, pair in memory.items()
-            ),
-        )
-    activity = answer["activity"]
-    if activity:
-        used = activity["kv_cache_usage"]
-        text = (
-            f"{activity['running']:.0f} running, {activity['waiting']:.0f} waiting, KV {used:.0%}"
-        )
-        if activity["drafted_tokens"]:
-            share = activity["accepted_tokens"] / activity["drafted_tokens"]
-            text += f", drafts accepted {share:.0%}"
-        yield row("activity", text)
+    if lost := answer.get("log_bytes_lost"):  # a daemon from before an upgrade does not count
+        text = f"engine.log lacks {lost:,} bytes: its disk was full or too slow"
+        yield row("log", text, "yellow")
+    if answer["forecast"]:
+        yield row("memory", _memory(answer["forecast"]))
+    if answer["activity"]:
+        yield row("activity", _activity(answer["activity"]))
     for gpu in answer["gpus"]:
         yield row(f"GPU {gpu['index']}", _gpu(gpu), "red" if gpu["fault"] else "")
     degraded = answer["degraded"]
@@ -133,6 +89,28 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("failure", _failure(answer), "" if answer["state"] in FAILING else "dim")
 
 
+def row(name: str, text: str, style: str = "") -> Text:
+    """One line below the state."""
+    return Text(f"  {name:<9} ", style="dim").append(text, style=style or "default")
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
+    return "; ".join(
+        f"{words[name]} {pair['reported']:,} (forecast {pair['forecast']:,})"
+        for name, pair in memory.items()
+    )
+
+
+def _activity(activity: Mapping[str, Any]) -> str:
+    used = activity["kv_cache_usage"]
+    text = f"{activity['running']:.0f} running, {activity['waiting']:.0f} waiting, KV {used:.0%}"
+    if activity["drafted_tokens"]:
+        share = activity["accepted_tokens"] / activity["drafted_tokens"]
+        text += f", drafts accepted {share:.0%}"
+    return text
+
+
 def _failure(answer: Mapping[str, Any]) -> str:
     failure, age_s = answer["last_failure"], answer["last_failure_s"]
     count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
@@ -141,7 +119,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
     text = failure["text"]
     text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
-    return f"the last one {_duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
+    return f"last one {_duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
@@ -163,33 +141,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def run_wait(args: argparse.Namespace) -> int:
-    """wait."""
-    until = "settled" if args.settled else "serving"
-    with connect(args) as client:
-        answer = follow(client, until, args.timeout, quiet=args.json)
-    if args.json:
-        print(json.dumps(answer))
-    if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
-        return Exit.DONE
-    # Out of FAILED nothing comes by itself: that was not waited for.
-    waited = "" if answer["state"] == "FAILED" else f" after {args.timeout:.0f} s"
-    raise Problem(
-        Exit.NOT_SERVING,
-        f"not serving{waited}: {answer['state']} {answer['reason']}".rstrip(),
-        "caovanctl status; caovanctl logs",
-    )
-
-
-def run_version(args: argparse.Namespace) -> int:
-    """version: ours, and the daemon's where one runs."""
-    try:
-        with connect(args) as client:
-            daemon = client.ask("version", answer_s=2.0)["version"]
-    except Problem:
-        daemon = None
-    if args.json:
-        print(json.dumps({"caovanctl": __version__, "caovand": daemon}))
-    else:
-        print(f"caovanctl {__version__}\ncaovand {daemon or 'not running'}")
-    return Exit.DONE
+VERB = Verb(
+    name="status",
+    help="show state, endpoint, mode and failures",
+    description="Show what the daemon and its engine are doing. Exit status 3 if not serving.",
+    epilog="example: caovanctl status --json | jq .state",
+    arguments=arguments,
+    run=run,
+)

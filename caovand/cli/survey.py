@@ -20,11 +20,15 @@ from caovand.adapters import (
     trust,
 )
 from caovand.adapters.directories import directories, own_directories
-from caovand.cli.client import Exit, Problem, client_for
-from caovand.core import inventory_file
+from caovand.cli.client import client_for
+from caovand.cli.errors import CommandError, Exit
 from caovand.core.config import Config, ConfigError, Mode
-from caovand.core.inventory import EngineInfo, Gpu, Host, Inventory, reclaimed
-from caovand.inspection import Wishes, read_model
+from caovand.core.facts import inventory_file
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
+from caovand.core.facts.occupancy import reclaimed
+from caovand.daemon import memories
+from caovand.daemon.inspection import PlanRequest, read_model
+from caovand.engines.registry import engine_of
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
 MOST_INVENTORY_BYTES = 4 << 20
@@ -44,24 +48,24 @@ class Machine:
     half_asked: bool = False
 
     def with_model(self, config: Config) -> Inventory:
-        """Everything a plan is made from; Problem where engine or model is missing."""
+        """Everything a plan is made from; CommandError where engine or model is missing."""
         if self.engine is None:
-            raise Problem(Exit.FAILED, self.engine_problem)
+            raise CommandError(Exit.FAILED, self.engine_problem)
         try:
             model = read_model(config)
         except model_folder.ModelProblem as problem:
-            raise Problem(Exit.FAILED, str(problem)) from None
+            raise CommandError(Exit.FAILED, str(problem)) from None
         return Inventory(self.gpus, self.host, self.engine, model)
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
     """The file's configuration (the system's where none is named), with this model."""
     if path is not None and path.suffix in (".yaml", ".yml"):
-        raise Problem(
+        raise CommandError(
             Exit.FAILED,
-            f"cannot use {path} as a configuration: it is vLLM's kind of file, and --config here"
-            " names caovan's, which is TOML; write its keys as flags of vLLM behind the model, or"
-            " in [engine] extra_args",
+            f"cannot use {path} as a configuration: it is a file for vLLM, and --config here"
+            " takes caovan's TOML; pass its keys as vLLM flags after the model, or in [engine]"
+            " extra_args",
         )
     if path is None and not SYSTEM_CONFIG.exists():
         config = Config()
@@ -69,7 +73,7 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
         try:
             config = config_file.load(path or SYSTEM_CONFIG)
         except ConfigError as problem:
-            raise Problem(Exit.FAILED, str(problem)) from None
+            raise CommandError(Exit.FAILED, str(problem)) from None
     if model is None:
         return config
     return replace(config, model=replace(config.model, path=model))
@@ -111,7 +115,7 @@ def running(runtime: Path | None) -> dict[str, Any]:
     try:
         with client_for(runtime) as client:
             return dict(client.ask("status", answer_s=1.0))
-    except Problem:
+    except CommandError:
         return {}
 
 
@@ -124,7 +128,7 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
         return None
     path = Path(daemon["daemon"]["config"])
     if os.geteuid() == 0 and (found := trust.doubt(path)) is not None:
-        raise Problem(
+        raise CommandError(
             Exit.FAILED,
             f"cannot use {path}, which the running daemon names: {found}",
             "run this as that daemon's user, or name a file with --config FILE",
@@ -142,20 +146,22 @@ def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
         return cast(Mode, daemon["mode"]) if ours else None
     if saved is not None:
         return None
-    return config_file.ModeMemory(directories(os.environ, os.getuid()).state / "mode.json").mode
+    state = directories(os.environ, os.getuid()).state
+    return config_file.ModeMemory(memories.find(state, memories.MODE)).mode
 
 
 def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
-    """A saved inventory; Problem where it is none."""
+    """A saved inventory; CommandError where it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
         return inventory_file.parse(json.loads(safe_files.read(path, MOST_INVENTORY_BYTES)))
     except OSError as problem:
-        raise Problem(Exit.FAILED, f"cannot read {path}: {problem.strerror}; {remedy}") from None
+        text = f"cannot read {path}: {problem.strerror}"
     except (ValueError, RecursionError) as problem:
-        raise Problem(Exit.FAILED, f"cannot read {path}: no JSON: {problem}; {remedy}") from None
+        text = f"cannot read {path}: not JSON: {problem}"
     except inventory_file.BadInventory as problem:
-        raise Problem(Exit.FAILED, f"cannot use {path}: {problem}; {remedy}") from None
+        text = f"cannot use {path}: {problem}"
+    raise CommandError(Exit.FAILED, f"{text}; {remedy}")
 
 
 def _engine(config: Config, patience_s: float | None, source: Path | None) -> Machine:
@@ -164,7 +170,8 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
     own = own_directories(os.environ, os.getuid()).cache
     try:
         engine = probe.probe_engine(
-            Wishes(config, None, os.environ).python,
+            engine_of(config).probe,
+            PlanRequest(config, None, os.environ).python,
             own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
             patience_s=patience_s,
             named_by=source if config.engine.python else None,

@@ -1,7 +1,7 @@
 """The configuration: every key with its type, default, bounds and one sentence of help.
 
-This file is the only source of them. `parse` refuses what does not fit, naming file, section,
-key and a remedy; `render` writes `etc/caovan.toml`, which holds every key with its default. A
+This file is their only source. `parse` refuses a bad value, naming file, section,
+key and a remedy; `render` writes `etc/caovan.toml`, which lists every key with its default. A
 key whose default is "auto" is None here: the policy decides it.
 """
 
@@ -13,20 +13,20 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin
 
-from caovand.core import rungs
-
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+AUTO_SPEC = "CAOVAN_AUTO_SPEC"
+"""The variable that overrides the file's drafting depth: a number, or a mode."""
 Pairs = tuple[tuple[str, str], ...]
 """A table of strings, frozen: ((name, value), ...) sorted by name."""
 
 
 class ConfigError(Exception):
-    """The operator's configuration cannot be used; `findings` has one sentence for each reason."""
+    """The configuration cannot be used; `findings` has one sentence for each reason."""
 
     def __init__(self, findings: Iterable[str]) -> None:
         self.findings = tuple(findings)
@@ -45,8 +45,8 @@ def key(
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
-    `example` is shown commented out where the default alone says too little. What was written to
-    a `private` key may be a password: findings never repeat it.
+    `example` is shown commented out where the default alone says too little. The value of a
+    `private` key may be a password: findings never repeat it.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
     return field(default=default, metadata={"help": help, "example": example, **bounds})
@@ -54,7 +54,7 @@ def key(
 
 @dataclass(frozen=True)
 class ModelSection:
-    """What is served."""
+    """The model to serve."""
 
     path: str = key(
         "", "Folder of the model, or its name on the hub.", example='"/srv/models/Qwen3.6-27B-AWQ"'
@@ -68,8 +68,8 @@ class ModelSection:
         high=16_777_216,
     )
     chat_template: str = key("", "Chat template file; empty is the model's own.")
-    text_only: bool | None = key(None, "Leave the vision tower of a multimodal model unloaded.")
-    trust_remote_code: bool = key(False, "Run Python code that comes with the model.")
+    text_only: bool | None = key(None, "Do not load the vision tower of a multimodal model.")
+    trust_remote_code: bool = key(False, "Run the Python code in the model's folder.")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ServerSection:
 
 @dataclass(frozen=True)
 class PolicySection:
-    """Goals of the planner: it aims at them; only keys in `pinned` are never lowered."""
+    """Goals of the planner; the ladder may go below those that `pinned` does not name."""
 
     mode: Mode = key(
         "auto", "auto: MTP 3 on 1-2 GPUs, 4 on more; stable: MTP 3; fast: MTP 4.", choices=MODES
@@ -97,11 +97,13 @@ class PolicySection:
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
     )
     kv_cache_dtype: str | None = key(None, "KV cache type, as vLLM's --kv-cache-dtype.")
-    max_num_seqs: int | None = key(None, "Sequences decoded at once.", low=1, high=4096)
+    max_num_seqs: int | None = key(None, "Maximum concurrent sequences.", low=1, high=4096)
     max_num_batched_tokens: int | None = key(
-        None, "Tokens of one engine step.", low=16, high=1_048_576
+        None, "Token budget per engine step.", low=16, high=1_048_576
     )
-    tensor_parallel_size: int | None = key(None, "GPUs one model is split over.", low=1, high=64)
+    tensor_parallel_size: int | None = key(
+        None, "Number of GPUs the model is split over.", low=1, high=64
+    )
     dtype: str | None = key(
         None, "Activation type.", choices=("half", "float16", "bfloat16", "float32", "float")
     )
@@ -135,7 +137,7 @@ class EngineSection:
     )
     env: Pairs = key(
         (),
-        "Environment of the engine, verbatim.",
+        "Environment variables of the engine, verbatim.",
         example='{ NCCL_P2P_DISABLE = "1" }',
         private=True,
     )
@@ -147,20 +149,20 @@ class WatchSection:
 
     hang_s: float = key(
         60.0,
-        "Seconds with work pending and no progress before a hang is believed; a completion of our"
-        " own is sent after a third.",
+        "Seconds with work pending and no progress before the engine counts as hung; a test"
+        " completion is sent after a third of it.",
         low=5,
         high=86400,
     )
     confirm_s: float = key(
-        30.0, "Seconds a completion of our own has at least to refute that.", low=1, high=86400
+        30.0, "Seconds that test completion has, at least, to refute the hang.", low=1, high=86400
     )
     idle_probe_s: float = key(
-        0.0, "Seconds between completions that test an idle engine; 0 is never.", low=0, high=86400
+        0.0, "Seconds between test completions of an idle engine; 0 is never.", low=0, high=86400
     )
     stall_s: float | None = key(
         None,
-        'Seconds without progress before a start is given up; "auto" is 300 to 1800 by its phase.',
+        'Seconds without progress before a start is abandoned; "auto" is 300 to 1800 by phase.',
         low=10,
         high=86400,
     )
@@ -170,16 +172,22 @@ class WatchSection:
     failures: int = key(
         5, "Failures in a row of one unchanged plan before caovand gives up.", low=1, high=1000
     )
+    recheck_s: float = key(
+        15.0,
+        "Seconds between checks while the engine waits for something outside, such as a busy port.",
+        low=1,
+        high=3600,
+    )
     shutdown_timeout_s: float = key(
         10.0, "Seconds requests may take to finish when the engine is stopped.", low=0, high=3600
     )
-    gpu_sample_s: float = key(5.0, "Seconds between looks at the GPUs.", low=0.5, high=3600)
+    gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600)
     log_lines: int = key(2000, "Log lines of the engine kept in memory.", low=100, high=100_000)
 
 
 @dataclass(frozen=True)
 class ControlSection:
-    """Who may steer the daemon."""
+    """Who may control the daemon."""
 
     group: str = key("caovan", "Group whose members may use every caovanctl verb.")
 
@@ -199,7 +207,7 @@ class LogSection:
 
     level: str = key(
         "info",
-        "Least severe message of caovand's own that is logged; the engine's lines always are.",
+        "Least severe message of caovand's own to log; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
     )
     format: str | None = key(
@@ -227,10 +235,13 @@ def _hints(section: type) -> Mapping[str, Any]:
     return typing.get_type_hints(section)
 
 
-def parse(document: Mapping[str, Any], source: str = "configuration") -> Config:
-    """Check a parsed TOML document and return the configuration.
+def parse(
+    document: Mapping[str, Any], source: str = "configuration", rungs: Collection[str] = ()
+) -> Config:
+    """The configuration in a parsed TOML document.
 
-    Raises ConfigError with every finding at once; `source` names the file in them.
+    Raises ConfigError with every finding at once; `source` names the file in them. `rungs` are
+    those of the engine's ladder; without any, their names are not checked.
     """
     findings: list[str] = []
     sections: dict[str, Any] = {}
@@ -246,21 +257,21 @@ def parse(document: Mapping[str, Any], source: str = "configuration") -> Config:
             )
         else:
             sections[name] = _section(_hints(Config)[name], name, content, source, findings)
-    # A key that was refused has its default here, which contradicts nothing.
+    # A refused key has its default here, which contradicts nothing.
     config = Config(**sections)
-    findings.extend(f"{source}: {text}" for text in _contradictions(config))
+    findings.extend(f"{source}: {text}" for text in _contradictions(config, rungs))
     if findings:
         raise ConfigError(findings)
     return config
 
 
 def _misplaced(name: str, content: Any) -> str:
-    """What is wrong with a name at the top level that is no section."""
+    """What is wrong with a name at the top level that is not a section."""
     if isinstance(content, Mapping):
         sections = [f.name for f in fields(Config)]
         return f"unknown section [{name}]{_elsewhere(name) or _suggest(name, sections)}"
     every = [k.name for f in fields(Config) for k in fields(_hints(Config)[f.name])]
-    return f'"{name}" stands in no section{_elsewhere(name) or _suggest(name, every)}'
+    return f'"{name}" is outside any section{_elsewhere(name) or _suggest(name, every)}'
 
 
 def _section(
@@ -295,7 +306,7 @@ def _elsewhere(name: str) -> str:
 
 
 def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
-    """The value as `kind`, or ValueError with what it must be and what it is."""
+    """The value as `kind`, or ValueError that names the wanted kind and the value."""
     options = get_args(kind) if get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     optional = type(None) in options
     if optional and value == "auto":
@@ -364,7 +375,7 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """What sort of value this is, without the value."""
+    """The kind of a value, without the value."""
     if isinstance(value, str):
         return "a string with a NUL in it" if "\0" in value else "a string"
     names = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -374,15 +385,15 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of the file in a finding; of tables and lists, which may hold anything, the kind."""
+    """A value as findings show it; of tables and lists, which may contain anything, the kind."""
     if isinstance(value, (Mapping, list)):
         return _kind(value)
-    # The fraction is what is wrong with 8000.0.
+    # repr keeps the fraction, which is what is wrong with 8000.0.
     return repr(value) if isinstance(value, float) else _toml(value)
 
 
 def _unquoted(value: Any, kind: Any) -> str:
-    """The whole number that was probably meant, as a hint."""
+    """A hint with the whole number that was probably meant."""
     if kind is not int:
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -395,22 +406,22 @@ def _unquoted(value: Any, kind: Any) -> str:
 
 
 def _word(name: str) -> str:
-    """A table's key in a finding: what stands behind a "=" in it may be a password."""
+    """A table's key as findings show it: anything after a "=" in it may be a password."""
     head, sign, _ = name.partition("=")
     return f'"{head}{sign}..."' if sign else f'"{name}"'
 
 
-def _contradictions(config: Config) -> Iterable[str]:
-    """What no single key shows."""
+def _contradictions(config: Config, rungs: Collection[str]) -> Iterable[str]:
+    """Contradictions between keys, and values that are wrong for other reasons than their type."""
     lowerable = [f.name for section in (ModelSection, PolicySection) for f in fields(section)]
     for name in config.policy.pinned:
         if name not in lowerable:
             hint = _suggest(name, lowerable)
-            yield f'[policy] pinned names "{name}", which is no key of [model] or [policy]{hint}'
+            yield f'[policy] pinned names "{name}", which is not a key of [model] or [policy]{hint}'
     for name in config.policy.ladder or ():
-        if name not in rungs.BY_NAME:
-            hint = _suggest(name, rungs.BY_NAME) or f"; rungs are {', '.join(rungs.BY_NAME)}"
-            yield f'[policy] ladder names "{name}", which is no rung{hint}'
+        if rungs and name not in rungs:
+            hint = _suggest(name, rungs) or f"; rungs are {', '.join(rungs)}"
+            yield f'[policy] ladder names "{name}", which is not a rung{hint}'
     if config.engine.gpus == ():
         yield '[engine] gpus must not be empty; leave the key out for "auto"'
     if config.engine.gpus is not None and len(set(config.engine.gpus)) != len(config.engine.gpus):
@@ -423,7 +434,7 @@ def _contradictions(config: Config) -> Iterable[str]:
     for name, _ in config.engine.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield (
-                f"[engine] env: {_word(name)} is no name of an environment variable; use letters,"
+                f"[engine] env: {_word(name)} is not a valid name of a variable; use letters,"
                 " digits and _"
             )
     host = config.server.host
@@ -455,15 +466,15 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, str):
-        # JSON's escapes are TOML's too; it leaves DEL as it is, which TOML forbids.
+        # JSON's escapes are TOML's too, except that it leaves DEL unescaped, which TOML forbids.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value)
 
 
 def render(config: Config = Config()) -> str:
-    """`config` as a commented TOML file with every key; what `parse` reads back as the same."""
+    """`config` as a commented TOML file with every key; `parse` reads the same back."""
     lines = [
-        "# caovan: what is served, where, and how far caovand may go to keep it served.",
+        "# caovan: which model to serve, where, and how far caovand may go to keep it served.",
         '# Every key is here with its default; "auto" lets caovand decide (see `caovanctl plan`).',
         "# Check an edit with `caovanctl check-config`, apply it with `caovanctl reload`.",
     ]

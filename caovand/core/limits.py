@@ -1,7 +1,7 @@
-"""Limits of the machine or the unit that keep something from being done now, perhaps not later.
+"""Limits of the machine or the unit: descriptors, processes, threads, memory.
 
-Descriptors, processes, threads, memory: what fails for want of them is tried again, and what could
-not be looked at for want of them is not taken for absent.
+An action that fails at a limit is tried again. A file that cannot be read because of a limit does
+not count as missing.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-_MEMORY = "there is no memory left; see what uses it (`free -m`), or raise MemoryMax of the unit"
+_MEMORY = "no memory is left; find what uses it (`free -m`), or raise MemoryMax of the unit"
 _TASKS = (
-    "no more threads or processes may be started; raise TasksMax of the unit (`ulimit -u`), or end"
-    " what uses them up (`systemctl status caovan`, `ps -eLf`)"
+    "no more threads or processes can be started; raise TasksMax of the unit (`ulimit -u`), or"
+    " end those that use them up (`systemctl status caovan`, `ps -eLf`)"
 )
 _REMEDIES = {
     errno.EMFILE: "too many files are open; raise LimitNOFILE of the unit (`ulimit -n`)",
@@ -25,7 +25,7 @@ _REMEDIES = {
 
 
 def reached(problem: BaseException | None) -> str:
-    """The limit that an exception, or its cause, tells of, with the remedy; "" for any other."""
+    """The limit behind an exception or its cause, with the remedy; "" for any other."""
     while problem is not None:
         if isinstance(problem, MemoryError):
             return _MEMORY
@@ -39,7 +39,7 @@ def reached(problem: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def absent() -> Iterator[None]:
-    """Suppress OSErrors that say that something is not there, or not for us; none of a limit."""
+    """Suppress OSErrors that mean absent or forbidden, but not those of a limit."""
     try:
         yield
     except OSError as problem:

@@ -1,7 +1,10 @@
-"""What the engine is started with: settings, each with its origin and its reason.
+"""A plan: the settings an engine starts with, each with its origin and its reason.
 
-A Plan is pure data. `engines/vllm/command.py` turns it into argv and environment; the ladder
-makes a lower one from it; two plans with the same `identity` need no restart between them.
+A Plan is pure data. Its engine turns it into argv and environment; the ladder derives a degraded
+one from it; switching between plans with the same `identity` needs no restart. Settings have
+vLLM's argument names, with underscores. An engine with other names translates those that every
+engine has: `host`, `port`, `served_model_name`, `max_model_len`, `speculative_config`,
+`ssl_certfile`.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from caovand.core.healing.failure import Failure
+
 Origin = Literal["user", "policy", "ladder", "remembered"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One decided value: where it came from and why, in one sentence for people."""
+    """One decided value: its origin, and its reason in one sentence for people."""
 
     value: Any
     origin: Origin
@@ -26,25 +31,52 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything an engine start needs. `settings` is keyed by vLLM's argument names.
+class Taken:
+    """One use of a rung; `value` distinguishes it from the rung's other uses.
 
-    Names are those of `vllm serve` with underscores (`max_model_len`); a value of None leaves
-    the flag out. `env` is what is added to the engine's environment, `extra_args` the
-    operator's verbatim flags, which win: the settings named in `verbatim` stand there, are only
-    repeated in `settings` for readers, and no rung may touch them. `device` is what code is
-    compiled for, "sm75" or "cpu"; `engine` names the environment and its versions. `key` stands
-    for the API key without telling it: another key is another plan. `rungs` are the ladder's steps
-    taken, oldest first, `tried` the identities of the plans that they left, `others_mib` the most
-    that other programs had of a card, by its index, when one was taken for want of memory. `advice`
-    is what would make it fit where it does not.
+    `degrades` unless it costs nothing but time. A `passing` one answers memory that others use at
+    the moment: the next start plans it anew.
+    """
+
+    rung: str
+    value: str = ""
+    degrades: bool = True
+    passing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.rung} {self.value}".rstrip()
+
+
+class Unplannable(Exception):
+    """This configuration has no plan on this machine.
+
+    `failure` shows whether waiting may help: "gpu-absent" ends when a card appears.
+    """
+
+    def __init__(self, text: str, failure: Failure = "bad-arguments") -> None:
+        self.failure = failure
+        super().__init__(text)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything an engine start needs. A setting of None leaves its flag out.
+
+    `env` are variables added to the engine's environment. `extra_args` are the operator's verbatim
+    flags, which win: the settings named in `verbatim` come from there, appear in `settings` only
+    for readers, and no rung may change them. `device` is the target of compiled code, "sm75" or
+    "cpu"; `engine` names the environment and its versions. `key` is a digest of the API key:
+    another key is another plan. `taken` are the ladder's steps, oldest first; `tried` the
+    identities of the plans that they replaced; `others_mib` the most memory that other programs
+    used on each card when a step was taken for lack of memory. `advice` lists changes that would
+    make the plan fit.
     """
 
     model: str
     settings: Mapping[str, Setting]
     env: Mapping[str, Setting]
     extra_args: tuple[str, ...] = ()
-    rungs: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
     warnings: tuple[str, ...] = ()
     verbatim: frozenset[str] = frozenset()
     device: str = ""
@@ -55,13 +87,35 @@ class Plan:
     others_mib: Mapping[int, int] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
-        """The decided value of a setting, None where there is none."""
+        """The decided value of a setting, None without one."""
         setting = self.settings.get(name)
         return setting.value if setting else None
 
     @property
+    def rungs(self) -> tuple[str, ...]:
+        """The ladder's steps as documents name them: "mtp 2", "eager"."""
+        return tuple(map(str, self.taken))
+
+    @property
+    def degraded(self) -> bool:
+        """Whether a rung was taken that costs more than time, once."""
+        return any(taken.degrades for taken in self.taken)
+
+    @property
+    def served_name(self) -> str:
+        """The name clients ask for, the first if there are several."""
+        names = self.value("served_model_name") or self.model
+        return str(names[0] if isinstance(names, list) else names)
+
+    @property
+    def cards(self) -> tuple[str, ...] | None:
+        """The cards the engine may see, as CUDA names them; None for all."""
+        visible = self.env.get("CUDA_VISIBLE_DEVICES")
+        return tuple(str(visible.value).split(",")) if visible else None
+
+    @property
     def mtp(self) -> int:
-        """Speculative depth in tokens, 0 where nothing is drafted."""
+        """Speculative depth in tokens, 0 without drafting."""
         speculative = self.value("speculative_config")
         if not isinstance(speculative, Mapping):
             return 0
@@ -70,7 +124,7 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of what the engine would see; a mere change of mode name does not change it."""
+        """A digest of everything the engine would see; the name of the mode is not part of it."""
         seen = {
             "model": self.model,
             "engine": self.engine,

@@ -1,6 +1,6 @@
-"""What is shown to nobody: how secrets are named, how they are written, texts without them.
+"""Secrets: which names they have, how they are written, and texts without them.
 
-Everything here takes time in proportion to the text: clients choose what is in a log.
+Everything here takes time proportional to the text, since clients choose the contents of a log.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 HIDDEN = "[secret]"
-SHORTEST = 6  # characters; a shorter value stands in too many words that are no secret
+SHORTEST = 6  # characters; a shorter value is part of too many ordinary words
 
-# Parts of a name, between `_`, `-` and `.`, that make it secret wherever they stand.
+# Parts of a name, between `_`, `-` and `.`, that make it secret in any place.
 _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
-# As the last part only: SSH_AUTH_SOCK and pass_config are none.
+# As the last part only: SSH_AUTH_SOCK and pass_config are not secret.
 _LAST = frozenset({
     "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
     "secrets", "webhook",
@@ -39,7 +39,7 @@ _SECRET_TEXT = re.compile(
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
 )
-# A name with what stands between it and its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
+# A name with the characters up to its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:(?P<flag>--[\w.-]+)(?:\\*[\"'])?(?:=|,\s*|\s+)"
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
@@ -56,7 +56,7 @@ _WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a text under this name is shown to nobody."""
+    """Whether a text under this name is secret."""
     parts = _parts(name)
     return (
         not _ANYWHERE.isdisjoint(parts)
@@ -67,9 +67,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_entry(name: str, value: Any) -> bool:
-    """Whether the value under this name is shown to nobody; of numbers few are secret.
+    """Whether the value under this name is secret; few numbers are.
 
-    `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are numbers that anybody may read.
+    `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are public.
     """
     if isinstance(value, bool) or not value:
         return False
@@ -89,12 +89,12 @@ def _ends_secret(name: str, parts: list[str]) -> bool:
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables whose names say that they are secret."""
+    """The values of variables with secret names."""
     return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= SHORTEST)
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """The secret texts in plain data, by the names they stand under."""
+    """The secret texts in plain data, by their names."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if is_secret_entry(str(name), entry):
@@ -125,7 +125,7 @@ def forms(secrets: Iterable[str]) -> tuple[str, ...]:
         once = {json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
         found |= {secret, repr(secret)[1:-1], ascii(secret)[1:-1], *once}
         found |= {json.dumps(text)[1:-1] for text in once}
-        # The other quote is escaped where the first stands in the text as well.
+        # With both quotes in the text, repr escapes one of them.
         found |= {secret.replace("\\", "\\\\").replace("'", "\\'")}
         for safe in ("", "/"):
             for space in ("%20", "+"):
@@ -135,7 +135,7 @@ def forms(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _quoted(text: str, safe: str) -> str:
-    """Percent-encoded, but for letters, digits, `_.-~` and what is safe."""
+    """Percent-encoded, except letters, digits, `_.-~` and `safe`."""
     plain = "_.-~" + safe
     return "".join(
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) in plain) else f"%{byte:02X}"
@@ -146,7 +146,7 @@ def _quoted(text: str, safe: str) -> str:
 def hide_in(
     value: Any, secrets: Iterable[str] = (), mark: str = HIDDEN, longest: int | None = None
 ) -> Any:
-    """Plain data without secrets; texts are cut behind `longest` characters."""
+    """Plain data without secrets; texts are cut after `longest` characters."""
     known = forms(secrets)
 
     def hidden(value: Any) -> Any:
@@ -166,7 +166,7 @@ def hide_in(
 
 
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
-    """Text without these secrets, and without what looks like one or is named as one."""
+    """Text without these secrets, and without anything that looks like one or is named like one."""
     return _hidden(text, forms(secrets), mark)
 
 
@@ -202,7 +202,7 @@ def _without_named(line: str, mark: str) -> Iterator[str]:
 
 
 def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
-    """Where the values behind a name begin and end, and whether they are numbers."""
+    """Where the values after a name begin and end, and whether they are numbers."""
     at = found.end()
     opening = _OPENING.match(line, at)
     if line[at : at + 1] in ("[", "("):
@@ -224,7 +224,7 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _takes_words(line: str, found: re.Match[str]) -> bool:
-    """Whether a value without quotes counts: of a flag, a variable, a parameter of an address."""
+    """Whether a value without quotes counts: after a flag, a variable, a parameter of a URL."""
     if found["flag"]:
         return True
     parameter = line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
@@ -234,7 +234,7 @@ def _takes_words(line: str, found: re.Match[str]) -> bool:
 
 
 def _end_of_string(line: str, opening: re.Match[str]) -> int:
-    """Where a string ends, escaped as deep as it begins; the line's end where it was cut.
+    """Where a string ends, at the depth of escaping it begins with; else the line's end.
 
     A quote in such a string has more backslashes than the one that ends it.
     """
@@ -250,7 +250,7 @@ def _end_of_string(line: str, opening: re.Match[str]) -> int:
 
 
 def shown_value(variable: str, value: Any, mark: str = "***") -> Any:
-    """The value of an environment variable as it may be shown."""
+    """The value of an environment variable, safe to show."""
     if is_secret_name(variable) and value:
         return mark
     return hide(value, mark=mark) if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""What is peculiar to each inference engine, as data and pure functions."""
+"""Knowledge about each inference engine, as data and pure functions."""

@@ -20,6 +20,7 @@ def register() -> None:
 
     logger = init_logger("vllm.caovan_sm75")
     deepen_recursion(os.environ.get("CAOVAN_RECURSION_LIMIT", ""))
+    fix_states(logger)
     if os.environ.get("CAOVAN_KERNELS") == "off":
         logger.info("caovan: CAOVAN_KERNELS=off; vLLM runs on its own kernels")
         return
@@ -28,7 +29,7 @@ def register() -> None:
     try:
         attention.offer_flashinfer()
     except Exception:
-        logger.exception("caovan: FlashInfer attention could not be offered on SM75 again")
+        logger.exception("caovan: cannot offer FlashInfer attention on SM75 again")
     try:
         hooks.bind(*hooks.find())
     except hooks.NoHook as error:
@@ -37,10 +38,27 @@ def register() -> None:
         logger.exception("caovan: plugging in the SM75 kernels failed; vLLM runs on its own")
 
 
-def deepen_recursion(wanted: str) -> None:
-    """Let Python recurse `wanted` deep in this process: torch.compile's tracing overflows else.
+def fix_states(logger) -> None:
+    """Whatever the kernels do: it is vLLM 0.21's own prefix cache that this is about."""
+    from . import states
 
-    Never lowers the limit; anything that is no number is left alone.
+    try:
+        reason = states.fix()
+    except Exception:
+        logger.exception("caovan: the states of drafting hybrids could not be fixed")
+        return
+    if reason is None:
+        logger.info("caovan: hybrids that draft keep right states in the prefix cache")
+    elif states.concerned():
+        logger.warning(
+            "caovan: %s; hybrids that draft may go on from wrong states in the prefix cache", reason
+        )
+
+
+def deepen_recursion(wanted: str) -> None:
+    """Allow `wanted` levels of recursion in this process: torch.compile's tracing needs them.
+
+    Never lowers the limit; a text that is not a number is ignored.
     """
     if wanted.isdecimal():
         sys.setrecursionlimit(max(int(wanted), sys.getrecursionlimit()))

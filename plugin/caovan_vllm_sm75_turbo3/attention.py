@@ -12,7 +12,7 @@ from . import dispatch
 
 
 def release(distribution: str) -> tuple[int, ...] | None:
-    """A distribution's version, (0, 6, 18) for 0.6.18.post1; None where it is not installed."""
+    """A distribution's version, (0, 6, 18) for 0.6.18.post1; None if it is not installed."""
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -38,7 +38,7 @@ def refusal() -> str | None:
 def offer_flashinfer() -> str | None:
     """Let vLLM choose FlashInfer on SM75 again; returns why not, or None when it is done.
 
-    vLLM's configuration, which may switch it off, is not known yet: the backend itself looks.
+    vLLM's configuration, which may switch it off, is not known yet: the backend itself checks it.
     """
     reason = refusal()
     if reason is None:

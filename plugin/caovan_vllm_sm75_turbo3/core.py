@@ -54,7 +54,7 @@ def conv_weight(layer) -> Tensor:
 
 
 def load_problem(device: torch.device) -> str | None:
-    """Why the kernels cannot be loaded on `device`, or None: they are."""
+    """Why the kernels cannot be loaded on `device`; None once they are."""
     try:
         launch.prepare(device)
     except (library.LibraryError, library.KernelError) as error:
@@ -65,7 +65,7 @@ def load_problem(device: torch.device) -> str | None:
 def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> str | None:
     """Why the kernels cannot run `layer` on `device`, or None; loads them there.
 
-    Looks at the layer's parameters and, once vLLM has allocated them, at its caches. conv_state:
+    Checks the layer's parameters and, once vLLM has allocated them, its caches. conv_state:
     [slots, channels, columns]; vLLM keeps width - 1 columns and one more a draft token.
     """
     k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size

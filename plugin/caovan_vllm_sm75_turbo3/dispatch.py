@@ -34,7 +34,7 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
     """Which kernels the operator wants: CAOVAN_KERNELS, else `caovan_kernels`, else all.
 
     `caovan: false` in additional_config switches everything off; `caovan_mode` (auto, stable, fast)
-    is the planner's and changes no kernel. Raises ValueError for a word that means nothing.
+    is the planner's and changes no kernel. Raises ValueError for an unknown word.
     """
     if environment is None and (on := config.get("caovan", True)) is not True:
         if on is not False:
@@ -49,7 +49,7 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
 
 
 def not_cuda(platform: str) -> str:
-    """What vLLM runs on, not being CUDA; `platform` is empty where it found no device at all."""
+    """The platform that vLLM runs on instead of CUDA; `platform` is empty without any device."""
     return f"this is vLLM's {platform} build" if platform else "vLLM finds no GPU here"
 
 
@@ -58,12 +58,12 @@ def card_refusal(
 ) -> str | None:
     """Why no kernel of ours may run on this card, or None; the arguments as in `Facts`."""
     if platform != "cuda":
-        return f"{not_cuda(platform)}, the kernels are for CUDA"
+        return f"{not_cuda(platform)}, but the kernels are for CUDA"
     if capability is None or capability < (7, 5):
-        return f"the GPU is {_sm(capability)}, the kernels need SM75"
+        return f"the GPU is {_sm(capability)}, but the kernels need SM75"
     if capability != (7, 5) and not forced:
         return (
-            f"the GPU is {_sm(capability)}, where vLLM's own kernels are meant to run "
+            f"the GPU is {_sm(capability)}, which runs vLLM's own kernels "
             "(CAOVAN_SM75_FORCE=1 forces ours)"
         )
     return library_error
@@ -77,29 +77,30 @@ def refusal(facts: Facts) -> str | None:
     if facts.dtype != "float16" or facts.conv_dtype != "float16":
         return (
             f"activations are {facts.dtype} and the conv state {facts.conv_dtype}, "
-            "the kernels take float16; use --dtype half"
+            "but the kernels take float16; use --dtype half"
         )
     if facts.state_dtype != "float32":
         return (
-            f"the recurrent state is {facts.state_dtype}, the kernels keep float32; "
+            f"the recurrent state is {facts.state_dtype}, but the kernels keep float32; "
             "use --mamba-ssm-cache-dtype float32"
         )
     if facts.head_k_dim != facts.head_v_dim or facts.head_k_dim not in (64, 128):
         return (
-            f"head sizes are {facts.head_k_dim} and {facts.head_v_dim}, the kernels have 64 and 128"
+            f"head sizes are {facts.head_k_dim} and {facts.head_v_dim}, "
+            "but the kernels have 64 and 128"
         )
     if facts.k_heads < 1 or facts.v_heads % facts.k_heads:
         return f"{facts.v_heads} value heads do not divide among {facts.k_heads} key heads"
     if facts.conv_width != 4:
-        return f"the convolution is {facts.conv_width} wide, the kernels have 4"
+        return f"the convolution is {facts.conv_width} wide, but the kernels have 4"
     if facts.activation not in ("silu", "swish"):
-        return f"the activation is {facts.activation}, the kernels have silu"
+        return f"the activation is {facts.activation}, but the kernels have silu"
     if facts.spec_tokens > MAX_SPEC_TOKENS:
-        return f"{facts.spec_tokens} draft tokens a step, the kernels take {MAX_SPEC_TOKENS}"
+        return f"{facts.spec_tokens} draft tokens a step, but the kernels take {MAX_SPEC_TOKENS}"
     if facts.overlapped_batches:
         return (
             "micro-batches overlap on their own streams (--enable-dbo, --ubatch-size), "
-            "the decode kernel's counters do not allow it"
+            "which the decode kernel's counters do not allow"
         )
     return None
 

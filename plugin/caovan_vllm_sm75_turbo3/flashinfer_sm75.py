@@ -1,4 +1,4 @@
-"""vLLM's FlashInfer backend with Turing let in; imported by vLLM when it chooses among backends."""
+"""vLLM's FlashInfer backend, with Turing accepted; vLLM imports it when it chooses a backend."""
 
 from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms.interface import DeviceCapability

@@ -68,7 +68,7 @@ HOOKS = (
 
 
 class NoHook(Exception):
-    """This vLLM has no place for the kernels that this plugin knows."""
+    """This vLLM has no place for the kernels that is known to this plugin."""
 
 
 def find() -> tuple[Hook, ModuleType]:
@@ -88,7 +88,7 @@ def find() -> tuple[Hook, ModuleType]:
 
 
 def interface_problem(hook: Hook, module: ModuleType) -> str | None:
-    """What in `module` is not as this plugin expects, or None."""
+    """How `module` differs from what this plugin expects, or None."""
     layer, prefill = getattr(module, hook.layer, None), getattr(module, hook.prefill, None)
     if layer is None or prefill is None:
         return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"

@@ -263,7 +263,7 @@ def decode(
     2 N Hk of them. Raises ValueError or KernelError.
 
     What stays from call to call, a layer's parameters and caches, must be as `check_gates`,
-    `check_conv` and `check_caches` accept it: to look at it here would double the time of a call.
+    `check_conv` and `check_caches` accept it: checking it here would double the time of a call.
     """
     tokens, channels = qkv.shape
     v_heads, dim = out.shape[1:]

@@ -18,7 +18,7 @@ L2NORM, GATES, DT_BIAS_HALF = 1, 2, 4
 
 
 class LibraryError(Exception):
-    """The library is missing, is no library, or is of another version."""
+    """The library is missing, not a library, or of another version."""
 
 
 class KernelError(RuntimeError):
@@ -126,7 +126,7 @@ class Library:
         self.version: str = self._c.caovan_sm75_version().decode()
 
     def _declare(self) -> None:
-        """The functions' types; AttributeError where the library lacks one."""
+        """The functions' types; AttributeError if the library lacks one."""
         prefill, decode = ctypes.POINTER(PrefillArgs), ctypes.POINTER(DecodeArgs)
         self._c.caovan_sm75_prepare.argtypes = []
         self._c.caovan_gdn_prefill_workspace_bytes.argtypes = [c_int32, c_int32, c_int32]
@@ -161,7 +161,7 @@ class Library:
 
 
 def candidates() -> list[Path]:
-    """Where the library may lie, first one first."""
+    """Where the library may be, in order."""
     package = Path(__file__).resolve().parent
     named = os.environ.get("CAOVAN_SM75_LIBRARY")
     return ([Path(named)] if named else []) + [
@@ -174,7 +174,7 @@ def candidates() -> list[Path]:
 def load() -> Library:
     """Load the first library found. A library named by CAOVAN_SM75_LIBRARY must exist.
 
-    Raises LibraryError saying where it was looked for.
+    Raises LibraryError with the folders it searched.
     """
     looked = candidates()
     if os.environ.get("CAOVAN_SM75_LIBRARY") and not looked[0].is_file():

@@ -7,6 +7,7 @@
     operators        vLLM classes that would be replaced ([] when the interface or library fails)
     kernels          what CAOVAN_KERNELS asks for
     flashinfer       "offered on SM75 again", or why nothing is done about it
+    states           "pass" where vLLM 0.21's are fixed, or "fail: why"
 
 Touches no GPU. Exits 0 whatever is missing.
 """
@@ -73,10 +74,24 @@ def flashinfer() -> str:
         return f"{type(error).__name__}: {error}"
 
 
+def describe_states() -> str:
+    """Whether hybrids that draft keep right states in the prefix cache because of this plugin."""
+    if vllm_version() is None:
+        return "fail: vLLM is not installed"
+    try:
+        from . import states
+
+        reason = states.refusal()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    return f"fail: {reason}" if reason else "pass"
+
+
 def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
         interface, operators = describe_interface()
         attention = flashinfer()
+        states = describe_states()
     found = describe_library()
     report = {
         "version": __version__,
@@ -86,6 +101,7 @@ def main() -> None:
         "operators": [] if "error" in found else operators,
         "kernels": kernels(),
         "flashinfer": attention,
+        "states": states,
     }
     print(json.dumps(report, indent=1))
 

@@ -1,4 +1,4 @@
-"""The classes that take the place of vLLM's: subclasses that call it for all they do not take."""
+"""The classes that replace vLLM's: subclasses that call it for everything they do not take."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = init_logger("vllm.caovan_sm75")
 
 
 def wanted_kernels(vllm_config) -> str:
-    """Which kernels this configuration wants; what means nothing is logged and is off.
+    """Which kernels this configuration wants; an unknown word is logged and turns them off.
 
-    None, where vLLM has none in force, leaves it to the environment.
+    None, if vLLM has no configuration in force, leaves it to the environment.
     """
     try:
         config = getattr(vllm_config, "additional_config", None)
@@ -89,14 +89,14 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
             super().__init__(*args, **kwargs)
             config = module.get_current_vllm_config()
             self.caovan_kernels = wanted_kernels(config)
-            self.caovan_checked = 0  # where the state cache was that was looked at
+            self.caovan_checked = 0  # address of the state cache that was checked
             self.caovan_sequences = config.scheduler_config.max_num_seqs
             if self.caovan_kernels == "off":
                 logger.info_once("caovan: kernels are off; Gated DeltaNet runs on vLLM's own")
                 return
             try:
                 reason = dispatch.refusal(layer_facts(self, config))
-            except Exception as error:  # of a vLLM that has changed: it must start all the same
+            except Exception as error:  # a vLLM that has changed must start all the same
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 self.caovan_kernels = "off"

@@ -14,8 +14,12 @@ import time
 PR_SET_NAME = 15
 
 
-def linger() -> None:
+def linger(*, silent: bool = False) -> None:
     os.write(1, f"{os.getpid()}\n".encode())  # whole, beside those of others
+    if silent:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nowhere, number)
     while True:
         signal.pause()
 
@@ -39,13 +43,13 @@ def make(kind: str) -> None:
         os.setsid()
     elif kind == "double-fork" and not fork():
         os._exit(0)
-    elif kind == "daemonized":
+    elif kind in ("daemonized", "silent"):
         os.setsid()
         if not fork():
             os._exit(0)
     elif kind.startswith("hopper"):
         hop(float(kind.removeprefix("hopper")))
-    linger()
+    linger(silent=kind == "silent")
 
 
 def hop(rest_s: float) -> None:

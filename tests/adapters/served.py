@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.control import Control
-from caovand.core.wire import Reply, Request
+from caovand.core.reporting.wire import Reply, Request
 
 ODD = [
     b"",

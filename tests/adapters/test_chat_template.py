@@ -10,7 +10,8 @@ import pytest
 
 from caovand.adapters.chat_template import LARGEST, effective
 from caovand.core.config import parse
-from caovand.core.inventory import ModelCard
+from caovand.core.facts.inventory import ModelCard
+from caovand.engines.registry import engine_of
 from tests.core.machines import QWEN_27B_AWQ, inventory, plan
 
 TEXT = "{% if tools %}<function=x>{% endif %}<think>"
@@ -19,7 +20,7 @@ BARE = replace(QWEN_27B_AWQ, chat_template=None)
 
 def served(model: dict[str, str], *words: str, card: ModelCard = BARE) -> ModelCard:
     config = parse({"model": model, "engine": {"extra_args": list(words)}})
-    return effective(card, config)
+    return effective(card, engine_of(config).arguments.chat_template(config))
 
 
 def test_a_template_from_a_file_chooses_the_parsers(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ import pytest
 
 from caovand.adapters import child, processes
 from caovand.adapters.child import CannotSpawn, Child, end_leftovers, leftovers
-from caovand.adapters.processes import Process
+from caovand.adapters.processes import Engines, Process
 from caovand.adapters.pump import Ring, RotatedFile
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 from tests.patience import LIMIT_S, eventually, soon
 
 TREE = str(Path(__file__).with_name("process_tree.py"))
@@ -66,6 +66,7 @@ class Engine:
         self.ring = Ring(1000)
         self.file = RotatedFile(folder / "engine.log")
         self.cgroup: Path | None = None
+        self.engines = Engines()
         self.sessions: set[int] = set()
         self.seen: list[Process] = []
 
@@ -78,6 +79,7 @@ class Engine:
             file=self.file,
             cgroup=self.cgroup,
             on_lines=lambda lines: None,
+            engines=self.engines,
         )
         self.sessions.add(started.pid)
         return started
@@ -87,7 +89,7 @@ class Engine:
 
     @property
     def lines(self) -> list[str]:
-        return self.ring.tail(1000)
+        return self.ring.since(0, 1 << 30)[0]
 
     async def pids(self, count: int) -> list[int]:
         """The pids that `count` processes printed."""
@@ -314,7 +316,7 @@ def test_nothing_that_hangs_with_a_process_is_read_on_the_loop() -> None:
         if re.search(r"""[/"'](cmdline|environ|maps|smaps|mem|stack)["']""", path.read_text())
     }
     # Each of these is asked in threads: sweep's, Leavings', Recorder's, caovanctl's own.
-    assert found <= {"processes.py", "litter.py", "evidence.py", "places.py"}
+    assert found <= {"processes.py", "stale_files.py", "evidence.py", "places.py"}
 
 
 def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +366,162 @@ def test_a_resource_tracker_that_stays_is_killed_too(engine: Engine) -> None:
         assert started.status == -signal.SIGKILL
 
     run(test)
+
+
+# -- two engines ---
+
+
+@pytest.fixture
+def other(tmp_path: Path, engine: Engine) -> Iterator[Engine]:
+    """Another engine of the same daemon."""
+    (tmp_path / "other").mkdir()
+    other = Engine(tmp_path / "other")
+    other.engines = engine.engines
+    yield other
+    for process in other.seen:
+        processes.send(process, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("first_process", ["lives", "was killed"])
+@pytest.mark.parametrize("seen", [True, False], ids=["seen before", "never seen"])
+def test_an_end_leaves_the_processes_of_another_engine_alone(
+    engine: Engine, other: Engine, seen: bool, first_process: str
+) -> None:
+    """The orphans of either, too, though all of them came to us from sessions of their own."""
+
+    async def test() -> None:
+        one, two = engine.tree(*KINDS), other.tree(*KINDS)
+        first, second = await engine.pids(1 + len(KINDS)), await other.pids(1 + len(KINDS))
+        if seen:
+            one.look(), two.look()
+        if first_process == "was killed":
+            os.kill(one.pid, signal.SIGKILL)
+            os.kill(two.pid, signal.SIGKILL)
+            await one.ended(), await two.ended()
+            second.remove(two.pid)
+        assert {p.pid for p in two.look()} == set(second)
+        assert await one.end(5.0) == ()
+        assert not any(map(alive, first))
+        assert all(map(alive, second))
+        assert {p.pid for p in two.look()} == set(second)
+        assert await two.end(5.0) == ()
+        assert not any(map(alive, second))
+
+    run(test)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_an_orphan_that_may_be_of_two_engines_is_named_and_ended_with_the_last(
+    engine: Engine, other: Engine
+) -> None:
+    async def test() -> None:
+        one, two = engine.start("sleep", "600"), other.tree("silent")
+        pids = await other.pids(2)
+        (hidden,) = set(pids) - {two.pid}
+        await soon(lambda: os.readlink(f"/proc/{hidden}/fd/2") == os.devnull)
+        assert await two.end(5.0) == ()
+        assert [process.pid for process in two.unknown] == [hidden]
+        assert alive(hidden)
+        assert await one.end(5.0) == ()
+        assert not alive(hidden)
+
+    run(test)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_two_engines_that_end_at_once_leave_nothing(engine: Engine, other: Engine) -> None:
+    async def test() -> None:
+        one, two = engine.tree("silent", "daemonized"), other.tree("silent", "setsid")
+        pids = [*await engine.pids(3), *await other.pids(3)]
+        assert await asyncio.gather(one.end(5.0), two.end(5.0)) == [(), ()]
+        assert not any(map(alive, pids))
+
+    run(test)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_an_engine_that_starts_later_is_no_owner_of_what_was_there_before(
+    engine: Engine, other: Engine
+) -> None:
+    async def test() -> None:
+        one = engine.tree("silent")
+        pids = await engine.pids(2)
+        ticks, born = os.sysconf("SC_CLK_TCK"), max(p.start for p in engine.seen)
+        await soon(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * ticks > born + 2)
+        two = other.start("sleep", "600")
+        assert await one.end(5.0) == ()
+        assert (one.unknown, any(map(alive, pids)), alive(two.pid)) == ((), False, True)
+        assert await two.end(5.0) == ()
+
+    run(test)
+
+
+def test_in_cgroups_an_end_leaves_another_engines_processes_alone(
+    engine: Engine, other: Engine, cgroup: Path
+) -> None:
+    """Whether anybody adopts them or not, and whatever they write to."""
+    engine.cgroup, other.cgroup = cgroup / "engine-a", cgroup / "engine-b"
+    engine.cgroup.mkdir()
+    other.cgroup.mkdir()
+
+    async def test() -> None:
+        one, two = engine.tree("silent", "daemonized"), other.tree("silent", "daemonized")
+        first, second = await engine.pids(3), await other.pids(3)
+        assert await one.end(5.0) == ()
+        assert not any(map(alive, first))
+        assert {p.pid for p in two.look()} == set(second)
+        assert await two.end(5.0) == ()
+        assert (one.unknown, two.unknown) == ((), ())
+        assert not any(map(alive, second))
+
+    run(test)
+    engine.cgroup.rmdir()
+    other.cgroup.rmdir()
+
+
+def test_what_was_left_is_found_in_a_cgroup_without_a_ledger(
+    engine: Engine, cgroup: Path, tmp_path: Path
+) -> None:
+    """As that of a version without slots, whose daemon could not write one."""
+    engine.cgroup = cgroup
+
+    async def test() -> None:
+        started = engine.tree("daemonized", "hopper0.001")
+        pids = await engine.pids(3)
+        found, left = await end_leftovers(tmp_path / "none", groups=[cgroup])
+        assert {process.pid for process in found} >= set(pids[:2]) & {started.pid}
+        assert left == ()
+        assert not processes.is_populated(cgroup)
+        await started.end(0)
+
+    run(test)
+
+
+def test_the_ledger_of_one_engine_never_names_processes_of_a_living_one(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """A number of a session may come again, to an engine whose first process is dead."""
+
+    async def test() -> None:
+        started = engine.tree("plain")
+        (child,) = set(await engine.pids(2)) - {started.pid}
+        first = processes.read(started.pid)
+        assert first is not None
+        os.kill(started.pid, signal.SIGKILL)
+        await started.ended()
+        ledger = write_ledger(tmp_path / "l", replace(first, start=first.start - 500))
+        assert [process.pid for process in leftovers(ledger)] == [child]
+        assert leftovers(ledger, engines=engine.engines) == ()
+        await started.end(0)
+
+    run(test)
+
+
+def test_the_group_of_a_version_without_slots_is_next_to_the_slots(tmp_path: Path) -> None:
+    assert processes.former_cgroup(tmp_path / "engine-main") is None
+    (tmp_path / "engine").mkdir()
+    assert processes.former_cgroup(tmp_path / "engine-main") == tmp_path / "engine"
 
 
 # -- starting ---
@@ -663,4 +821,5 @@ def test_a_cgroup_holds_its_groups_too(tmp_path: Path) -> None:
 
 
 def test_there_is_no_group_of_ours_outside_systemd() -> None:
-    assert processes.engine_cgroup({}) is None
+    assert processes.engine_cgroup({}, "main") is None
+    assert processes.former_cgroup(None) is None

@@ -33,11 +33,11 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe", "no UTF-8 text"),
-        (b"[model", "no valid TOML"),
-        (b"[model]\n[model]\n", "no valid TOML"),
-        (b"a = " + b"9" * 5000, "no valid TOML"),
-        (b"a = " + b"[" * 50_000, "no valid TOML"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"[model", "not valid TOML"),
+        (b"[model]\n[model]\n", "not valid TOML"),
+        (b"a = " + b"9" * 5000, "not valid TOML"),
+        (b"a = " + b"[" * 50_000, "not valid TOML"),
         (b"[server]\nprot = 1", 'unknown key "prot" in [server]; did you mean "port"?'),
         (b"[server]\nport = 1979-05-27", "[server] port must be a whole number, is 1979-05-27"),
     ],

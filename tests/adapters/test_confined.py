@@ -85,7 +85,7 @@ def test_without_descriptors_there_is_no_answer_and_no_fault(work: str) -> None:
     with no_descriptors():
         answers, why = ask(work, "")
     assert answers == []
-    assert why == f"no process could be started: {os.strerror(errno.EMFILE)}"
+    assert why == f"cannot start a process: {os.strerror(errno.EMFILE)}"
 
 
 def test_without_processes_there_is_no_answer_and_no_fault(
@@ -95,7 +95,7 @@ def test_without_processes_there_is_no_answer_and_no_fault(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert ask(work, "") == ([], f"no process could be started: {os.strerror(errno.EAGAIN)}")
+    assert ask(work, "") == ([], f"cannot start a process: {os.strerror(errno.EAGAIN)}")
 
 
 def test_neither_folder_nor_environment_says_what_is_imported(

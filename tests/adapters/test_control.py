@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from caovand.adapters.control import CannotBind, Control, door, gate, sockets
 from caovand.adapters.control.zmtp import Excessive, Messages
-from caovand.core import wire
-from caovand.core.wire import Notice, Reply, Request
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Notice, Reply, Request
 from tests.adapters.served import ODD, echo, folder, run, serving
 from tests.patience import LIMIT_S, soon
 

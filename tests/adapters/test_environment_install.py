@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.environment import build, install, places, verify
-from caovand.adapters.environment.commands import Finished
-from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.engine_install import build, install, places, verify
+from caovand.adapters.engine_install.commands import Finished
+from caovand.adapters.engine_install.errors import EngineError
 from tests import engine_fakes
 from tests.engine_fakes import FakePip, tiny_lock, world
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.environment import places
-from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.engine_install import places
+from caovand.adapters.engine_install.errors import EngineError
 
 
 def engine(root: Path, name: str) -> places.Engine:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.environment import commands, pythons
-from caovand.adapters.environment.commands import Finished
-from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.engine_install import commands, pythons
+from caovand.adapters.engine_install.commands import Finished
+from caovand.adapters.engine_install.errors import EngineError
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -178,7 +178,7 @@ def test_uv_is_brought_too_by_its_hash_and_not_kept(tmp_path: Path) -> None:
 
 def test_none_at_all_names_the_packages(tmp_path: Path) -> None:
     environ = {"PATH": "", "HOME": str(tmp_path)}
-    fact = r"cannot find Python 3\.9: .*brought none \(no route\); apt install python3\.9 "
+    fact = r"cannot find Python 3\.9: .*could not install one \(no route\); apt install python3\.9 "
     with pytest.raises(EngineError, match=fact):
         pythons.find("3.9", None, tmp_path, environ, Pythons())
 

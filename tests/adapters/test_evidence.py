@@ -14,9 +14,10 @@ import pytest
 
 from caovand.adapters import evidence, processes
 from caovand.adapters.incidents import Incidents
-from caovand.core.failure import Finding
-from caovand.core.incident import Case
-from caovand.recorder import STACKS_S, Recorder
+from caovand.core.healing.failure import Finding
+from caovand.core.reporting.incident import Case
+from caovand.daemon.chronicle import STACKS_S, Recorder
+from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 
 
@@ -130,7 +131,7 @@ def test_an_incident_of_a_hang_has_the_real_stacks_and_no_secret(
 ) -> None:
     async def scenario() -> dict[str, str]:
         store, told = Incidents(tmp_path / "incidents"), list[str]()
-        keeper = Recorder(store, lambda name, problem: told.append(name or problem))
+        keeper = Recorder(store, lambda name, problem: told.append(name or problem), LOG)
         argv = ("vllm", "serve", "m", "--api-key", "sesame-4711")
         case = Case(Finding("hang", "nothing moves"), (), {}, argv=argv, secrets=("sesame-4711",))
         begun = time.monotonic()

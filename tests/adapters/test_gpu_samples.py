@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from caovand.adapters.gpu_samples import GpuSampler
-from caovand.core.observation import GpuSample
-from caovand.engines.vllm.cause import find_in_kernel
+from caovand.core.health.observation import GpuSample
+from caovand.engines.common.kernel import find_in_kernel
 from tests.fake_nvml import FakeNvml, NVMLError_GpuIsLost, NVMLError_Unknown
 from tests.patience import eventually
 

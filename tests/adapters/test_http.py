@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import http
-from caovand.adapters.http import Answer, Endpoint, Unanswered, call, complete, pending_requests
+from caovand.adapters.http import Answer, Endpoint, Unanswered, call, complete, counted
 
 Script = Callable[[socket.socket, bytes], None]
 
@@ -146,7 +146,7 @@ def test_a_name_that_is_no_host_is_unanswered() -> None:
         call(Endpoint("a" * 70 + ".example", 8000), "/", 10)
 
 
-SILENT = "/x: no whole answer within 0.3 s|timed out"
+SILENT = "/x: no complete answer within 0.3 s|timed out"
 
 
 def within(seconds: float, endpoint: Endpoint, words: str) -> None:
@@ -190,7 +190,7 @@ def test_a_server_that_drips_for_ever(serve: Serve, head: bytes) -> None:
     closing = threading.Event()
     stub = serve(dripping(head, closing))
     try:
-        within(0.3, stub.endpoint, "no whole answer within 0.3 s")
+        within(0.3, stub.endpoint, "no complete answer within 0.3 s")
     finally:
         closing.set()
 
@@ -240,12 +240,12 @@ def test_an_answer_without_end_is_given_up(serve: Serve, monkeypatch: pytest.Mon
     ],
 )
 def test_pending_requests(serve: Serve, status: str, body: bytes, pending: int | None) -> None:
-    assert pending_requests(serve(answering(body, status)).endpoint, 10) == pending
+    assert counted(serve(answering(body, status)).endpoint, "/load", "server_load", 10) == pending
 
 
 def test_a_completion_asks_for_work_that_cannot_end_early(serve: Serve) -> None:
     stub = serve(answering(b'{"usage": {"completion_tokens": 8}}'))
-    assert complete(stub.endpoint, "m", [1, 2], 8, 10) == 8
+    assert complete(stub.endpoint, "/v1/completions", "m", [1, 2], 8, 10) == 8
     body = json.loads(stub.requests[0].partition(b"\r\n\r\n")[2])
     assert body == {
         "model": "m", "prompt": [1, 2], "max_tokens": 8, "temperature": 0, "ignore_eos": True,
@@ -263,7 +263,7 @@ def test_a_completion_asks_for_work_that_cannot_end_early(serve: Serve) -> None:
 )
 def test_a_completion_that_is_none(serve: Serve, status: str, body: bytes, words: str) -> None:
     with pytest.raises(Unanswered, match=words):
-        complete(serve(answering(body, status)).endpoint, "m", [1], 8, 10)
+        complete(serve(answering(body, status)).endpoint, "/v1/completions", "m", [1], 8, 10)
 
 
 def test_an_engine_with_a_certificate_of_its_own_is_reached_over_tls(tmp_path: Path) -> None:

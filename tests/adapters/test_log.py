@@ -134,7 +134,7 @@ def test_a_stalled_reader_costs_lines_and_never_a_wait(monkeypatch: pytest.Monke
     assert echo.left_out == 4000
     go.set()
     eventually(lambda: stream.getvalue().count("vllm | x") == 1000)
-    told = "  vllm | (4000 lines left out: nobody read them in time)"
+    told = "  vllm | (4000 lines dropped: the reader was too slow)"
     assert stream.getvalue().splitlines().count(told) == 1
     echo.add(["x"] * 1000)
     eventually(lambda: stream.getvalue().count("vllm | x") == 2000)

@@ -106,7 +106,7 @@ def test_a_gap_in_the_numbering_is_found_without_an_index(folder: Path) -> None:
 
 def test_a_tensor_of_the_index_that_no_shard_holds_is_named(folder: Path) -> None:
     write_shard(folder / "model-00002-of-00002.safetensors", ["mtp.fc.weight"])
-    assert "no shard holds model.layers.0.mlp.up_proj.weight" in refused(folder)
+    assert "no shard has model.layers.0.mlp.up_proj.weight" in refused(folder)
 
 
 @contextmanager
@@ -174,10 +174,10 @@ def test_what_is_no_regular_file_is_not_waited_for(folder: Path) -> None:
     shard = folder / "model-00002-of-00002.safetensors"
     shard.unlink()
     os.mkfifo(shard)
-    assert "it is no file" in refused(folder)
+    assert "it is not a file" in refused(folder)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
-    assert "it is no file" in refused(folder)
+    assert "it is not a file" in refused(folder)
 
 
 JSON = st.recursive(
@@ -225,7 +225,12 @@ def test_half_a_download_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "no JSON"), ("[]", "no table"), ("{}", "architectures"), ("[" * 100_000, "no JSON")],
+    [
+        ("{", "not JSON"),
+        ("[]", "contains no table"),
+        ("{}", "architectures"),
+        ("[" * 100_000, "not JSON"),
+    ],
 )
 def test_a_config_that_is_none_is_refused(folder: Path, content: str, said: str) -> None:
     (folder / "config.json").write_text(content)

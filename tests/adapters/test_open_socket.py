@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.control import door, lines, sockets
-from caovand.core import wire
-from caovand.core.wire import Reply, Request
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Reply, Request
 from tests.adapters.served import ODD, folder, run, serving
 from tests.patience import LIMIT_S, soon
 

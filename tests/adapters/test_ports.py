@@ -103,4 +103,4 @@ def test_a_listener_that_cannot_be_read_is_told_with_what_is_known() -> None:
     ]
     (found,) = parse(rows, 8000)
     assert found == Listener("127.0.0.1", 8000, 998, 4711)
-    assert str(found) == "a process that cannot be read of uid 998 on 127.0.0.1:8000"
+    assert str(found) == "an unreadable process of uid 998 on 127.0.0.1:8000"

@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import prometheus
-from tests.cli.fake_daemon import status
-from tests.daemon import free_port
+from tests.cli import fake_daemon
+from tests.daemon_process import free_port
 from tests.patience import LIMIT_S, soon
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    """The document of a daemon with one slot."""
+    document = fake_daemon.status(**changes)
+    return {**document, "slots": [{"name": "main", **document}]}
+
 
 SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: caovan\r\n\r\n"
 
@@ -51,7 +58,7 @@ async def ask(port: int, request: bytes = SCRAPE) -> bytes:
 
 def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
     card = {"index": 1, "used_mib": 2, "temperature": 80, "throttled": "heat"}
-    told = status(restarts=2, rungs=["mtp 2"], failed={"hang": 3}, gpus=[card])
+    told = status(restarts=2, rungs=["mtp 2"], failed={"hang": 3}, gpus=[card], log_bytes_lost=7)
 
     async def test(port: int) -> None:
         head, _, body = (await ask(port)).decode().partition("\r\n\r\n")
@@ -59,18 +66,39 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
         assert "Content-Type: text/plain; version=" in head
         lines = body.splitlines()
         for line in (
-            'caovan_state{state="SERVING"} 1.0',
-            'caovan_state{state="HOLD"} 0.0',
-            "caovan_engine_up 1.0",
-            "caovan_mtp_depth 3.0",
-            "caovan_degraded 1.0",
-            "caovan_restarts_total 2.0",
-            'caovan_failures_total{failure="hang"} 3.0',
-            'caovan_failures_total{failure="gpu-lost"} 0.0',
+            'caovan_state{model="/srv/m",slot="main",state="SERVING"} 1.0',
+            'caovan_state{model="/srv/m",slot="main",state="HOLD"} 0.0',
+            'caovan_engine_up{model="/srv/m",slot="main"} 1.0',
+            'caovan_mtp_depth{model="/srv/m",slot="main"} 3.0',
+            'caovan_degraded{model="/srv/m",slot="main"} 1.0',
+            'caovan_restarts_total{model="/srv/m",slot="main"} 2.0',
+            'caovan_log_lost_bytes_total{model="/srv/m",slot="main"} 7.0',
+            'caovan_failures_total{failure="hang",model="/srv/m",slot="main"} 3.0',
+            'caovan_failures_total{failure="gpu-lost",model="/srv/m",slot="main"} 0.0',
             'caovan_gpu_used_bytes{gpu="1"} 2.097152e+06',
             'caovan_gpu_throttled{gpu="1"} 1.0',
         ):
             assert line in lines
+
+    serving(test, lambda: told)
+
+
+def test_each_slot_has_metrics_of_its_own_and_a_card_has_them_once() -> None:
+    card = {"index": 0, "used_mib": 2, "temperature": None, "throttled": ""}
+    document = status(gpus=[card])
+    (slot,) = document["slots"]
+    other = {**slot, "name": "b", "model": None, "state": "HOLD", "failed": {"hang": 1}}
+    told = {**document, "slots": [slot, other]}
+
+    async def test(port: int) -> None:
+        lines = (await ask(port)).decode().splitlines()
+        for line in (
+            'caovan_engine_up{model="/srv/m",slot="main"} 1.0',
+            'caovan_engine_up{model="",slot="b"} 0.0',
+            'caovan_failures_total{failure="hang",model="",slot="b"} 1.0',
+            'caovan_gpu_used_bytes{gpu="0"} 2.097152e+06',
+        ):
+            assert lines.count(line) == 1
 
     serving(test, lambda: told)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import litter, safe_files, store
-from caovand.adapters.environment import places
-from caovand.adapters.environment.errors import EngineError
+from caovand.adapters import safe_files, stale_files, store
+from caovand.adapters.engine_install import places
+from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.pump import RotatedFile
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file somebody else's")
@@ -38,7 +38,7 @@ def test_only_a_regular_file_of_bounded_size_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     STRANGE[kind](tmp_path / "a")
-    with pytest.raises(OSError, match=r"it is no file|larger than 0 KiB|Is a directory"):
+    with pytest.raises(OSError, match=r"it is not a file|larger than 0 KiB|Is a directory"):
         safe_files.read(tmp_path / "a", 100)
 
 
@@ -123,7 +123,7 @@ def test_no_folder_of_another_is_emptied_as_the_engine_s_temporary_one(
     cache = Path("/tmp") / f"c{os.getpid()}"  # short: a longer name is not used at all
     cache.mkdir()
     try:
-        found = litter.Litter([cache], tmp_path / "ledger", tmp_path, tmp_path)
+        found = stale_files.Litter([cache], tmp_path / "ledger", tmp_path, tmp_path)
         assert found.folder is not None
         precious = tmp_path / "precious"
         precious.mkdir()
@@ -139,7 +139,7 @@ def test_no_folder_of_another_is_emptied_as_the_engine_s_temporary_one(
         assert (precious / "file").exists()
     finally:
         for path in cache.iterdir():
-            litter._removed(path)
+            stale_files._removed(path)
         cache.rmdir()
 
 

@@ -16,8 +16,9 @@ from caovand.adapters import processes
 from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
+from caovand.engines.vllm.probe import PROBE
 from tests.core.machines import turing
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 from tests.patience import LIMIT_S, eventually
 
 
@@ -193,23 +194,23 @@ def script(folder: Path, text: str) -> str:
 
 def test_an_engine_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match=r"no /does/not/exist; .*caovanctl engine install"):
-        probe_engine("/does/not/exist", tmp_path)
+        probe_engine(PROBE, "/does/not/exist", tmp_path)
 
 
 def test_a_python_without_vllm_is_no_engine(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="vLLM is not installed"):
-        probe_engine(sys.executable, tmp_path)
+        probe_engine(PROBE, sys.executable, tmp_path)
 
 
 def test_an_engine_that_says_nothing_in_time_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="no answer in"):
-        probe_engine(script(tmp_path, "#!/bin/sh\nexec sleep 30\n"), None, timeout_s=0.1)
+        probe_engine(PROBE, script(tmp_path, "#!/bin/sh\nexec sleep 30\n"), None, timeout_s=0.1)
 
 
 def test_an_engine_that_breaks_says_its_last_words(tmp_path: Path) -> None:
     broken = script(tmp_path, "#!/bin/sh\necho 'ImportError: libcudart' >&2\nexit 1\n")
     with pytest.raises(EngineMissing, match="ImportError: libcudart"):
-        probe_engine(broken, None)
+        probe_engine(PROBE, broken, None)
 
 
 def test_the_engine_s_python_is_asked_without_what_is_ours_alone(
@@ -218,7 +219,7 @@ def test_the_engine_s_python_is_asked_without_what_is_ours_alone(
     monkeypatch.setenv("PYTHONPATH", "/ours")
     python = script(tmp_path, '#!/bin/sh\necho "path: $PYTHONPATH" >&2\nexit 1\n')
     with pytest.raises(EngineMissing, match=r"path: (?!/ours)"):
-        probe_engine(python, None)
+        probe_engine(PROBE, python, None)
 
 
 def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
@@ -226,9 +227,13 @@ def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
     asked = tmp_path / "pid"
     python = script(tmp_path, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     slow = f"import os, time; open({str(asked)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
-    code = f"from caovand.adapters import probe; probe.VERSIONS = {slow!r}"
+    code = (
+        "from dataclasses import replace; from caovand.adapters import probe;"
+        "from caovand.engines.vllm.probe import PROBE;"
+        f"PROBE = replace(PROBE, versions={slow!r})"
+    )
     asker = subprocess.Popen(
-        [sys.executable, "-c", f"{code}; probe.probe_engine({python!r}, None)"],
+        [sys.executable, "-c", f"{code}; probe.probe_engine(PROBE, {python!r}, None)"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     eventually(lambda: asked.exists() and asked.read_text())
@@ -249,9 +254,9 @@ def make_arg_parser(parser):
 """
 
 
-def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
-    """vLLM 0.21 refuses to name its flags there; that the GPU is gone is to be told instead."""
-    files = {
+def cuda_engine(tmp_path: Path, **more: str) -> str:
+    """The Python of an engine of packages that hardly do anything; `more` are further files."""
+    files = more | {
         "vllm/platforms.py": "class Unknown:\n    device_type = ''\ncurrent_platform = Unknown()\n",
         "vllm/entrypoints/cli/serve.py": BLIND,
         "vllm-0.21.0.dist-info/METADATA": "Name: vllm\nVersion: 0.21.0\n",
@@ -262,11 +267,39 @@ def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    run = f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n'
-    engine = probe_engine(script(tmp_path, run), None)
+    return script(tmp_path, f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+
+
+def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
+    """vLLM 0.21 refuses to name its flags there; that the GPU is gone is to be told instead."""
+    engine = probe_engine(PROBE, cuda_engine(tmp_path), None)
     assert (engine.vllm, "--port" in engine.flags) == ("0.21.0", True)
     assert "--help" in engine.switches  # argparse's own, which takes no value
     assert "--port" not in engine.switches
+
+
+PLUGIN = """
+def describe_interface():
+    return "pass", ["Layer"]
+def describe_library():
+    return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "states"),
+    [
+        ("", ""),  # a plugin of before
+        ("def describe_states():\n    return 'fail: changed'\n", "fail: changed"),
+        ("def describe_states():\n    return 'pass'\n", "pass"),
+    ],
+)
+def test_what_the_plugin_says_is_known(tmp_path: Path, more: str, states: str) -> None:
+    folder = "caovan_vllm_sm75_turbo3"
+    files = {f"{folder}/__init__.py": "", f"{folder}/probe.py": PLUGIN + more}
+    engine = probe_engine(PROBE, cuda_engine(tmp_path, **files), None)
+    assert (engine.gdn_interface, engine.operators) == ("pass", ("Layer",))
+    assert engine.states == states
 
 
 ANSWERS = """#!/bin/sh
@@ -284,7 +317,7 @@ esac
 def test_the_slow_answer_is_asked_for_once(tmp_path: Path) -> None:
     python = script(tmp_path, ANSWERS)
     for _ in range(2):
-        engine = probe_engine(python, tmp_path / "cache")
+        engine = probe_engine(PROBE, python, tmp_path / "cache")
         assert (engine.build, engine.version) == ("cpu", (0, 32, 0))
         assert engine.flags == {"--port"}
         assert engine.tool_parsers == {"hermes"}
@@ -300,7 +333,7 @@ def test_who_cannot_wait_finds_the_slow_answer_the_next_time(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "python.go")
 
     def flags(patience_s: float) -> frozenset[str]:
-        return probe_engine(python, cache, patience_s=patience_s).flags
+        return probe_engine(PROBE, python, cache, patience_s=patience_s).flags
 
     assert flags(0.1) == frozenset()
     eventually(lambda: [lock for lock in cache.glob("*.lock") if lock.read_text()])
@@ -313,29 +346,29 @@ def test_an_answer_in_time_is_the_answer(tmp_path: Path) -> None:
     python = script(tmp_path, ANSWERS)
     (tmp_path / "file").write_text("")
     for cache in (tmp_path / "cache", tmp_path / "file" / "cache"):
-        assert probe_engine(python, cache, patience_s=LIMIT_S).flags == {"--port"}
+        assert probe_engine(PROBE, python, cache, patience_s=LIMIT_S).flags == {"--port"}
 
 
 def test_an_answer_that_is_cut_off_is_none(tmp_path: Path) -> None:
     cut = script(tmp_path, "#!/bin/sh\necho 'caovan-probe:{'; echo Killed >&2; exit 137\n")
     with pytest.raises(EngineMissing, match=r"Killed \(exit status 137\)"):
-        probe_engine(cut, None)
+        probe_engine(PROBE, cut, None)
 
 
 def test_an_engine_that_breaks_in_time_says_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="ImportError: libcudart"):
-        probe_engine(script(tmp_path, BROKEN), tmp_path / "cache", patience_s=LIMIT_S)
+        probe_engine(PROBE, script(tmp_path, BROKEN), tmp_path / "cache", patience_s=LIMIT_S)
 
 
 @pytest.mark.parametrize("kept", ["{}", "[]", "x", '{"flags": ["--port"]}'])
 def test_a_kept_answer_that_is_half_is_asked_for_again(tmp_path: Path, kept: str) -> None:
     python = script(tmp_path, ANSWERS)
-    probe_engine(python, tmp_path)
+    probe_engine(PROBE, python, tmp_path)
     next(tmp_path.glob("engine-flags-*.json")).write_text(kept)
-    assert probe_engine(python, tmp_path).tool_parsers == {"hermes"}
+    assert probe_engine(PROBE, python, tmp_path).tool_parsers == {"hermes"}
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     python = script(tmp_path, ANSWERS)
     (tmp_path / "file").write_text("")
-    assert probe_engine(python, tmp_path / "file" / "cache").flags == {"--port"}
+    assert probe_engine(PROBE, python, tmp_path / "file" / "cache").flags == {"--port"}

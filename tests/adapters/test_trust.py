@@ -12,6 +12,7 @@ import pytest
 
 from caovand.adapters import probe, trust
 from caovand.adapters.trust import doubt
+from caovand.engines.vllm.probe import PROBE
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file somebody else's")
@@ -34,7 +35,7 @@ def test_what_only_we_and_root_can_change_leaves_no_doubt(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "fact"), [(0o777, "may be changed by everybody"), (0o775, "may be changed by group")]
+    ("mode", "fact"), [(0o777, "can be changed by everybody"), (0o775, "can be changed by group")]
 )
 def test_a_folder_others_may_write_is_in_doubt_with_all_below_it(
     place: Path, mode: int, fact: str
@@ -83,7 +84,7 @@ def test_links_that_lead_in_a_circle_are_in_doubt(place: Path) -> None:
     (place / "two").symlink_to("one")
     found = doubt(place / "one", US)
     assert found is not None
-    assert "cannot be looked at" in found.fact
+    assert "cannot be checked" in found.fact
 
 
 def script(path: Path, owner: int) -> Path:
@@ -110,7 +111,7 @@ def test_an_interpreter_another_named_or_owns_is_asked_as_that_other(
     assert found.uid == STRANGER
     assert "HF_TOKEN" not in found.popen(os.environ)["env"]
     with pytest.raises(probe.EngineMissing, match=f"uid {STRANGER} groups {STRANGER}"):
-        probe.probe_engine(str(python), None, named_by=config)
+        probe.probe_engine(PROBE, str(python), None, named_by=config)
     with pytest.raises(trust.Distrusted, match=r"cannot run .* as root: .*; chown it to root"):
         trust.require(str(python), config)
 
@@ -122,7 +123,7 @@ def test_what_two_strangers_decide_is_run_as_neither(place: Path) -> None:
     os.chown(config, 12345, 12345)
     python = script(place / "bin/python", STRANGER)
     with pytest.raises(probe.EngineMissing, match=f"belongs to uid {STRANGER}"):
-        probe.probe_engine(str(python), None, named_by=config)
+        probe.probe_engine(PROBE, str(python), None, named_by=config)
 
 
 @as_root

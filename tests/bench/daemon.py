@@ -25,12 +25,13 @@ from caovand.adapters.log import Echo
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cli.client import Client
 from caovand.core.config import WatchSection
-from caovand.core.detector import Rules, begin, observe, proven
-from caovand.core.observation import LogLine, Progress
+from caovand.core.health.detector import Rules, begin, observe, proven
+from caovand.core.health.observation import LogLine, Progress
 from caovand.core.plan import Plan
-from caovand.engines.vllm.phases import read
-from caovand.watching import Watching
-from tests.daemon import ROOT, Daemon, daemon, free_port
+from caovand.daemon.watching import Watching
+from caovand.engines.registry import engine_of
+from caovand.engines.vllm.log.phases import read
+from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.e2e.conftest import ENGINE, configuration
 from tests.patience import until
 
@@ -104,7 +105,8 @@ def pumped(folder: Path) -> Row:
         with open(os.devnull, "w") as nowhere:
             echo = Echo("journald", nowhere)
             watching = Watching(
-                1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), ring,
+                engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
+                WatchSection(), ring,
                 lambda _: None, lambda *_: None,
             )  # fmt: skip
             watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from caovand.adapters.model_folder import read_model
-from caovand.core.inventory_file import render
+from caovand.core.facts.inventory_file import render
 from tests.core.machines import CUDA, HOST, inventory, plan, turing
 from tests.e2e.conftest import ENGINE
 from tests.patience import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.control import Control
-from caovand.core.wire import Notice, Reply, Request
+from caovand.core.reporting.wire import Notice, Reply, Request
 
 Answer = Mapping[str, Any] | Reply
 Answers = Mapping[str, Answer | Callable[[Mapping[str, Any]], Answer]]
@@ -45,6 +45,7 @@ STATUS: Mapping[str, Any] = {
     "generation": 1,
     "revision": 1,
     "engine_pid": 42,
+    "log_bytes_lost": 0,
     "reported": {},
     "activity": {},
     "forecast": {},

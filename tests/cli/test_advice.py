@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.main import parser
+from caovand.cli.parser import parser
 from caovand.core.config import parse
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
+from tests.documents import DOCUMENTS, READMES, name_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +23,8 @@ else:
 
 PLACES = [
     *sorted((ROOT / "caovand").rglob("*.py")),
-    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "Makefile")),
+    *(ROOT / name for name in ("CONTRIBUTING.md", "Makefile")),
+    *DOCUMENTS,
     ROOT / "packaging/debian/caovan.README.Debian",
     ROOT / "packaging/engines/README.md",
     *sorted((ROOT / "packaging/man").glob("*.[1-9]")),
@@ -60,12 +62,20 @@ def test_every_command_that_is_named_exists(place: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
-def test_every_configuration_that_is_shown_is_valid(name: str) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.S)
-    assert blocks
-    for block in blocks:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_configuration_that_is_shown_is_valid(document: Path) -> None:
+    for block in configurations(document):
         parse(tomllib.loads(block))
+
+
+def test_the_readmes_and_the_page_of_the_configuration_show_some() -> None:
+    for document in (*READMES, ROOT / "packaging/docs/configuration.md"):
+        assert configurations(document)
+
+
+def configurations(document: Path) -> list[str]:
+    """The configuration files that a document shows."""
+    return re.findall(r"```toml\n(.*?)```", document.read_text(encoding="utf-8"), re.S)
 
 
 def test_there_are_such_commands() -> None:

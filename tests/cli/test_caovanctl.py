@@ -18,13 +18,15 @@ from typing import Any
 import pytest
 
 from caovand import __version__
-from caovand.adapters.environment import places
+from caovand.adapters.engine_install import places
 from caovand.cli import reach
-from caovand.cli.client import Client, Problem, runtime_directory
-from caovand.cli.main import parser
-from caovand.core.events import Gone, Start, Stop
-from caovand.core.machine import Rules, Snapshot, State, step
-from caovand.core.wire import Notice, Reply, notice_fields
+from caovand.cli.client import Client, runtime_directory
+from caovand.cli.errors import CommandError
+from caovand.cli.parser import parser
+from caovand.core.lifecycle.events import Gone, Start, Stop
+from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.lifecycle.transitions import step
+from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
@@ -74,7 +76,7 @@ def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None
 
 def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
     (folder / ("x" * 200)).mkdir()
-    with pytest.raises(Problem, match="path too long"), Client(folder / ("x" * 200)) as client:
+    with pytest.raises(CommandError, match="path too long"), Client(folder / ("x" * 200)) as client:
         client.ask("status")
 
 
@@ -83,7 +85,7 @@ def test_a_daemon_that_does_not_answer_is_not_reachable(folder: Path) -> None:
         mute.bind(str(folder / "status"))
         mute.listen()
         with (
-            pytest.raises(Problem, match="did not answer within 0 s") as caught,
+            pytest.raises(CommandError, match="did not answer within 0 s") as caught,
             Client(folder) as client,
         ):
             client.ask("status", answer_s=0.1)
@@ -146,7 +148,7 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
         last_failure={"failure": "hang", "text": "h"}, last_failure_s=720.0
     )
     last = ctl("status").out.splitlines()[-1]
-    assert re.fullmatch(r"  failure   the last one 12 min ago \([-\d]+ [:\d]+\): hang: h", last)
+    assert re.fullmatch(r"  failure   last one 12 min ago \([-\d]+ [:\d]+\): hang: h", last)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
         ({"state": "STARTING", "phase": "load", "progress": 0.5, "detail": "shard 1"}, "load 50% "),
         ({"state": "STARTING", "phase": "launch"}, "  launch\n"),
         ({"state": "BACKOFF", "retry_in_s": 3.6, "reason": "it died"}, "attempt in 4 s"),
-        ({"state": "HOLD", "looking": True, "reason": "busy"}, "looking now whether"),
+        ({"state": "HOLD", "looking": True, "reason": "busy"}, "checking whether"),
         ({"state": "FAILED", "reason": "no [red]room[/red]"}, "no [red]room[/red]"),
         ({"state": "HOLD", "refusal": {"text": "no card"}}, "refused   no card"),
         (
@@ -169,6 +171,7 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
         ({"state": "STARTING", "gpus": [LOST]}, "GPU 1     GPU is lost"),
         ({"state": "STARTING", "gpus": [HOT]}, "9,000 of 22,527 MiB, 99% busy, 84 °C, slowed"),
         ({"state": "STOPPED", "since_s": 200_000.0}, "STOPPED for 2 d"),
+        ({"state": "HOLD", "log_bytes_lost": 12_345}, "log       engine.log lacks 12,345 bytes"),
     ],
 )
 def test_not_serving_is_exit_status_3_and_says_why(
@@ -266,9 +269,9 @@ def test_a_stop_that_left_processes_is_exit_status_1_and_says_so(
 
 
 def test_a_clean_stop_has_the_reason_that_caovanctl_knows(daemon: FakeDaemon, ctl: Ctl) -> None:
-    snapshot, _ = step(Snapshot(), Start(0.0), Rules())
-    snapshot, _ = step(snapshot, Stop(1.0), Rules())
-    snapshot, _ = step(snapshot, Gone(2.0, generation=snapshot.generation), Rules())
+    snapshot, _ = step(Snapshot(), Start(at=0.0), Rules())
+    snapshot, _ = step(snapshot, Stop(at=1.0), Rules())
+    snapshot, _ = step(snapshot, Gone(at=2.0, generation=snapshot.generation), Rules())
     assert snapshot.state is State.STOPPED
     ended = status(state="STOPPED", reason=snapshot.reason)
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": ended})
@@ -286,10 +289,10 @@ def test_a_file_that_is_refused_is_exit_status_1_with_every_finding(
     daemon: FakeDaemon, ctl: Ctl
 ) -> None:
     daemon.answers["status"] = status()
-    daemon.answers["reload"] = Reply("", code="bad-config", message="one\ntwo", hint="mend it")
-    assert (ctl("reload").code, ctl("reload").err) == (1, "caovanctl: one\ntwo\n  mend it\n")
+    daemon.answers["reload"] = Reply("", code="bad-config", message="one\ntwo", hint="correct it")
+    assert (ctl("reload").code, ctl("reload").err) == (1, "caovanctl: one\ntwo\n  correct it\n")
     said = ctl("reload", "--json")
-    error = {"code": "bad-config", "message": "one\ntwo", "hint": "mend it"}
+    error = {"code": "bad-config", "message": "one\ntwo", "hint": "correct it"}
     assert (said.code, said.json) == (1, {"ok": False, "error": error})
 
 
@@ -308,14 +311,14 @@ def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -
     refused = status(refusal={"text": "no such dtype"})
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": refused})
     said = ctl("reload")
-    assert (said.code, "the engine was left as it is: no such dtype" in said.err) == (1, True)
+    assert (said.code, "no change made: no such dtype" in said.err) == (1, True)
     daemon.answers["wait"] = {**refused, "state": "HOLD", "reason": "no card"}
     assert (ctl("reload").code, "not serving: HOLD: no card" in ctl("reload").err) == (3, True)
 
 
 def test_a_reload_that_changes_nothing_says_so(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": status()})
-    assert "the plan is the same: the engine was not restarted" in ctl("reload").out
+    assert "plan unchanged: the engine was not restarted" in ctl("reload").out
 
 
 # -- logs and events ---

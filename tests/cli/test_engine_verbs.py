@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import errno
 from pathlib import Path
 
 import pytest
 
-from caovand.cli import engine
+from caovand.adapters.engine_install import places
 from tests.cli.conftest import Ctl
 
 FAILING = [
@@ -17,7 +17,6 @@ FAILING = [
     (("verify",), "engine-failed", "cannot verify the engine: none is in use", "engine install"),
     (("install", "1.2.3", "--build", "cpu"), "engine-failed", "cannot install vLLM 1.2.3", "there"),
     (("fetch", "1.2.3", "--build", "cpu", "--wheels", "w"), "engine-failed", "cannot install", ""),
-    (("lock", "/nowhere/a.in"), "os-error", "cannot go on: [Errno 2]", "nothing in use was"),
 ]
 
 
@@ -41,12 +40,28 @@ def test_a_failure_under_json_is_the_object_that_a_refusal_of_the_daemon_is(
 def test_who_interrupts_under_json_gets_the_object_too(
     ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_args: argparse.Namespace) -> int:
+    def interrupted(_root: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(engine.VERBS, "list", interrupted)
+    monkeypatch.setattr(places, "current", interrupted)
     said = ctl("engine", "list", "--json", "--root", str(tmp_path))
-    hint = "the same command goes on where it was"
+    hint = "run the same command again to continue"
     error = {"code": "interrupted", "message": "stopped", "hint": hint}
     assert (said.code, said.json) == (1, {"ok": False, "error": error})
     assert said.err == f"\ncaovanctl: stopped; {hint}\n"
+
+
+def test_a_disk_that_fails_under_json_is_the_object_too(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_root: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(places, "current", fails)
+    said = ctl("engine", "list", "--json", "--root", str(tmp_path))
+    hint = "the engine in use is unchanged"
+    message = "cannot continue: [Errno 5] Input/output error"
+    assert (said.code, said.json["error"]) == (
+        1, {"code": "os-error", "message": message, "hint": hint},
+    )  # fmt: skip
+    assert said.err == f"caovanctl: {message}; {hint}\n"

@@ -16,15 +16,15 @@ import pytest
 
 from caovand.adapters import model_folder
 from caovand.adapters.processes import Process
-from caovand.cli import doctor, inventory, serve, survey
+from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
-from caovand.cli.client import Exit, Problem
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
-from caovand.core.checkup import Facts, checkup
-from caovand.core.config import Config
-from caovand.core.inventory import EngineInfo, Gpu, Host
-from caovand.core.inventory_file import BadInventory, parse, render
-from caovand.core.memory import Load, estimate
+from caovand.core.facts.checks import Facts
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host
+from caovand.core.facts.inventory_file import BadInventory, parse, render
+from caovand.engines.vllm.memory.estimate import Load, estimate
+from caovand.engines.vllm.planning.checkup import checkup
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing, weights
 
@@ -103,7 +103,7 @@ def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
     card = replace(QWEN_27B_AWQ, weights=weights(layers=weights_gib))
     shown = plan_verb.bar(gpu, estimate(card, load, (gpu,))).plain
     assert shown.count("█") == plan_verb.BAR
-    assert ("too little" in shown) == (weights_gib > 20 or free_mib < 22000)
+    assert ("GiB short" in shown) == (weights_gib > 20 or free_mib < 22000)
 
 
 def test_a_plan_that_does_not_fit_says_so_in_words(
@@ -125,7 +125,7 @@ def test_what_is_not_forecast_and_what_cannot_run_is_said_in_words(
     words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
     config.write_text('[engine]\nextra_args = ["-pp", "2"]\n')
     main(words)
-    assert "nothing is forecast: --pipeline-parallel-size is given" in capsys.readouterr().out
+    assert "no forecast: --pipeline-parallel-size is set" in capsys.readouterr().out
     main([*words, "--json"])
     memory = printed(capsys)["memory"]
     assert memory["fits"] is memory["weights_gib"] is None
@@ -213,7 +213,12 @@ def test_a_depth_that_nobody_chose_is_the_policy_s(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "no JSON"), ("[]", "no table"), ('{"gpus": 1}', '"gpus" is no list'), ("{}", '"host"')],
+    [
+        ("{", "not JSON"),
+        ("[]", "not a table"),
+        ('{"gpus": 1}', '"gpus" is not a list'),
+        ("{}", '"host"'),
+    ],
 )
 def test_a_saved_inventory_that_is_none_is_refused(
     model: Path, tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
@@ -283,7 +288,7 @@ def test_the_doctor_fails_a_broken_model(
     assert main(["doctor", "--inventory", str(saved), str(model)]) == Exit.FAILED
     out = capsys.readouterr().out
     assert "FAIL" in out
-    assert "mend it: download these files again" in out
+    assert "fix: download these files again" in out
 
 
 GOOD = Facts(
@@ -440,7 +445,7 @@ def test_serve_moves_a_key_as_it_was_typed_out_of_sight(
     ],
 )
 def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: str) -> None:
-    with pytest.raises(Problem, match=said) as caught:
+    with pytest.raises(CommandError, match=said) as caught:
         serve.read(words)
     assert caught.value.status == Exit.USAGE
 
@@ -449,10 +454,11 @@ def test_a_model_may_be_named_like_a_number() -> None:
     assert serve.read(["--model", "1e5"]).config.model.path == "1e5"
 
 
-def test_serve_shows_the_mode_its_daemon_will_use() -> None:
+@pytest.mark.parametrize("folder", [".", "slots/main"], ids=["version before", "this one"])
+def test_serve_shows_the_mode_its_daemon_will_use(folder: str) -> None:
     order = serve.read(["/srv/m", "--port", "9000"])
     assert serve.remembered_mode(order) is None
-    state = serve.own_places(order).state
+    state = serve.own_places(order).state / folder
     state.mkdir(parents=True)
     (state / "mode.json").write_text('{"mode": "fast"}')
     assert serve.remembered_mode(order) == "fast"
@@ -465,7 +471,7 @@ def test_vllms_own_config_file_is_no_configuration_of_ours(
 ) -> None:
     words = [verb, "--inventory", str(saved), "--config", "vllm.yaml", str(model)]
     assert main(words) == Exit.FAILED
-    assert "write its keys as flags of vLLM" in capsys.readouterr().err
+    assert "pass its keys as vLLM flags" in capsys.readouterr().err
 
 
 def test_the_doctor_and_the_plan_refuse_vllms_own_config_file_among_the_flags(
@@ -479,7 +485,7 @@ def test_the_doctor_and_the_plan_refuse_vllms_own_config_file_among_the_flags(
     assert main(["doctor", *words]) == Exit.FAILED
     out = capsys.readouterr().out
     assert "FAIL  cannot plan with --config vllm.yaml" in out
-    assert "mend it: write its keys as flags" in out
+    assert "fix: write its keys as flags" in out
 
 
 def test_serve_knows_a_switch_from_a_flag_with_a_value() -> None:
@@ -490,7 +496,7 @@ def test_serve_knows_a_switch_from_a_flag_with_a_value() -> None:
 
 @pytest.mark.parametrize("words", [[], ["--port", "8000"], ["/srv/m", "--port", "99999"]])
 def test_serve_without_a_model_or_with_a_bad_port_is_wrong_usage(words: list[str]) -> None:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(CommandError) as caught:
         serve.read(words)
     assert caught.value.status == Exit.USAGE
 
@@ -549,13 +555,6 @@ def test_each_offline_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "example:" in capsys.readouterr().out
 
 
-def test_the_modules_are_what_the_frame_mounts() -> None:
-    for module in (plan_verb, inventory, doctor, serve):
-        assert callable(module.add_parser)
-        assert callable(module.run)
-    assert Config().model.path == ""
-
-
 def test_an_engine_core_whose_parent_is_gone_is_a_leftover() -> None:
     def process(pid: int, parent: int, session: int, name: str) -> Process:
         return Process(pid, 1, parent, session, 0, name)
@@ -593,5 +592,7 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
     answer = {"daemon": {"config": str(path)}}
     assert survey.daemon_config(answer) == path
     os.chown(path, 12345, 12345)
-    with pytest.raises(Problem, match=r"which the running daemon names: .* belongs to uid 12345"):
+    with pytest.raises(
+        CommandError, match=r"which the running daemon names: .* belongs to uid 12345"
+    ):
         survey.daemon_config(answer)

@@ -11,7 +11,7 @@ import pytest
 
 from caovand.adapters.control import door
 from caovand.cli import reach
-from caovand.cli.problem import Problem
+from caovand.cli.errors import CommandError
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be several users")
 STRANGER = 65534
@@ -29,7 +29,7 @@ def listening(folder: Path) -> Iterator[Path]:
 
 
 def refusal(path: Path, *, named: bool = True) -> str:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(CommandError) as caught:
         reach.connect(path, 0.05, named=named)
     assert caught.value.status == 4
     return str(caught.value)
@@ -43,7 +43,7 @@ def test_our_own_daemon_is_trusted(listening: Path, named: bool) -> None:
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_folder_where_others_may_write_is_not(listening: Path, mode: int) -> None:
     listening.parent.chmod(mode)
-    assert "others than" in refusal(listening)
+    assert "users other than" in refusal(listening)
     assert f"chmod go-w {listening.parent}" in refusal(listening)
 
 

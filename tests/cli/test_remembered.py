@@ -11,15 +11,18 @@ from caovand.adapters import config_file, model_folder, store
 from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
-from caovand.core import good_plan
 from caovand.core.config import Config, ModelSection
-from caovand.core.inventory import Inventory
-from caovand.core.plan import Plan, Setting
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing import degraded
+from caovand.core.plan import Plan, Setting, Taken
 from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
 
 MODEL = QWEN_27B_AWQ.path
 LOWERED = Plan(
-    MODEL, {"max_model_len": Setting(4096, "ladder", "the cache was short")}, {}, rungs=("context",)
+    MODEL,
+    {"max_model_len": Setting(4096, "ladder", "the cache was short")},
+    {},
+    taken=(Taken("context"),),
 )
 
 
@@ -36,16 +39,24 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     return Inventory(seen.gpus, seen.host, CUDA, QWEN_27B_AWQ)
 
 
-def keep(state: Path, config: Config, machine: Inventory) -> None:
+@pytest.fixture(autouse=True, params=[".", "slots/main"], ids=["version before", "this one"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where in its state folder the daemon kept the plan."""
+    return str(request.param)
+
+
+def keep(state: Path, place: str, config: Config, machine: Inventory) -> None:
     """As a daemon of this configuration keeps it."""
+    state = state / place
     state.mkdir(parents=True, exist_ok=True)
-    mark = good_plan.fingerprint(config, machine)
-    store.write_json(state / "good-plan.json", good_plan.to_document(LOWERED, mark, "auto"))
+    mark = degraded.fingerprint(config, machine)
+    store.write_json(state / "good-plan.json", degraded.to_document(LOWERED, mark, "auto"))
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_serve_shows_the_steps_that_its_daemon_will_take(
     alone: bool,
+    place: str,
     machine: Inventory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -53,7 +64,7 @@ def test_serve_shows_the_steps_that_its_daemon_will_take(
     words = [MODEL, "--port", "9000", "--api-key", "hunter2"]
     order = serve.read(words)
     state = serve.own_places(order).state
-    keep(state, config_file.load(serve.write_config(state, order)), machine)
+    keep(state, place, config_file.load(serve.write_config(state, order)), machine)
     for name in ("become_daemon", "become_engine"):
         monkeypatch.setattr(serve, name, lambda *asked: None)
     monkeypatch.setattr(serve, "_engine", lambda: (order.config.engine, None))
@@ -64,9 +75,9 @@ def test_serve_shows_the_steps_that_its_daemon_will_take(
 
 
 def test_the_plan_is_that_of_the_next_start_here(
-    machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: str, machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep(tmp_path / "state", Config(model=ModelSection(path=MODEL)), machine)
+    keep(tmp_path / "state", place, Config(model=ModelSection(path=MODEL)), machine)
     main(["plan", MODEL])
     assert "--max-model-len 4096" in capsys.readouterr().out
     main(["plan", MODEL, "--mode", "fast"])
@@ -76,11 +87,11 @@ def test_the_plan_is_that_of_the_next_start_here(
 
 
 def test_the_doctor_looks_at_the_plan_of_the_next_start(
-    machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: str, machine: Inventory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["doctor", MODEL])
     whole = capsys.readouterr().out
-    keep(tmp_path / "state", Config(model=ModelSection(path=MODEL)), machine)
+    keep(tmp_path / "state", place, Config(model=ModelSection(path=MODEL)), machine)
     main(["doctor", MODEL])
     lowered = capsys.readouterr().out
     needed = re.compile(r"([\d.]+) GiB needed for one whole request")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import gc
 import io
 import json
 import sys
@@ -23,8 +24,8 @@ from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
 from caovand.cli.progress import Screen
 from caovand.core.config import parse
-from caovand.core.inventory_file import render
-from caovand.core.wire import Reply
+from caovand.core.facts.inventory_file import render
+from caovand.core.reporting.wire import Reply
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
@@ -236,3 +237,16 @@ def test_only_one_place_makes_consoles_and_none_writes_past_them() -> None:
             assert code not in ("os.write", "rich.print"), file.name
             if code.startswith("raw("):
                 assert file.name in ("console.py", "ending.py", "printing.py", "progress.py")
+
+
+def test_a_stream_that_was_closed_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collected late, as part of a cycle, it would flush what is closed by then."""
+    faults: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", faults.append)
+    stream = io.TextIOWrapper(io.BytesIO())
+    shown = printing.Shown(stream)
+    print("text", file=shown)
+    stream.close()
+    del shown
+    gc.collect()
+    assert faults == []

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.config import parse
-from caovand.core.inventory import (
+from caovand.core.facts.inventory import (
     EngineInfo,
     Gpu,
     Host,
@@ -17,9 +18,8 @@ from caovand.core.inventory import (
     ModelCard,
     Weights,
 )
-from caovand.core.model_config import describe, invented_weights
 from caovand.core.plan import Plan
-from caovand.core.policy import make_plan
+from caovand.engines.vllm.planning.planner import make_plan
 
 GIB = 1 << 30
 HOST = Host(ram_mib=65536, available_mib=60000, swap_mib=0, shm_mib=32768, cpus=16)
@@ -172,6 +172,15 @@ def made_up(name: str) -> ModelCard:
     config = json.loads((STARTS / "models" / f"{name}.json").read_text())
     described = describe(config)
     return replace(described, weights=invented_weights(config, described))
+
+
+def in_four_bits(model: ModelCard) -> ModelCard:
+    """The same model as an AWQ checkpoint: layers of four bits, a scale and zero a group."""
+    smaller = tuple(
+        replace(one, size=int(one.size * 4.5 / 16)) if one.part == "layers" else one
+        for one in model.weights
+    )
+    return replace(model, quantization="awq", group_size=128, weights=smaller)
 
 
 def inventory(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.announcement import announcement
-from caovand.core.failure import Finding
-from caovand.core.ladder import Decision
-from caovand.core.machine import Snapshot, State
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.announcement import announcement
+from caovand.core.lifecycle.state import Snapshot, State
 
 SERVING = Snapshot(state=State.SERVING, since=10.0)
 DIED = Finding("engine-died", "the engine core died", "serving")

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.values import BadConfig
 from caovand.core.config import Config
 from caovand.core.config import parse as parse_config
-from caovand.core.config_values import BadConfig
-from caovand.core.forecast import forecast
-from caovand.core.inventory import Inventory
-from caovand.core.inventory_file import BadInventory, parse, render
-from caovand.core.model_config import describe, invented_weights
-from caovand.core.policy import Unplannable, make_plan
-from caovand.core.report import describe as report
-from caovand.engines.vllm.command import build, shown
+from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory_file import BadInventory, parse, render
+from caovand.core.plan import Unplannable
+from caovand.core.reporting.report import describe as report
+from caovand.engines.vllm.command import build
+from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing
 
 NUMBERS = st.one_of(
@@ -64,7 +65,7 @@ def plans(inventory: Inventory, config: Config = ANY) -> None:
         plan = make_plan(config, inventory)
     except Unplannable:
         return
-    argv = shown(build(plan, inventory.engine))
+    argv = build(plan, inventory.engine).shown
     json.dumps(report(plan, argv, {}, forecast(plan, inventory)))
 
 
@@ -134,31 +135,31 @@ def test_any_verbatim_flags_are_planned_with_or_refused(words: list[tuple[str, l
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rope_parameters": [1]}, '"rope_parameters" is [1], no table'),
-        ({"rope_scaling": "yarn", "rope_parameters": None}, "no table"),
+        ({"rope_parameters": [1]}, '"rope_parameters" is [1], not a table'),
+        ({"rope_scaling": "yarn", "rope_parameters": None}, "not a table"),
         ({"rope_parameters": {"factor": "4"}}, "factor"),
         ({"rope_parameters": {"factor": float("inf")}}, "factor"),
         ({"rope_parameters": {"factor": -1}}, "factor"),
         ({"rope_parameters": {"factor": [2]}}, "factor"),
         ({"rope_parameters": {"factor": 1e9}}, "is scaled by 1e+09"),
         ({"num_hidden_layers": 10_001}, "more than 10000"),
-        ({"num_hidden_layers": 10**30}, "no count"),
+        ({"num_hidden_layers": 10**30}, "not a count"),
         ({"mtp_num_hidden_layers": 99_999}, "more than 10000"),
-        ({"hidden_size": -64}, '"hidden_size" is -64, no count'),
-        ({"hidden_size": "64"}, "no count"),
-        ({"hidden_size": 64.5}, "no count"),
-        ({"hidden_size": float("nan")}, "no count"),
-        ({"num_attention_heads": True}, "no count"),
-        ({"layer_types": "full_attention"}, "no list of names"),
-        ({"layer_types": ["full_attention", 3]}, "no list of names"),
-        ({"layer_types": ["full_attention"]}, "has 8 layers and lists the types of 1"),
-        ({"num_kv_shared_layers": 8}, '"num_kv_shared_layers" is 8, and it has 8 layers'),
-        ({"linear_conv_kernel_dim": 0}, 'does not give "linear_conv_kernel_dim"'),
-        ({"quantization_config": "awq"}, "no table"),
-        ({"dtype": 16}, '"dtype" is 16, no name'),
-        ({"model_type": "qwen3\ud800"}, "no name"),
-        ({"architectures": [5]}, "no class"),
-        ({"num_hidden_layers": None, "hidden_size": None}, "gives no sizes"),
+        ({"hidden_size": -64}, '"hidden_size" is -64, not a count'),
+        ({"hidden_size": "64"}, "not a count"),
+        ({"hidden_size": 64.5}, "not a count"),
+        ({"hidden_size": float("nan")}, "not a count"),
+        ({"num_attention_heads": True}, "not a count"),
+        ({"layer_types": "full_attention"}, "not a list of names"),
+        ({"layer_types": ["full_attention", 3]}, "not a list of names"),
+        ({"layer_types": ["full_attention"]}, "has 8 layers but lists the types of 1"),
+        ({"num_kv_shared_layers": 8}, '"num_kv_shared_layers" is 8, but it has 8 layers'),
+        ({"linear_conv_kernel_dim": 0}, 'lacks "linear_conv_kernel_dim"'),
+        ({"quantization_config": "awq"}, "not a table"),
+        ({"dtype": 16}, '"dtype" is 16, not a name'),
+        ({"model_type": "qwen3\ud800"}, "not a name"),
+        ({"architectures": [5]}, "not a class"),
+        ({"num_hidden_layers": None, "hidden_size": None}, "has no sizes"),
     ],
 )
 def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str) -> None:
@@ -169,8 +170,8 @@ def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str
 
 def test_an_absent_size_and_an_unknown_layer_are_told_with_a_remedy() -> None:
     card = describe({**MODEL, "vocab_size": None, "layer_types": ["full_attention", "x"] * 4})
-    assert "does not give vocab_size" in card.notes[0]
-    assert "caovan does not know ('x')" in card.notes[1]
+    assert "lacks vocab_size" in card.notes[0]
+    assert "an unknown type ('x')" in card.notes[1]
     assert all("; " in note for note in card.notes)
     assert describe(MODEL).notes == ()
 
@@ -198,9 +199,12 @@ GPU = MACHINE["gpus"][0]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gpus": [GPU, GPU]}, "two cards have one index"),
+        ({"gpus": [GPU, GPU]}, "two cards have the same index"),
         ({"gpus": [{**GPU, "total_mib": 0}]}, r"gpus\[0\].total_mib is 0"),
-        ({"gpus": [{**GPU, "free_mib": 22528}]}, r"gpus\[0\].free_mib is 22528, not a part"),
+        (
+            {"gpus": [{**GPU, "free_mib": 22528}]},
+            r"gpus\[0\].free_mib is 22528, not at most total_mib",
+        ),
         ({"gpus": [{**GPU, "total_mib": float("inf")}]}, r"total_mib is inf"),
         ({"gpus": [{**GPU, "free_mib": float("nan")}]}, r"free_mib is nan"),
         ({"gpus": [{**GPU, "index": 0.5}]}, r"index is 0.5, not a whole number"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.backoff import LONGEST_S, SPREAD, delay
+from caovand.core.lifecycle.backoff import LONGEST_S, SPREAD, delay
 
 ATTEMPTS = st.integers(1, 10**6)
 CHANCES = st.floats(0, 1, exclude_max=True)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.core import rungs
 from caovand.core.config import (
     MODES,
     Config,
@@ -27,6 +26,7 @@ from caovand.core.config import (
     parse,
     render,
 )
+from caovand.engines.vllm.healing.cures import HEALING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +42,7 @@ KEY_IDS = [f"{name}.{key.name}" for name, key in KEYS]
 
 def findings_of(document: Mapping[str, Any]) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        parse(document, "f.toml")
+        parse(document, "f.toml", HEALING.by_name)
     return caught.value.findings
 
 
@@ -143,8 +143,8 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"model": {"xyzzy": 3}}, 'f.toml: unknown key "xyzzy" in [model]'),
         ({"model": "m"}, "f.toml: model must be a section: write [model] on a line of its own"),
         ({"server": [{}]}, "f.toml: [[server]] must be written [server], and only once"),
-        ({"port": 5}, 'f.toml: "port" stands in no section; it belongs in [server]'),
-        ({"prot": 5}, 'f.toml: "prot" stands in no section; did you mean "port"?'),
+        ({"port": 5}, 'f.toml: "port" is outside any section; it belongs in [server]'),
+        ({"prot": 5}, 'f.toml: "prot" is outside any section; did you mean "port"?'),
         ({"env": {}}, "f.toml: unknown section [env]; it belongs in [engine]"),
         (
             {"server": {"port": "80"}},
@@ -181,14 +181,14 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"policy": {"pinned": {"mtp": 1}}}, "[policy] pinned must be a list, is a table"),
         (
             {"policy": {"pinned": ["mpt"]}},
-            '[policy] pinned names "mpt", which is no key of [model] or [policy]; did you mean'
+            '[policy] pinned names "mpt", which is not a key of [model] or [policy]; did you mean'
             ' "mtp"?',
         ),
         (
             {"policy": {"ladder": ["mtp_off"]}},
-            '[policy] ladder names "mtp_off", which is no rung; did you mean "mtp-off"?',
+            '[policy] ladder names "mtp_off", which is not a rung; did you mean "mtp-off"?',
         ),
-        ({"policy": {"ladder": ["?"]}}, 'ladder names "?", which is no rung; rungs are context, '),
+        ({"policy": {"ladder": ["?"]}}, 'names "?", which is not a rung; rungs are context, '),
         ({"engine": {"gpus": [0, 0]}}, "[engine] gpus names a card twice: [0, 0]"),
         ({"engine": {"gpus": []}}, "[engine] gpus must not be empty; leave the key out"),
         ({"engine": {"python": ""}}, "[engine] python must not be empty; leave the key out"),
@@ -200,9 +200,9 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"engine": {"gpus": [-1]}}, "[engine] gpus must be card indices from 0, is [-1]"),
         ({"engine": {"env": {"A": 1}}}, '[engine] env must be a table of strings, such as { NAME'),
         ({"engine": {"env": {"A": "x\0"}}}, "[engine] env must be a table of strings, such as"),
-        ({"engine": {"env": {"": "1"}}}, '[engine] env: "" is no name of an environment'),
-        ({"engine": {"env": {"A B": "1"}}}, '[engine] env: "A B" is no name of an environment'),
-        ({"engine": {"env": {"A=B": "1"}}}, '[engine] env: "A=..." is no name of an environment'),
+        ({"engine": {"env": {"": "1"}}}, '[engine] env: "" is not a valid name of a variable'),
+        ({"engine": {"env": {"A B": "1"}}}, 'env: "A B" is not a valid name of a variable'),
+        ({"engine": {"env": {"A=B": "1"}}}, 'env: "A=..." is not a valid name of a variable'),
         (
             {"engine": {"extra_args": ["a\0"]}},
             "[engine] extra_args entry 1 must be a string, is a string with a NUL in it",
@@ -235,7 +235,7 @@ def test_what_no_single_key_shows_is_told_with_the_rest() -> None:
     [
         ("engine", "env", {"VLLM_API_KEY": "sk-SECRET", "X": 1}, '"X" is a whole number'),
         ("engine", "env", {"VLLM_API_KEY": "sk-SECRET\0"}, '"VLLM_API_KEY" is a string with a NUL'),
-        ("engine", "env", {"VLLM_API_KEY=sk-SECRET": ""}, '"VLLM_API_KEY=..." is no name'),
+        ("engine", "env", {"VLLM_API_KEY=sk-SECRET": ""}, '"VLLM_API_KEY=..." is not a valid name'),
         ("engine", "env", {"VLLM_API_KEY=sk-SECRET": 1}, '"VLLM_API_KEY=..." is a whole number'),
         ("engine", "env", ["VLLM_API_KEY=sk-SECRET"], "is a list"),
         ("engine", "extra_args", "--api-key sk-SECRET", "must be a list, is a string"),
@@ -313,7 +313,7 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     elif key.name == "gpus":
         found = st.lists(st.integers(0, 99), unique=True, min_size=1).map(tuple)
     elif key.name == "ladder":
-        found = st.lists(st.sampled_from(list(rungs.BY_NAME))).map(tuple)
+        found = st.lists(st.sampled_from(list(HEALING.by_name))).map(tuple)
     elif key.name == "pinned":
         goals = [f.name for s in (ModelSection, PolicySection) for f in dataclasses.fields(s)]
         found = st.lists(st.sampled_from(goals)).map(tuple)

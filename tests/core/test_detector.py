@@ -13,9 +13,9 @@ from itertools import accumulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.core import detector
 from caovand.core.config import WatchSection
-from caovand.core.detector import (
+from caovand.core.health import detector
+from caovand.core.health.detector import (
     Broken,
     Probe,
     Rules,
@@ -26,7 +26,7 @@ from caovand.core.detector import (
     proven,
     rules_of,
 )
-from caovand.core.observation import (
+from caovand.core.health.observation import (
     ChildExit,
     GpuSample,
     Health,
@@ -123,7 +123,7 @@ def test_progress_inside_a_phase_moves_the_deadline() -> None:
         "10 advanced load",
         "500 advanced load 50%",
         "1000 advanced load 100%",
-        "1600 broken start-stall: no progress in phase load for 600 s, the last was: load",
+        "1600 broken start-stall: no progress in phase load for 600 s; last: load",
     ]
 
 
@@ -138,7 +138,7 @@ def test_heartbeats_are_shown_and_are_no_progress() -> None:
         "10 advanced compile",
         "70 waits compile",
         "130 waits compile",
-        "610 broken start-stall: no progress in phase compile for 600 s, the last was: compile",
+        "610 broken start-stall: no progress in phase compile for 600 s; last: compile",
     ]
 
 
@@ -172,9 +172,9 @@ def test_a_frozen_engine_is_suspected_and_confirmed_by_a_completion_of_our_own()
         69 counters
         70 no-answer
     """) == [
-        "30 probe work is pending and nothing moved for 20 s",
-        "70 broken hang: work is pending and nothing moved for 20 s; "
-        "a completion of our own failed: no answer in 30 s",
+        "30 probe work is pending and nothing has moved for 20 s",
+        "70 broken hang: work is pending and nothing has moved for 20 s; "
+        "a test completion failed: no answer in 30 s",
     ]
 
 
@@ -183,7 +183,7 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
     for at in range(0, 25, 5):
         busy = replace(NOTHING, pending=1, at=float(at))
         watch, signs = observe(watch, busy, RULES)
-    assert signs == (Probe(20.0, 40.0, "work is pending and nothing moved for 20 s"),)
+    assert signs == (Probe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
     # Where it takes longer to confirm than to hang, the answer has that long.
     watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
     assert isinstance(signs[0], Broken)
@@ -200,22 +200,22 @@ def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:
         60 counters
         61 no-answer
     """) == [
-        "20 probe work is pending and nothing moved for 20 s",
-        "60 probe work is pending and nothing moved for 60 s",
-        "61 broken hang: work is pending and nothing moved for 60 s; "
-        "a completion of our own failed: no answer in 30 s",
+        "20 probe work is pending and nothing has moved for 20 s",
+        "60 probe work is pending and nothing has moved for 60 s",
+        "61 broken hang: work is pending and nothing has moved for 60 s; "
+        "a test completion failed: no answer in 30 s",
     ]
 
 
 def test_an_engine_that_was_only_slow_is_not_asked_early_again_for_an_hour() -> None:
     slow = "0 counters p=1\n20 counters\n25 counters gen=1\n50 counters\n84 counters"
-    asked = "20 probe work is pending and nothing moved for 20 s"
+    asked = "20 probe work is pending and nothing has moved for 20 s"
     assert serve(slow) == [asked, "25 cleared the counters move"]
     assert serve(slow + "\n85 counters")[2:] == [
-        "85 probe work is pending and nothing moved for 60 s"
+        "85 probe work is pending and nothing has moved for 60 s"
     ]
     later = "\n3610 counters gen=2\n3630 counters"
-    assert serve(slow + later)[2:] == ["3630 probe work is pending and nothing moved for 20 s"]
+    assert serve(slow + later)[2:] == ["3630 probe work is pending and nothing has moved for 20 s"]
     # Also where that question had failed before the engine went on.
     vain = "0 counters p=1\n20 counters\n21 no-answer\n25 counters gen=1\n50 counters\n84 counters"
     assert serve(vain) == [asked]
@@ -234,9 +234,9 @@ def test_clients_that_give_up_do_not_hide_a_hang() -> None:
         70 counters
         100 no-answer
     """) == [
-        "70 probe work is pending and nothing moved for 60 s",
-        "100 broken hang: work is pending and nothing moved for 60 s; "
-        "a completion of our own failed: no answer in 30 s",
+        "70 probe work is pending and nothing has moved for 60 s",
+        "100 broken hang: work is pending and nothing has moved for 60 s; "
+        "a test completion failed: no answer in 30 s",
     ]
 
 
@@ -272,14 +272,14 @@ def test_a_suspicion_is_cleared_when_the_counters_move_and_its_probe_forgotten()
         91 no-answer
         100 counters gen=2
     """) == [
-        "61 probe work is pending and nothing moved for 60 s",
+        "61 probe work is pending and nothing has moved for 60 s",
         "65 cleared the counters move",
     ]
 
 
 def test_a_suspicion_is_cleared_by_an_answer() -> None:
     script = "0 counters\n1 counters p=1\n61 counters\n70 answer\n80 counters"
-    assert serve(script)[1:] == ["70 cleared a completion of our own was answered"]
+    assert serve(script)[1:] == ["70 cleared a test completion was answered"]
 
 
 def test_kernels_compiled_while_serving_get_more_time() -> None:
@@ -292,13 +292,14 @@ def test_a_silent_http_server_is_probed_too() -> None:
     assert serve("0 counters\n59 tick\n60 tick\n90 no-answer") == [
         "60 probe the HTTP server has not answered for 60 s",
         "90 broken hang: the HTTP server has not answered for 60 s; "
-        "a completion of our own failed: no answer in 30 s",
+        "a test completion failed: no answer in 30 s",
     ]
 
 
 def test_a_probe_that_never_ends_confirms_as_well() -> None:
     assert serve("0 counters\n60 tick\n119 tick\n120 tick")[-1] == (
-        "120 broken hang: the HTTP server has not answered for 60 s; its completion got no answer"
+        "120 broken hang: the HTTP server has not answered for 60 s; "
+        "its test completion got no answer"
     )
 
 
@@ -309,10 +310,10 @@ def test_a_health_of_503_is_believed_the_second_time() -> None:
     assert serve("1 health 503\n2 counters\n3 health 503") == []
     # The metrics page of a dead engine answers too: only counters that move speak for it.
     assert serve("1 counters\n2 health 503\n3 counters\n4 health 503") == [
-        "4 broken engine-died: /health says that the engine is dead"
+        "4 broken engine-died: /health reports a dead engine"
     ]
     assert serve("1 health 503\n2 health 503") == [
-        "2 broken engine-died: /health says that the engine is dead"
+        "2 broken engine-died: /health reports a dead engine"
     ]
 
 
@@ -328,7 +329,7 @@ def test_a_card_the_driver_lost_breaks_the_child() -> None:
 def test_throttling_is_told_once_and_when_it_ends() -> None:
     assert serve("1 gpu heat\n2 gpu heat\n3 gpu well") == [
         "1 noticed GPU 0 is slowed down by heat at 88 °C",
-        "3 noticed GPU 0 runs at full speed again",
+        "3 noticed GPU 0 is back at full speed",
     ]
 
 
@@ -349,7 +350,7 @@ def test_an_idle_engine_that_does_not_answer_is_probed_again_and_then_hung() -> 
     assert serve(polled + "\n130 no-answer\n160 no-answer", PROBING)[1:] == [
         "130 probe an idle engine did not answer: no answer in 30 s",
         "160 broken hang: an idle engine did not answer: no answer in 30 s; "
-        "a completion of our own failed: no answer in 30 s",
+        "a test completion failed: no answer in 30 s",
     ]
 
 
@@ -359,7 +360,7 @@ def test_an_idle_engine_that_does_not_answer_is_probed_again_and_then_hung() -> 
 def test_drafts_of_which_nothing_is_accepted_have_collapsed_after_a_minute() -> None:
     steps = [f"{10 * n} counters gen={100 * n} drafted={300 * n}" for n in range(8)]
     assert serve("\n".join(steps)) == [
-        "60 broken draft-collapse: 6 intervals of drafts, and none was accepted"
+        "60 broken draft-collapse: no draft was accepted in 6 intervals"
     ]
 
 
@@ -379,7 +380,7 @@ def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> No
         tokens += rate * 10
         lines.append(f"{10 * n} counters run=1 p=1 gen={tokens}")
     assert serve("\n".join(lines)) == [
-        "260 noticed decoding at 10.0 tokens/s a request, usual are 60.0",
+        "260 noticed decoding at 10.0 tokens/s a request, usually 60.0",
         "290 noticed decoding is back at 60.0 tokens/s a request",
     ]
 

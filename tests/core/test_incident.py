@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.core import incident
-from caovand.core.failure import Finding
-from caovand.core.incident import Case
-from caovand.core.ladder import Decision
-from caovand.core.machine import Snapshot
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan, Setting
+from caovand.core.reporting import incident
+from caovand.core.reporting.incident import Case
 from caovand.core.secrets import hide, hide_in, secrets_of
+from caovand.engines.registry import engine_of
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
 LINES = ("one", "two", "the cause", "four")
@@ -44,6 +45,7 @@ def test_a_failure_no_line_tells_of_has_no_causing_line() -> None:
 def test_no_secret_is_in_it_wherever_it_stands() -> None:
     lines = ("Authorization: Bearer abcdef-4711-xyz", "key sesame-4711", "the cause")
     case = Case(FINDING, lines, {"reason": "sesame-4711"}, PLAN, secrets=("sesame-4711", ""))
+    case = replace(case, extra_args=engine_of().arguments.shown(PLAN.extra_args))
     text = json.dumps(report(case))
     for secret in ("sesame", "4711", "hf_abc"):
         assert secret not in text
@@ -83,7 +85,7 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
     for other in (
         replace(once, plan=Plan("n", {}, {})),
         replace(once, finding=replace(lost, signature="gpu.bus")),
-        replace(once, remedy=Decision("again", spared=True)),
+        replace(once, remedy=Decision("again", excused=True)),
     ):
         assert incident.mark(other) not in ("", first)
     # Of these there are only so many: they end in another plan, or in giving up.

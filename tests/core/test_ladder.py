@@ -10,22 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caovand.core.config import PolicySection
-from caovand.core.failure import FAILURES, Failure, Finding
-from caovand.core.ladder import (
-    ANY,
-    CURES,
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.core.healing.ladder import (
     REACTIONS,
-    RUNG_NAMES,
     LadderRules,
     decide,
-    is_degraded,
     rules_of,
     worth_remembering,
 )
+from caovand.core.healing.rung import ANY
 from caovand.core.plan import Plan, Setting
-from caovand.engines.vllm.phases import PHASES
+from caovand.engines.vllm.healing.cures import CURES, HEALING
+from caovand.engines.vllm.log.phases import PHASES
 
-FREE = LadderRules()
+FREE = LadderRules(HEALING)
 
 
 def plan_of(
@@ -103,7 +101,7 @@ def test_every_failure_has_a_reaction_and_a_row_of_cures() -> None:
 
 def test_rows_name_phases_and_rungs_that_exist_and_every_rung_is_of_use() -> None:
     assert {phase for _, phase in CURES} <= {ANY, "serving", *PHASES}
-    assert {name for names in CURES.values() for name in names} == set(RUNG_NAMES)
+    assert {name for names in CURES.values() for name in names} == set(HEALING.by_name)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -178,7 +176,7 @@ def test_a_build_that_memory_did_not_hold_takes_fewer_compilers_first(
     assert lower is not None
     assert (lower.env["MAX_JOBS"].value, lower.env["MAX_JOBS"].origin) == ("6", "ladder")
     assert worth_remembering(lower)
-    assert not is_degraded(lower)
+    assert not lower.degraded
 
 
 def test_another_lack_of_host_memory_is_no_matter_of_compilers() -> None:
@@ -220,7 +218,7 @@ def test_a_plan_without_a_length_uses_the_one_in_the_error() -> None:
 def test_a_pinned_context_on_the_cpu_build_gets_the_memory_it_needs() -> None:
     plan = plan_of({"kv_cache_memory_bytes": 64 << 20}, device="cpu")
     finding = found("kv-cache-short", "kv", len="262144", need="0.2", have="0.06", fits="70000")
-    lower = lowered(plan, finding, LadderRules(pinned=frozenset({"max_model_len"})))
+    lower = lowered(plan, finding, LadderRules(HEALING, pinned=frozenset({"max_model_len"})))
     assert lower is not None
     assert lower.value("kv_cache_memory_bytes") == 225 << 20
 
@@ -300,7 +298,7 @@ def test_a_verbatim_flag_is_passed_over_and_named() -> None:
     assert decision.rung == "gmu-up 0.898"
     assert decision.obstacles == (
         "cannot shorten the context (context 262144 -> 175552): "
-        "--max-model-len is given verbatim; change or remove it",
+        "--max-model-len is passed verbatim; change or remove it",
     )
 
 
@@ -309,23 +307,23 @@ def test_a_variable_of_the_operator_is_never_changed() -> None:
     decision = decide(plan, found("plugin-error", "resolve"), 1, FREE)
     assert decision.verdict == "fail"
     assert decision.text == (
-        "cannot leave caovan's kernels out (the kernels' plugin off): "
+        "cannot leave caovan's kernels out (caovan's kernels off): "
         "[engine] env sets VLLM_PLUGINS; change or remove it"
     )
 
 
 def test_a_pinned_key_stays() -> None:
-    rules = rules_of(PolicySection(pinned=("mtp",)))
+    rules = rules_of(HEALING, PolicySection(pinned=("mtp",)))
     assert descent(plan_of(), found("hang"), rules) == ["plugin-off", "p2p-off", "eager"]
 
 
 def test_only_listed_rungs_are_used() -> None:
-    rules = rules_of(PolicySection(ladder=("mtp-off",)))
+    rules = rules_of(HEALING, PolicySection(ladder=("mtp-off",)))
     assert descent(plan_of(), found("hang"), rules) == ["mtp-off off"]
 
 
 def test_strict_never_degrades_but_may_compile_anew() -> None:
-    rules = rules_of(PolicySection(strict=True))
+    rules = rules_of(HEALING, PolicySection(strict=True))
     assert decide(plan_of(), found("kv-cache-none", "kv"), 1, rules).verdict == "fail"
     assert decide(plan_of(), found("hang"), 9, rules).verdict == "again"
     assert descent(plan_of(), found("compile-cache-stale"), rules) == ["fresh-cache"]
@@ -335,13 +333,13 @@ def test_a_full_disk_gives_up_nothing_and_is_named() -> None:
     for failure in ("unknown", "compile-cache-stale", "engine-died"):
         full = Finding(failure, "Errno 28", "load", {"path": "/var/x"}, "disk.full")  # type: ignore[arg-type]
         decision = decide(plan_of(), full, 99, FREE)
-        assert (decision.verdict, decision.plan, decision.spared) == ("hold", None, True)
-        assert decision.text == "waiting for room on the disk of /var/x: free some (`df -h`)"
+        assert (decision.verdict, decision.plan, decision.excused) == ("hold", None, True)
+        assert decision.text == "waiting for space on the disk of /var/x; fix: free some (`df -h`)"
 
 
 def test_the_network_is_waited_for_without_end() -> None:
     decision = decide(plan_of(), found("network", "resolve"), 99, FREE)
-    assert (decision.verdict, decision.spared) == ("again", True)
+    assert (decision.verdict, decision.excused) == ("again", True)
     assert "network" in decision.text
 
 
@@ -363,14 +361,17 @@ def test_no_rung_leads_to_what_cannot_run_on_the_machine() -> None:
     plan = plan_of({"kv_cache_dtype": "auto", "attention_backend": "TRITON_ATTN"})
     short = found("kv-cache-short", "kv", len="262144")
     pinned = frozenset({"max_model_len", "gpu_memory_utilization"})
-    assert descent(plan, short, LadderRules(pinned=pinned))[0] == "kv-dtype fp8"
-    assert descent(plan, short, LadderRules(pinned=pinned, conflicts=refuses))[0] == "batch 4096"
+    assert descent(plan, short, LadderRules(HEALING, pinned=pinned))[0] == "kv-dtype fp8"
+    assert (
+        descent(plan, short, LadderRules(HEALING, pinned=pinned, conflicts=refuses))[0]
+        == "batch 4096"
+    )
 
 
 @pytest.mark.parametrize("failure", ["jit-toolchain", "shared-memory-limit"])
 def test_the_backend_that_failed_is_not_the_next_one(failure: Failure) -> None:
     said = Finding(failure, "flashinfer: cannot build", "load", {}, "a.row")
-    taken = descent(plan_of(), said, LadderRules(allowed=frozenset({"attention"})))
+    taken = descent(plan_of(), said, LadderRules(HEALING, allowed=frozenset({"attention"})))
     assert taken == ["attention TRITON_ATTN", "attention FLEX_ATTENTION"]
 
 
@@ -390,10 +391,10 @@ def test_flags_that_say_the_same_in_other_words_stand_in_the_way(
     finding: Finding, rung: str, given: dict[str, Any]
 ) -> None:
     name = next(iter(given))
-    rules = LadderRules(allowed=frozenset({rung}))
+    rules = LadderRules(HEALING, allowed=frozenset({rung}))
     decision = decide(plan_of(given, verbatim=(name,)), finding, 99, rules)
     assert decision.plan is None
-    told = f"--{name.replace('_', '-')} is given verbatim; change or remove it"
+    told = f"--{name.replace('_', '-')} is passed verbatim; change or remove it"
     assert any(told in obstacle for obstacle in decision.obstacles)
 
 
@@ -422,9 +423,10 @@ _KEYS = ("mtp", "max_model_len", "gpu_memory_utilization", "cuda_graphs", "kv_ca
 _VERBATIM = ("speculative_config", "max_model_len", "compilation_config", "max_num_seqs")
 _RULES = st.builds(
     LadderRules,
+    st.just(HEALING),
     st.booleans(),
     st.frozensets(st.sampled_from(_KEYS)),
-    st.none() | st.frozensets(st.sampled_from(RUNG_NAMES)),
+    st.none() | st.frozensets(st.sampled_from(list(HEALING.by_name))),
 )
 _PLANS = st.builds(
     lambda verbatim, device, jobs, chosen: plan_of(
@@ -470,7 +472,7 @@ def test_any_mixture_of_failures_reaches_the_end_of_the_ladder(
     for name in first.verbatim:
         assert plan.value(name) == first.value(name)
     if rules.strict:
-        assert not is_degraded(plan)
+        assert not plan.degraded
         assert {rung.split()[0] for rung in plan.rungs} <= {"fresh-cache", "jobs"}
     if "mtp" in rules.pinned:
         assert plan.mtp == first.mtp

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
-from caovand.core.failure import Failure, Finding
-from caovand.core.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
-from caovand.core.machine import Rules, Snapshot, State, step
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
+from caovand.core.lifecycle.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
+from caovand.core.lifecycle.recurrence import RECALL_S, Recurrence
+from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan, Setting
-from caovand.core.recurrence import RECALL_S, Recurrence
+from caovand.engines.vllm.healing.cures import HEALING
 
 PLAN = Plan("m", {}, {})
 ILLEGAL = Finding("illegal-access", "an illegal memory access", "serving")
@@ -49,9 +51,9 @@ class Judge:
 def served_until(s: Snapshot, at: float, finding: Finding, rules: Rules) -> Snapshot:
     """Serving stably since long, then this failure."""
     living = replace(s, state=State.SERVING, plan=PLAN, spawned=True, deadline=at - 1)
-    stable, _ = step(living, Tick(at, 0.5), rules)
+    stable, _ = step(living, Tick(at=at), rules)
     assert stable.failures == 0
-    failed, _ = step(stable, Failed(at, 0.5, stable.generation, finding), rules)
+    failed, _ = step(stable, Failed(at=at, generation=stable.generation, finding=finding), rules)
     return failed
 
 
@@ -70,14 +72,14 @@ def test_the_operator_forgets_it() -> None:
     judge = Judge()
     rules = Rules(judge=judge)
     s = served_until(Snapshot(), 3600.0, ILLEGAL, rules)
-    s, _ = step(replace(s, state=State.SERVING), Restart(3700.0), rules)
+    s, _ = step(replace(s, state=State.SERVING), Restart(at=3700.0), rules)
     served_until(s, 7200.0, ILLEGAL, rules)
     assert judge.repeats == [1, 1]
 
 
 def test_a_start_asked_for_while_the_engine_is_being_stopped_forgets_it_too() -> None:
     s = served_until(Snapshot(), 3600.0, ILLEGAL, Rules(judge=Judge()))
-    s, _ = step(replace(s, state=State.STOPPING), Start(3700.0), Rules())
+    s, _ = step(replace(s, state=State.STOPPING), Start(at=3700.0), Rules())
     assert s.recurrence == Recurrence()
 
 
@@ -100,12 +102,12 @@ class Life:
     """A machine with the real ladder; its engine serves for a moment between two failures."""
 
     def __init__(self, failures: int = 5) -> None:
-        rules = LadderRules()
+        rules = LadderRules(HEALING)
         self.rules = Rules(
             failures=failures, judge=lambda plan, finding, n: decide(plan, finding, n, rules)
         )
         self.at = 0.0
-        self.s = self.after(Start(0.0))
+        self.s = self.after(Start(at=0.0))
         self.serve(FULL)
 
     def after(self, event: object, s: Snapshot | None = None) -> Snapshot:
@@ -113,22 +115,23 @@ class Life:
         return self.s
 
     def serve(self, plan: Plan) -> None:
-        self.after(Planned(self.at, 0.5, self.s.inspection, plan))
-        self.after(Proven(self.at, 0.5, self.s.generation))
+        self.after(Planned(at=self.at, inspection=self.s.inspection, plan=plan))
+        self.after(Proven(at=self.at, generation=self.s.generation))
         assert self.s.state is State.SERVING
 
     def fail(self, finding: Finding) -> Decision:
         """What is decided; unless that is to give up, the engine serves again."""
         self.at += 30.0
-        self.after(Failed(self.at, 0.5, self.s.generation, finding))
-        remedy, plan = self.s.remedy, self.s.pending
+        self.after(Failed(at=self.at, generation=self.s.generation, finding=finding))
+        remedy, ending = self.s.remedy, self.s.ending
         assert remedy is not None
-        self.after(Gone(self.at, 0.5, self.s.generation))
+        assert ending is not None
+        self.after(Gone(at=self.at, generation=self.s.generation))
         if self.s.deadline is not None:
-            assert plan is not None
+            assert ending.next_plan is not None
             self.at = max(self.at, self.s.deadline)
-            self.after(Tick(self.at))
-            self.serve(plan)
+            self.after(Tick(at=self.at))
+            self.serve(ending.next_plan)
         return remedy
 
 
@@ -161,7 +164,9 @@ def test_in_a_row_no_failure_is_too_long_ago() -> None:
     s = replace(Snapshot(), state=State.SERVING, plan=PLAN, spawned=True)
     for day in range(3):
         s = replace(s, state=State.SERVING, spawned=True)
-        s, _ = step(s, Failed(day * 86400.0, 0.5, s.generation, HANG), Rules(judge=judge))
+        s, _ = step(
+            s, Failed(at=day * 86400.0, generation=s.generation, finding=HANG), Rules(judge=judge)
+        )
     assert judge.repeats == [1, 2, 3]
 
 

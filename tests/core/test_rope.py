@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.model_config import describe
-from caovand.core.rope import table_elements
+from caovand.core.checkpoint.config_json import describe
+from caovand.core.checkpoint.rope import table_elements
 
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}

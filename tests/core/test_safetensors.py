@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.safetensors import BadShard, header_length, parse_header
+from caovand.core.checkpoint.safetensors import BadShard, header_length, parse_header
 
 GOOD = {
     "__metadata__": {"format": "pt"},
@@ -39,7 +39,7 @@ def test_a_whole_file_names_its_tensors() -> None:
         ({"a": {"dtype": "F16", "shape": [-1], "data_offsets": [0, 12]}}, 12, "contradicts"),
         ({"a": {"dtype": "F16"}}, 0, "does not describe"),
         ({"a": 5}, 0, "does not describe"),
-        ([], 0, "no table"),
+        ([], 0, "not a table"),
     ],
 )
 def test_a_header_that_lies_is_caught(header: object, data: int, said: str) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from caovand.core import events
-from caovand.core.events import Action, End, Event, Inspect, Spawn
-from caovand.core.failure import Finding
-from caovand.core.ladder import Decision
-from caovand.core.machine import Rules, Snapshot, step
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.events import Action, End, Event, Inspect, Spawn
+from caovand.core.lifecycle.state import Rules, Snapshot
+from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
@@ -44,22 +45,22 @@ def read_event(at: float, words: list[str], s: Snapshot) -> Event:
     child: dict[str, Any] = {"generation": s.generation if number is None else number}
     look: dict[str, Any] = {"inspection": s.inspection if number is None else number}
     makers: dict[str, Callable[[], Event]] = {
-        "start": lambda: events.Start(at),
-        "restart": lambda: events.Restart(at),
-        "reconfigured": lambda: events.Reconfigured(at),
-        "stop": lambda: events.Stop(at, quit=rest == ["quit"]),
-        "tick": lambda: events.Tick(at),
-        "planned": lambda: events.Planned(at, plan=plan(rest[0]), **look),
+        "start": lambda: events.Start(at=at),
+        "restart": lambda: events.Restart(at=at),
+        "reconfigured": lambda: events.Reconfigured(at=at),
+        "stop": lambda: events.Stop(at=at, quit=rest == ["quit"]),
+        "tick": lambda: events.Tick(at=at),
+        "planned": lambda: events.Planned(at=at, plan=plan(rest[0]), **look),
         "refused": lambda: events.Refused(
-            at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look
+            at=at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look
         ),
-        "progressed": lambda: events.Progressed(at, phase=rest[0], **child),
-        "heartbeat": lambda: events.Progressed(at, phase=rest[0], heartbeat=True, **child),
-        "proven": lambda: events.Proven(at, **child),
-        "failed": lambda: events.Failed(at, finding=finding(rest), **child),
-        "exited": lambda: events.Exited(at, finding=finding(rest), **child),
-        "gone": lambda: events.Gone(at, **child),
-        "unkillable": lambda: events.Unkillable(at, finding=finding(rest), **child),
+        "progressed": lambda: events.Progressed(at=at, phase=rest[0], **child),
+        "heartbeat": lambda: events.Progressed(at=at, phase=rest[0], heartbeat=True, **child),
+        "proven": lambda: events.Proven(at=at, **child),
+        "failed": lambda: events.Failed(at=at, finding=finding(rest), **child),
+        "exited": lambda: events.Exited(at=at, finding=finding(rest), **child),
+        "gone": lambda: events.Gone(at=at, **child),
+        "unkillable": lambda: events.Unkillable(at=at, finding=finding(rest), **child),
     }
     return makers[name]()
 
@@ -100,9 +101,45 @@ def play(text: str) -> str:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: str(path.stem))
-def test_the_machine_acts_as_the_transcript_says(story: Path) -> None:
+def test_the_machine_acts_as_the_transcript_says(story: Path, rewrite: bool) -> None:
+    compare(story, rewrite=rewrite)
+
+
+def compare(story: Path, *, rewrite: bool) -> None:
+    """Play a transcript; with `rewrite` the file then says what the machine does."""
     text = story.read_text(encoding="utf-8")
-    assert play(text) == text
+    played = play(text)
+    if rewrite:
+        story.write_text(played, encoding="utf-8")
+    else:
+        assert played == text
+
+
+def test_a_transcript_is_rewritten_only_when_asked_and_keeps_what_people_wrote(
+    tmp_path: Path,
+) -> None:
+    story = tmp_path / "story.txt"
+    draft = """# Only events are written by hand; the rest is the machine's.
+judge gpu-lost A hold
+0 start
+ 1 planned A -> FAILED | quit | a plan at last
+
+  2 exited gpu-lost
+"""
+    story.write_text(draft)
+    with pytest.raises(AssertionError):
+        compare(story, rewrite=False)
+    assert story.read_text() == draft
+    compare(story, rewrite=True)
+    written = story.read_text()
+    assert written.splitlines() == [
+        *draft.splitlines()[:2],
+        "0 start                              -> STARTING     | inspect",
+        " 1 planned A                         -> STARTING     | spawn A    | a plan at last",
+        "",
+        "  2 exited gpu-lost                  -> RECYCLING 1  | end in 2",
+    ]
+    compare(story, rewrite=False)
 
 
 def test_there_are_transcripts() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core import flags
 from caovand.core.secrets import (
     HIDDEN,
     forms,
@@ -22,6 +21,7 @@ from caovand.core.secrets import (
     secrets_of,
     shown_value,
 )
+from caovand.engines.vllm.planning import flags
 
 SECRET = [
     "WANDB_APIKEY",

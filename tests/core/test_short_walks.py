@@ -13,11 +13,14 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from caovand.core.backoff import delay
-from caovand.core.events import (
+from caovand.core.healing.failure import FAILURES, Finding
+from caovand.core.healing.ladder import LadderRules, decide
+from caovand.core.lifecycle.backoff import delay
+from caovand.core.lifecycle.events import (
     End,
     Event,
     Exited,
@@ -35,10 +38,10 @@ from caovand.core.events import (
     Tick,
     Unkillable,
 )
-from caovand.core.failure import FAILURES, Finding
-from caovand.core.ladder import LadderRules, decide
-from caovand.core.machine import Judge, Rules, Snapshot, State, step
+from caovand.core.lifecycle.state import Judge, Rules, Snapshot, State
+from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
+from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.test_ladder import plan_of
 
 WALKS = 2000  # in each part
@@ -52,9 +55,9 @@ PLANS = (
     plan_of(verbatim=("speculative_config", "max_model_len", "compilation_config")),
 )
 LADDERS = (
-    LadderRules(),
-    LadderRules(strict=True),
-    LadderRules(pinned=frozenset({"mtp", "max_model_len"})),
+    LadderRules(HEALING),
+    LadderRules(HEALING, strict=True),
+    LadderRules(HEALING, pinned=frozenset({"mtp", "max_model_len"})),
 )
 PHASES = ("load", "kv", "capture", "serving")
 CAPTURES: tuple[dict[str, str], ...] = (
@@ -97,7 +100,7 @@ class Walk:
         # What goes wrong goes wrong again, as a rule.
         self.findings = self.draw.choices(FINDINGS, k=self.draw.choice((1, 1, 2, 4)))
         self.rules = Rules(judge=judge_by(ladder))
-        self.apply(Start(0.0))
+        self.apply(Start(at=0.0))
 
     def apply(self, event: Event) -> None:
         before = self.s
@@ -145,23 +148,25 @@ class Walk:
 
     def next_event(self) -> Event:
         s, at, chance = self.s, self.at, self.draw.random()
+        now: dict[str, Any] = {"at": at, "chance": chance}
+        child: dict[str, Any] = {**now, "generation": s.generation}
         if chance < 0.03:
-            return self.draw.choice(OPERATOR)(at, chance)
+            return self.draw.choice(OPERATOR)(**now)
         if self.ending:
             if chance < 0.1:
-                return Unkillable(at, chance, s.generation, BUSY)
-            return Gone(at, chance, s.generation) if chance < 0.9 else Tick(at, chance)
+                return Unkillable(**child, finding=BUSY)
+            return Gone(**child) if chance < 0.9 else Tick(**now)
         if self.looks is not None:
             number, given = self.looks.number, self.looks.plan
             if chance < 0.1:
-                return Refused(at, chance, number, BUSY, chance < 0.08)
-            return Planned(at, chance, number, given or self.plan)
+                return Refused(**now, inspection=number, finding=BUSY, hold=chance < 0.08)
+            return Planned(**now, inspection=number, plan=given or self.plan)
         if self.alive:
             if chance < 0.3:
-                return Proven(at, chance, s.generation)
+                return Proven(**child)
             kind = Failed if chance < 0.6 else Exited
-            return kind(at, chance, s.generation, self.draw.choice(self.findings))
-        return Tick(max(at, s.deadline or 0.0) if chance < 0.5 else at, chance)
+            return kind(**child, finding=self.draw.choice(self.findings))
+        return Tick(at=max(at, s.deadline or 0.0) if chance < 0.5 else at, chance=chance)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
     ladder, found = draw.choice(LADDERS), draw.choices(FINDINGS, k=3)
     rules = Rules(judge=judge_by(ladder))
     s, at, looks, spawns = Snapshot(), 0.0, Inspect(0, None), []
-    event: Event = Start(0.0)
+    event: Event = Start(at=0.0)
     while at < 1e5 and s.state is not State.FAILED:
         s, actions = step(s, event, rules)
         for action in actions:
@@ -205,13 +210,15 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
             elif isinstance(action, Spawn):
                 spawns.append(at)
         if s.spawned and s.state is State.STARTING:
-            event = Exited(at, 0.5, s.generation, found[s.spawns % len(found)])
+            event = Exited(at=at, generation=s.generation, finding=found[s.spawns % len(found)])
         elif s.state is State.RECYCLING:
-            event = Gone(at, 0.5, s.generation)
+            event = Gone(at=at, generation=s.generation)
         elif s.state is State.STARTING or s.looking:
-            event = Planned(at, 0.5, looks.number, looks.plan or PLANS[seed % len(PLANS)])
+            event = Planned(
+                at=at, inspection=looks.number, plan=looks.plan or PLANS[seed % len(PLANS)]
+            )
         else:
             at = max(at, s.deadline or 0.0)
-            event = Tick(at)
+            event = Tick(at=at)
     waits = [later - earlier for earlier, later in pairwise(spawns)]
     assert s.state is State.FAILED or min(waits[-5:]) >= 270.0

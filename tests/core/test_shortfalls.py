@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from caovand.core.checkup import Finding, checkup
-from caovand.core.inventory import Inventory
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
+from caovand.engines.vllm.planning.checkup import checkup
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
 
@@ -22,7 +23,7 @@ def told(machine: Inventory, part: str, **sections: Any) -> list[str]:
     return [text for text in plan(machine, **sections).warnings if part in text]
 
 
-def diagnosed(machine: Inventory, made: Plan) -> list[Finding]:
+def diagnosed(machine: Inventory, made: Plan) -> list[CheckResult]:
     facts = replace(
         GOOD, gpus=machine.gpus, host=machine.host, engine=machine.engine, model=machine.model
     )

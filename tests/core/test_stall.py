@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.core import detector, machine
 from caovand.core.config import WatchSection
-from caovand.core.events import Planned, Progressed, Start
-from caovand.core.events import Tick as Passed
-from caovand.core.observation import LogLine, Mark, Tick
+from caovand.core.health import detector
+from caovand.core.health.observation import LogLine, Mark, Tick
+from caovand.core.health.stall import STALL_S, stall_s
+from caovand.core.lifecycle.events import Planned, Progressed, Start
+from caovand.core.lifecycle.events import Tick as Passed
+from caovand.core.lifecycle.state import Rules, Snapshot
+from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
-from caovand.core.stall import STALL_S, stall_s
-from caovand.engines.vllm.phases import PHASES
+from caovand.engines.vllm.log.phases import PHASES
 
 EVERY = ("", *PHASES)
 
@@ -45,13 +47,17 @@ def test_the_detector_waits_for_the_phases_time_and_no_longer(
 def test_the_machine_waits_for_the_phases_time_and_no_longer(
     phase: str, given: float | None
 ) -> None:
-    rules = machine.Rules(stall_s=given)
-    s, _ = machine.step(machine.Snapshot(), Start(0.0), rules)
-    s, _ = machine.step(s, Planned(1.0, 0.5, s.inspection, Plan("m", {}, {})), rules)
-    s, _ = machine.step(s, Progressed(100.0, 0.5, s.generation, phase, None, ""), rules)
+    rules = Rules(stall_s=given)
+    s, _ = step(Snapshot(), Start(at=0.0), rules)
+    s, _ = step(s, Planned(at=1.0, inspection=s.inspection, plan=Plan("m", {}, {})), rules)
+    s, _ = step(
+        s,
+        Progressed(at=100.0, generation=s.generation, phase=phase, progress=None, detail=""),
+        rules,
+    )
     due = 100.0 + stall_s(phase, given)
     assert s.deadline == due
-    assert machine.step(s, Passed(due - 0.1, 0.5), rules) == (s, ())
-    failed, _ = machine.step(s, Passed(due, 0.5), rules)
+    assert step(s, Passed(at=due - 0.1), rules) == (s, ())
+    failed, _ = step(s, Passed(at=due), rules)
     assert failed.finding is not None
     assert failed.finding.text == f"no progress in phase {phase} for {stall_s(phase, given):.0f} s"

@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.core.failure import Failure, Finding
-from caovand.core.ladder import Decision
-from caovand.core.machine import Snapshot, State
-from caovand.core.memory import MemoryEstimate
-from caovand.core.plan import Plan, Setting
-from caovand.core.status import Facts, describe, is_settled, one_line, public
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.plan import Plan, Setting, Taken
+from caovand.core.reporting.status import (
+    Facts,
+    describe,
+    entry,
+    is_settled,
+    one_line,
+    one_line_of_all,
+    public,
+    worst_first,
+)
 
 PLAN = Plan(
     "/srv/models/Q",
@@ -26,7 +35,7 @@ PLAN = Plan(
         }.items()
     },
     {},
-    rungs=("mtp-3",),
+    taken=(Taken("mtp-3"),),
 )
 FACTS = Facts(
     version="1", pid=7, mode="auto", mode_origin="f", config_path="f", engine_pid=42,
@@ -79,7 +88,7 @@ def test_the_wait_for_the_next_attempt_is_never_negative() -> None:
 
 
 def test_while_held_looks_again_no_attempt_is_announced() -> None:
-    s = Snapshot(state=State.HOLD, deadline=300.0, looking=True)
+    s = Snapshot(state=State.HOLD, deadline=300.0, inspecting=True)
     document = describe(s, FACTS, 1.0)
     assert (document["retry_in_s"], document["looking"]) == (None, True)
 
@@ -94,7 +103,7 @@ def test_the_last_failure_has_its_age() -> None:
 def test_settled_means_that_nothing_is_under_way() -> None:
     settled = {state for state in State if is_settled(Snapshot(state=state))}
     assert settled == {State.SERVING, State.FAILED, State.HOLD, State.STOPPED}
-    assert not is_settled(replace(SERVING, replanning=True))
+    assert not is_settled(replace(SERVING, spawned=True, inspecting=True))
 
 
 def test_one_line_says_the_most_of_a_start() -> None:
@@ -172,12 +181,56 @@ def test_degraded_says_why_since_when_and_how_back() -> None:
     told = describe(replace(SERVING, plan=lowered), facts, 112.5)["degraded"]
     assert (told["why"], told["since"], told["rungs"]) == ([why], 1_700_000_000.0, ["mtp-3"])
     assert "retry --full" in told["back"]
-    full = replace(PLAN, rungs=())
+    full = replace(PLAN, taken=())
     assert describe(replace(SERVING, plan=full), FACTS, 112.5)["degraded"] is None
 
 
 def test_a_new_compile_cache_is_a_step_and_no_degradation() -> None:
-    fresh = replace(SERVING, plan=replace(PLAN, rungs=("fresh-cache",)))
+    fresh = replace(SERVING, plan=replace(PLAN, taken=(Taken("fresh-cache", degrades=False),)))
     document = describe(fresh, FACTS, 112.5)
     assert (document["degraded"], document["rungs"]) == (None, ["fresh-cache"])
     assert "degraded" not in one_line(fresh)
+
+
+def test_output_that_the_log_lacks_is_counted() -> None:
+    assert describe(SERVING, FACTS, 1.0)["log_bytes_lost"] == 0
+    assert describe(SERVING, replace(FACTS, log_bytes_lost=9), 1.0)["log_bytes_lost"] == 9
+
+
+# -- several slots ---
+
+
+def test_the_slot_that_needs_somebody_comes_first() -> None:
+    full = replace(PLAN, taken=())
+    snapshots = {
+        "stopped": Snapshot(),
+        "full": replace(SERVING, plan=full),
+        "degraded": SERVING,
+        "failed": Snapshot(state=State.FAILED, reason="no model"),
+        "waits": Snapshot(state=State.HOLD),
+    }
+    assert worst_first(snapshots) == ["failed", "waits", "stopped", "degraded", "full"]
+    line = one_line_of_all(snapshots)
+    assert line.startswith("failed: FAILED: no model; waits: HOLD; stopped: STOPPED; degraded: ")
+    assert worst_first({str(n): Snapshot(state=s) for n, s in enumerate(State)})
+
+
+def test_the_only_slot_is_not_named() -> None:
+    assert one_line_of_all({"main": SERVING}) == one_line(SERVING)
+
+
+def test_an_entry_has_what_is_the_slots_and_nothing_of_the_daemon() -> None:
+    document = describe(SERVING, FACTS, 112.5)
+    own = entry("main", document)
+    assert own["name"] == "main"
+    assert set(document) - set(own) == {"gpus", "daemon"}
+    assert all(own[key] == document[key] for key in document if key in own)
+
+
+def test_the_document_for_everybody_shows_no_slots_secrets() -> None:
+    finding = Finding("unknown", "it says: secret words")
+    document = describe(Snapshot(state=State.FAILED, finding=finding), FACTS, 1.0)
+    assert "secret" in str(document)
+    shown = public({**document, "slots": [entry("a", document), entry("b", document)]})
+    assert "secret" not in str(shown)
+    assert [slot["name"] for slot in shown["slots"]] == ["a", "b"]

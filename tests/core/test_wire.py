@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caovand.core import wire
-from caovand.core.wire import MAX_BYTES, Notice, Reply, Request, WireError
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import MAX_BYTES, Notice, Reply, Request, WireError
 
 DECODERS = [wire.decode_request, wire.decode_reply, wire.decode_notice]
 JSON = st.recursive(
@@ -69,9 +69,11 @@ def test_documents_that_are_nearly_right_raise_nothing_but_a_wire_error(
     survives(decode, json.dumps({"v": 1, **document}).encode())
 
 
-@given(TEXT, OBJECTS, TEXT)
-def test_a_request_comes_out_as_it_went_in(op: str, args: dict[str, Any], id: str) -> None:
-    request = Request(op, args, id)
+@given(TEXT, OBJECTS, TEXT, TEXT)
+def test_a_request_comes_out_as_it_went_in(
+    op: str, args: dict[str, Any], id: str, model: str
+) -> None:
+    request = Request(op, args, id, model=model)
     assert wire.decode_request(wire.encode_request(request)) == request
 
 
@@ -122,6 +124,7 @@ def test_another_version_is_refused_under_the_id_of_the_request() -> None:
         b"", b"null", b"[]", b"1", b'"status"', b"{}", b'{"v":1}', b'{"v":1,"op":1}',
         b'{"v":1,"op":"status","args":[]}', b'{"v":1,"op":"status","id":1}', b'{"v":1,"op":null}',
         b'{"v":1,"op":"status","args":{}', b'{"v":true,"op":"status"}',
+        b'{"v":1,"op":"status","model":1}', b'{"v":1,"op":"status","model":null}',
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(frame: bytes) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 
 ENGINE = ROOT / ".engines/current/bin/python"
 MODELS = ROOT / ".caovan/models"

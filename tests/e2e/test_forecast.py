@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import daemon, free_port
+from tests.daemon_process import daemon, free_port
 from tests.e2e.conftest import configuration
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 from tests.terminal import CTRL_C, Terminal
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
-from tests.daemon import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon, free_port
 from tests.e2e.conftest import configuration
 from tests.patience import until
 

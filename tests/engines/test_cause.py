@@ -6,11 +6,13 @@ import textwrap
 
 import pytest
 
-from caovand.core.failure import Finding
-from caovand.core.ladder import LadderRules, decide
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
-from caovand.engines.vllm.advice import advise
-from caovand.engines.vllm.cause import find_cause, find_in_kernel
+from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.vllm.healing.advice import advise
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.log.cause import find_cause
 
 MANY = 2000  # lines
 WORKER = "(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [multiproc_executor.py:962] "
@@ -19,7 +21,7 @@ SERVER = "(APIServer pid=3) ERROR 11-20 09:00:00 [async_llm.py:704] "
 ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 READY = "(APIServer pid=3) INFO:     Application startup complete."
 LOADING = "(Worker_TP0 pid=7) INFO 11-20 08:59:00 [gpu_model_runner.py:1] Starting to load model m"
-CAPTUMANY = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
+CAPTURING = "(Worker_TP0 pid=7) Capturing CUDA graphs (decode, FULL):  50%|###  | 1/2 [00:00<00:00]"
 
 
 def cause(text: str, phase: str = "serving") -> Finding:
@@ -57,8 +59,8 @@ def test_wrappers_are_looked_through_to_the_worker() -> None:
 def test_the_phase_is_that_of_the_line_not_of_the_end() -> None:
     oom = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0"
     assert cause(f"{LOADING}\n{oom}").failure == "device-oom-load"
-    assert cause(f"{LOADING}\n{CAPTUMANY}\n{oom}").failure == "device-oom-capture"
-    assert cause(f"{LOADING}\n{CAPTUMANY}\n{READY}\n{oom}").failure == "device-oom-run"
+    assert cause(f"{LOADING}\n{CAPTURING}\n{oom}").failure == "device-oom-capture"
+    assert cause(f"{LOADING}\n{CAPTURING}\n{READY}\n{oom}").failure == "device-oom-run"
 
 
 def test_what_is_compiled_while_serving_is_no_new_start() -> None:
@@ -76,7 +78,7 @@ def test_without_marks_the_given_phase_counts() -> None:
 
 def test_what_ran_out_of_memory_is_named_better_by_the_error_that_follows() -> None:
     finding = cause(f"""
-{CAPTUMANY}
+{CAPTURING}
 {WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB.
 {WORKER}The above exception was the direct cause of the following exception:
 {WORKER}RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests.
@@ -140,7 +142,8 @@ def test_a_process_that_an_illegal_instruction_ended_is_named_and_its_plan_tried
     finding = cause(line, phase)
     assert finding.failure == "engine-died"
     assert finding.text.endswith("[SIGILL, an illegal instruction]")
-    assert [decide(Plan("m", {}, {}), finding, n, LadderRules()).verdict for n in (1, 2, 3)] == [
+    rules = LadderRules(HEALING)
+    assert [decide(Plan("m", {}, {}), finding, n, rules).verdict for n in (1, 2, 3)] == [
         "again", "again", "again",
     ]  # fmt: skip
     assert any("SIGILL" in advice for advice in advise(finding, {}))
@@ -299,6 +302,17 @@ def test_the_cause_near_the_wrapper_counts_before_an_older_one() -> None:
     assert cause(f"{LOADING}\n{old}\n{quiet}{unnamed}").failure == "unknown"
 
 
+@pytest.mark.parametrize(("distance", "failure"), [(60, "network"), (61, "illegal-access")])
+def test_the_first_cause_of_the_sixty_lines_before_the_wrapper_counts(
+    distance: int, failure: str
+) -> None:
+    """A traceback through the compiler has so many lines; what is older led to something else."""
+    hub = "requests.exceptions.ConnectTimeout: Max retries exceeded with url: /x"
+    quiet = ["(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] idle"] * (distance - 2)
+    failed = f"{CORE}EngineCore failed to start."
+    assert cause("\n".join([LOADING, hub, *quiet, ILLEGAL, failed])).failure == failure
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -427,7 +441,7 @@ def test_an_engine_that_goes_on_generating_got_over_what_was_logged() -> None:
             "model-missing",
         ),
         ("models/qwen2.py", "TypeError: 'int' object is not callable", LOADING, "unknown"),
-        ("models/qwen2.py", "KeyError: 'x'", CAPTUMANY, "unknown"),
+        ("models/qwen2.py", "KeyError: 'x'", CAPTURING, "unknown"),
     ],
 )
 def test_weights_that_do_not_fit_the_configuration(

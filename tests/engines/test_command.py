@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.inventory import EngineInfo
-from caovand.core.plan import Plan, Setting
-from caovand.engines.vllm.command import SERVE, build, cache_key, shown
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.plan import Plan, Setting, Taken
+from caovand.engines.vllm.command import SERVE, build, cache_key
 from tests.core.machines import CPU, CUDA, H200, SMALL_HYBRID, TINY_HYBRID, inventory, plan
 
 CACHE = Path("/var/cache/caovan")
@@ -67,7 +67,7 @@ def test_a_secret_goes_by_environment(key: str, variable: str) -> None:
 def test_several_keys_stay_as_they_are_and_are_not_shown() -> None:
     command = build(plan(engine={"extra_args": ["--api-key", "hunter2", "hunter3"]}), CUDA)
     assert command.argv[-3:] == ("--api-key", "hunter2", "hunter3")
-    assert "hunter" not in " ".join(shown(command))
+    assert "hunter" not in " ".join(command.shown)
 
 
 def test_caches_are_kept_apart_by_what_they_are_compiled_for() -> None:
@@ -98,7 +98,7 @@ def test_flashinfers_kernels_are_built_once_for_all_depths_models_and_rungs() ->
         plan(how={"mode": "fast"}),
         plan(policy={"mtp": 0}),
         plan(inventory(SMALL_HYBRID)),
-        replace(plan(), env={**plan().env, **fresh}, rungs=("fresh-cache",)),
+        replace(plan(), env={**plan().env, **fresh}, taken=(Taken("fresh-cache", degrades=False),)),
     ):
         assert built(other) == usual
 

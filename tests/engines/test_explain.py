@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from caovand.cli import explain as verb
-from caovand.core.failure import FAILURES, Failure, Finding
-from caovand.engines.vllm.advice import advise
-from caovand.engines.vllm.cause import find_cause
-from caovand.engines.vllm.explain import explain
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.engines.vllm.healing.advice import advise
+from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.explain import explain
 
 LOGS = Path(__file__).parents[1] / "samples" / "logs"
 
@@ -235,7 +235,7 @@ def test_rates_are_those_of_busy_windows_and_not_of_the_first() -> None:
     assert told.figures["generation_tps"] == 19.0
     assert told.figures["generation_best_tps"] == 23.0
     page = "\n".join(verb.page(told))
-    assert re.search(r"generation, while busy +19.0 tokens/s\n +generation at best +23.0", page)
+    assert re.search(r"generation while busy +19.0 tokens/s\n +peak generation +23.0", page)
     assert "generation_best_tps" not in explain(window(0.0)).figures
 
 
@@ -279,13 +279,13 @@ def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure
     ("line", "phase", "first"),
     [
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
-         "The engine's installation is not whole: libcudart.so.12 is missing"),
+         "The engine's installation is incomplete: libcudart.so.12 is missing"),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
-         "The engine's installation is not whole: its compiled operator rms_norm is missing."),
+         "The engine's installation is incomplete: its compiled operator rms_norm is missing."),
         ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",
-         "The engine's installation is not whole: its module vllm._C is missing."),
-        ("pynvml.NVMLError_Unknown: Unknown Error", "resolve", "The driver does not let"),
-        ("ZeroDivisionError: integer modulo by zero", "load", "The model cannot be split so"),
+         "The engine's installation is incomplete: its module vllm._C is missing."),
+        ("pynvml.NVMLError_Unknown: Unknown Error", "resolve", "The driver denies this process"),
+        ("ZeroDivisionError: integer modulo by zero", "load", "The model cannot be split this way"),
         ("json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 9)", "resolve",
          "A JSON file of the model is broken"),
     ],
@@ -301,9 +301,8 @@ def test_the_advice_names_what_is_broken(line: str, phase: str, first: str) -> N
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    verb.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["explain", *words])
-    return int(args.run(args))
+    verb.arguments(parser)
+    return verb.run(parser.parse_args(words))
 
 
 def test_json_has_the_fields_programs_are_promised(capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,5 +330,5 @@ def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixt
     assert lines[2].startswith("  line 57: ValueError: Free memory on device cuda:0")
     assert lines[4:6] == [
         "What to do",
-        "  1. Something else holds memory: 78.77 of 139.8 GiB are free and 125.82 GiB are wanted.",
+        "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are wanted.",
     ]

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.engines.vllm.cause import find_cause, find_in_kernel
-from caovand.engines.vllm.explain import explain
+from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.explain import explain
+from caovand.engines.vllm.log.phases import ROWS, read
+from caovand.engines.vllm.log.signatures import SIGNATURES
 from caovand.engines.vllm.metrics import parse_metrics
-from caovand.engines.vllm.phases import ROWS, read
-from caovand.engines.vllm.signatures import SIGNATURES
 
 PREFIX = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
 PIECES = [

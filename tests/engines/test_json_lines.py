@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caovand.engines.vllm.explain import explain
-from caovand.engines.vllm.json_lines import plain
+from caovand.engines.vllm.log.explain import explain
+from caovand.engines.vllm.log.json_lines import plain
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/opt/vllm/v1/engine/core.py", line 9, in f\n'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.observation import Mark
-from caovand.engines.vllm.phases import PHASES, ROWS, figures, phase_of
+from caovand.core.health.observation import Mark
+from caovand.engines.vllm.log.phases import PHASES, ROWS, figures, phase_of
 
 LOGS = Path(__file__).parents[1] / "samples" / "logs"
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.failure import Finding
-from caovand.core.inventory import EngineInfo
-from caovand.core.ladder import Decision, LadderRules, decide
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision, LadderRules, decide
 from caovand.core.plan import Plan, Setting
-from caovand.engines.vllm.cause import find_cause
 from caovand.engines.vllm.command import cache_key
-from caovand.engines.vllm.explain import explain
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.explain import explain
 
 LOGS = Path(__file__).parents[1] / "samples" / "logs"
-RULES = LadderRules()
+RULES = LadderRules(HEALING)
 
 
 def answers(log: str) -> list[Decision]:
@@ -45,8 +46,8 @@ def answers(log: str) -> list[Decision]:
         ("vllm-0.32.0-cpu-fail_gated", "again again again", ""),
         ("vllm-0.32.0-cpu-fail_mrope", "again lower lower", "MTP 3 -> off"),
         ("vllm-0.32.0-cpu-fail_mtp_prefix", "again lower lower", "prefix caching off"),
-        ("vllm-0.32.0-cpu-fail_plugin_load", "lower lower lower", "the kernels' plugin off"),
-        ("vllm-0.32.0-cpu-fail_plugin_serve", "lower lower lower", "the kernels' plugin off"),
+        ("vllm-0.32.0-cpu-fail_plugin_load", "lower lower lower", "caovan's kernels off"),
+        ("vllm-0.32.0-cpu-fail_plugin_serve", "lower lower lower", "caovan's kernels off"),
     ],
 )
 def test_the_remedy_for_a_real_failure(log: str, verdicts: str, change: str) -> None:
@@ -79,7 +80,7 @@ def remedy(line: str, phase: str, **values: object) -> Decision:
 def test_a_disk_that_cannot_be_read_is_waited_for_and_costs_no_setting() -> None:
     for phase in ("load", "serving"):
         decision = remedy("OSError: [Errno 5] Input/output error", phase)
-        assert (decision.verdict, decision.spared) == ("hold", True)
+        assert (decision.verdict, decision.excused) == ("hold", True)
         assert decision.text.startswith("waiting for the disk to be readable")
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from caovand.core.failure import FAILURES
-from caovand.engines.vllm.line import take_apart
-from caovand.engines.vllm.signatures import BY_ID, SIGNATURES, benign, match
+from caovand.core.healing.failure import FAILURES
+from caovand.engines.vllm.log.line import take_apart
+from caovand.engines.vllm.log.signatures import BY_ID, SIGNATURES, benign, match
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 

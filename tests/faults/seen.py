@@ -17,7 +17,8 @@ from typing import Any
 
 from caovand.adapters import processes
 from caovand.cli.client import Client
-from tests.daemon import Daemon, daemon
+from caovand.daemon import memories
+from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 
 REQUEST_S = 120.0
@@ -126,8 +127,9 @@ class Seen:
         assert one.stop() == 0, one.log()
         found = [f"{process.name} (pid {process.pid})" for process in one.tree()]
         found += [str(path) for path in (one.folder / "cache/tmp").glob("*")]
-        ledgers = ("engine-processes.json", "engine-files.json")
-        found += [name for name in ledgers if (one.folder / "state" / name).exists()]
+        state = memories.folder(one.folder / "state")
+        ledgers = (memories.PROCESSES, memories.FILES)
+        found += [name for name in ledgers if (state / name).exists()]
         found += sorted(self.unused())
         self.row.left = ", ".join(found) or NOTHING
         return self.row.left

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
-from tests.daemon import free_port
+from tests.daemon_process import free_port
 from tests.e2e.conftest import MODELS, configuration
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
@@ -113,7 +113,7 @@ def test_a_stopped_engine_core_with_a_request_waiting_is_a_hang(
     serves_again(seen, "hang")
     report = seen.daemon.ctl("incidents", "--json").stdout
     assert '"hang"' in report
-    (folder,) = (seen.daemon.folder / "state/incidents").glob("*-hang")
+    (folder,) = (seen.daemon.folder / "state/slots/main/incidents").glob("*-hang")
     stacks = (folder / "stacks.txt").read_text()
     core = stacks.partition("=== VLLM::EngineCor")[2].partition("===")[0]
     assert "/core.py:" in core or "Permission" in core, stacks
@@ -188,7 +188,9 @@ def test_a_taken_port_is_waited_for(engine: Path, row: Begin) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
-        with fault(begun, config_of(engine, stranger.getsockname()[1])) as seen:
+        with fault(
+            begun, config_of(engine, stranger.getsockname()[1], more="recheck_s = 1")
+        ) as seen:
             assert seen.failure() == "port-busy"
             begun.action = "HOLD until it is free"
             stranger.close()

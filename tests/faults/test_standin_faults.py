@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.core.failure import FAILURES, Failure
-from tests.daemon import ROOT
+from caovand.core.healing.failure import FAILURES, Failure
+from tests.daemon_process import ROOT
 from tests.engines.test_signatures import samples
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
@@ -131,7 +131,7 @@ def test_a_card_that_falls_off_the_bus_is_waited_for(
 ) -> None:
     begun = row("gpu-lost in serving (NVML)", "stand-in")
     environ = cards(tmp_path)
-    config = configuration(model, watch="gpu_sample_s = 0.5")
+    config = configuration(model, watch="gpu_sample_s = 0.5\nrecheck_s = 1")
     with fault(begun, config, environ) as seen:
         seen.daemon.until_state("SERVING")
         until(lambda: len(seen.daemon.status()["gpus"]) == 2, "samples of both cards")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import strangers
-from tests.daemon import daemon
+from tests.daemon_process import daemon
 from tests.scenarios.test_supervision import configuration
 
 # Of the unit, packaging/systemd/caovan.service.

@@ -105,6 +105,7 @@ def test_probe_passes_in_the_engines_environment(site: Path) -> None:
     assert said["operators"] == [], "nothing would be replaced without the library"
     assert "CAOVAN_SM75_LIBRARY names it" in said["library"]["error"]
     assert said["flashinfer"] == "this is vLLM's cpu build"
+    assert said["states"] == "fail: this vLLM keeps right states itself"
 
 
 BIND = """

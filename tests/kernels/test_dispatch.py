@@ -33,7 +33,7 @@ def test_a_turing_card_with_the_27b_model_is_taken() -> None:
         ({"platform": "cpu"}, "vLLM's cpu build"),
         ({"platform": ""}, "vLLM finds no GPU here"),
         ({"capability": None}, "unknown compute capability"),
-        ({"capability": (7, 0)}, "SM70, the kernels need SM75"),
+        ({"capability": (7, 0)}, "SM70, but the kernels need SM75"),
         ({"capability": (9, 0)}, "CAOVAN_SM75_FORCE=1"),
         ({"library_error": "cannot find it"}, "cannot find it"),
         ({"dtype": "bfloat16"}, "use --dtype half"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 
 HEAD = "| sequences x tokens | ours | Triton recurrence | ratio |"
 

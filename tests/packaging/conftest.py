@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 from tests.patience import PATIENCE_S, until
 
 SCRIPT = ROOT / "tests/packaging/machine.sh"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import ROOT, Daemon, free_port
+from tests.daemon_process import ROOT, Daemon, free_port
 from tests.packaging.conftest import need
 
 pytestmark = pytest.mark.long

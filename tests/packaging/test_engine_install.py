@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.environment import install as install_engine
-from caovand.adapters.environment import lock, places, pythons
-from caovand.adapters.environment.errors import EngineError
+from caovand.adapters.engine_install import install as install_engine
+from caovand.adapters.engine_install import lock, places, pythons
+from caovand.adapters.engine_install.errors import EngineError
 from caovand.cli import engine as verb
-from caovand.core.inventory import Gpu
+from caovand.cli.engine import choice, fetch
+from caovand.cli.engine import install as install_verb
+from caovand.core.facts.inventory import Gpu
 from tests import engine_fakes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,7 +95,7 @@ def test_list_and_verify_show_it(house: Path, made: dict[str, Any]) -> None:
     assert caovanctl(house, "list").stdout.startswith(f"* {NAME} ")
     done = caovanctl(house, "verify")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{NAME} is whole: vLLM 9.9.9, torch 1.0+cpu, no GPU\n"
+    assert done.stdout == f"{NAME} is intact: vLLM 9.9.9, torch 1.0+cpu, no GPU\n"
 
 
 def test_verify_names_what_was_changed_or_lost(house: Path, made: dict[str, Any]) -> None:
@@ -206,8 +208,9 @@ def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
     elif forged == "uv":
         engine_fakes.wheel(kept, "uv", "1.0", {"uv-1.0.data/scripts/uv": "#!/bin/sh\n"})
     code = (
-        "import sys; from pathlib import Path; from caovand.adapters.environment import bring, "
-        "commands; print(bring.carry('9.8', Path(sys.argv[1]), Path(sys.argv[2]), commands.run))"
+        "import sys; from pathlib import Path; "
+        "from caovand.adapters.engine_install import acquire, commands; "
+        "print(acquire.carry('9.8', Path(sys.argv[1]), Path(sys.argv[2]), commands.run))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "wheels", tmp_path / "root"],
@@ -221,7 +224,7 @@ def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
     if forged:
         assert done.returncode == 1
         assert not made.exists()
-        assert "uv brought none" in done.stderr
+        assert "uv could not install one" in done.stderr
     else:
         assert done.stdout == f"{made}\n", done.stderr
         assert made.read_bytes() == b"the real one"
@@ -252,7 +255,7 @@ def test_a_killed_pip_dies_with_us_and_the_next_try_succeeds(
     root = tmp_path / "killed"
     script = (
         "import os, signal, sys\n"
-        "from caovand.adapters.environment import commands\n"
+        "from caovand.adapters.engine_install import commands\n"
         "real = commands.os.read\n"
         "def read(fd, size):\n"
         "    data = real(fd, size)\n"
@@ -329,7 +332,9 @@ def test_no_engine_is_no_error_to_list_but_one_to_verify(house: Path, tmp_path: 
 def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
     code = (
         "import sys\n"
-        "import caovand.cli.engine\n"
+        "from caovand.cli.engine import VERB\n"
+        "from caovand.cli.verb import verbs_of\n"
+        "assert len(verbs_of(VERB.package)) > 5\n"
         "own = {m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(m for m in own if not m.startswith('_') and m != 'caovand'))\n"
     )
@@ -353,10 +358,10 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded() -> Non
     old = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
     fact = r"driver 550\.54 is made for CUDA 12\.4, .* install driver 580\.65 or newer"
     with pytest.raises(EngineError, match=fact):
-        verb.check_driver(wanted, [replace(old, driver="550.54", cuda="12.4")])
-    verb.check_driver(wanted, [replace(old, driver="580.65", cuda="13.0")])
-    verb.check_driver(wanted, [old])
-    verb.check_driver(wanted, [])
+        install_verb.check_driver(wanted, [replace(old, driver="550.54", cuda="12.4")])
+    install_verb.check_driver(wanted, [replace(old, driver="580.65", cuda="13.0")])
+    install_verb.check_driver(wanted, [old])
+    install_verb.check_driver(wanted, [])
 
 
 def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a_public_python(
@@ -368,7 +373,7 @@ def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a
         done.append(order.public)
         raise EngineError("go on", "this is a test", "do")
 
-    monkeypatch.setattr(verb, "check_driver", lambda *_args: done.append("driver"))
+    monkeypatch.setattr(install_verb, "check_driver", lambda *_args: done.append("driver"))
     monkeypatch.setattr(install_engine, "install", installs)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.delenv("CAOVAN_ENGINES", raising=False)
@@ -388,12 +393,12 @@ def test_fetch_brings_a_python_into_the_folder_it_fills(
         raise EngineError("find Python", "this is a test", "do")
 
     monkeypatch.setattr(pythons, "find", finds)
-    monkeypatch.setattr(verb, "bring", lambda _version, root, *_more: asked.append(root))
+    monkeypatch.setattr(fetch, "acquire", lambda _version, root, *_more: asked.append(root))
     monkeypatch.setenv("CAOVAN_LOCKS", str(house / "locks"))
     folder = tmp_path / "wheels"
-    fetch = ["fetch", "9.9.9", "--build", "cpu", "--wheels", str(folder)]
-    assert verb.main(fetch) == 1
-    assert verb.main([*fetch, "--with-python"]) == 1
+    words = ["fetch", "9.9.9", "--build", "cpu", "--wheels", str(folder)]
+    assert verb.main(words) == 1
+    assert verb.main([*words, "--with-python"]) == 1
     assert asked == [folder, folder, folder]
 
 
@@ -405,9 +410,9 @@ def test_a_graphics_card_is_seen_on_the_bus_without_a_driver(tmp_path: Path) -> 
 
     device("audio", "0x10de", "0x040300")
     device("intel", "0x8086", "0x030000")
-    assert not verb.on_the_bus(tmp_path)
+    assert not choice.on_the_bus(tmp_path)
     device("card", "0x10de", "0x030200")
-    assert verb.on_the_bus(tmp_path)
+    assert choice.on_the_bus(tmp_path)
 
 
 def test_without_a_card_on_the_bus_the_driver_tells(
@@ -415,9 +420,9 @@ def test_without_a_card_on_the_bus_the_driver_tells(
 ) -> None:
     card = Gpu(index=0, name="x", compute_capability=(7, 5), total_mib=1, free_mib=1)
     monkeypatch.delenv("CAOVAN_LOCKS", raising=False)
-    monkeypatch.setattr(verb, "on_the_bus", lambda _folder: False)
+    monkeypatch.setattr(choice, "on_the_bus", lambda _folder: False)
     for cards, build in (((), "cpu"), ((card,), "cuda")):
-        monkeypatch.setattr(verb, "read_gpus", lambda _environ, cards=cards: cards)
+        monkeypatch.setattr(choice, "read_gpus", lambda _environ, cards=cards: cards)
         assert verb.main(["install", "9.9.9"]) == 1
         assert f"build: {build} " in capsys.readouterr().err
 

@@ -132,7 +132,7 @@ def test_with_an_engine_and_a_model_it_serves(machine: Machine) -> None:
     assert status["engine_pid"] in engine
     assert len(engine) >= 3
     for pid in engine:
-        assert f"{unit}/engine\n" in machine.groups(pid), pid
+        assert f"{unit}/engine-main\n" in machine.groups(pid), pid
 
 
 def test_reload_fails_for_a_broken_file_and_changes_nothing(serving: Machine) -> None:
@@ -341,7 +341,7 @@ def test_on_cgroup_v2_the_engine_is_in_the_sub_group_too(
     pid = until(lambda: unified_machine.status().get("engine_pid"), "an engine", BOOT_S)
     assert pid is not None
     unit = "0::/system.slice/caovan.service"
-    assert unified_machine.groups(pid).splitlines()[-1] == f"{unit}/engine"
+    assert unified_machine.groups(pid).splitlines()[-1] == f"{unit}/engine-main"
     main = int(unified_machine.show("MainPID"))
     assert unified_machine.groups(main).splitlines()[-1] == unit
     unified_machine.must("systemctl", "stop", "caovan")

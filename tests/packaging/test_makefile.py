@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 
 UV = """#!/bin/sh
 case "$1 $2" in

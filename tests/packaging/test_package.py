@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from caovand import __version__
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
+from tests.documents import DOCUMENTS
 from tests.packaging.conftest import need, version_of
 
 DEBIAN = ROOT / "packaging/debian"
@@ -142,6 +143,7 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
         "/usr/share/man/man1/caovanctl.1.gz", "/usr/share/man/man1/caovan-vllm-serve.1.gz",
         "/usr/share/bash-completion/completions/caovanctl",
         "/usr/share/zsh/vendor-completions/_caovanctl",
+        *(f"/usr/share/doc/caovan/{page.name}" for page in DOCUMENTS),
     ):  # fmt: skip
         assert f".{path}\n" in listed + "\n", path
     packaged = set(re.findall(r"dist-packages/(caovand/\S+\.py)$", listed, re.M))

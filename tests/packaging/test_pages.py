@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli import main as caovanctl
 from caovand.cli.explain import as_json
+from caovand.cli.parser import parser
 from caovand.core.config import Config
-from caovand.engines.vllm.explain import explain
-from tests.daemon import ROOT
+from caovand.engines.vllm.log.explain import explain
+from tests.daemon_process import ROOT
+from tests.documents import CHINESE, ENGLISH
 
 PAGES = sorted(path.name for path in (ROOT / "packaging/man").glob("*.[1-9]"))
 
@@ -44,7 +45,7 @@ def test_the_page_of_the_configuration_has_every_key(made: Path) -> None:
 
 def test_the_page_of_caovanctl_has_every_verb(made: Path) -> None:
     text = (made / "caovanctl.1").read_text()
-    verbs = next(a for a in caovanctl.parser()._actions if a.dest == "==SUPPRESS==").choices or ()
+    verbs = next(a for a in parser()._actions if a.dest == "==SUPPRESS==").choices or ()
     for verb in verbs:
         assert re.search(rf"^\.B {re.escape(verb)}\b", text.replace("\\-", "-"), re.M), verb
 
@@ -71,7 +72,7 @@ def test_the_page_of_caovanctl_has_every_key_of_an_explanation(made: Path) -> No
         assert any(re.search(rf"\b{key}\b", line) for line in bold), key
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md", "packaging/docs/install.md"])
 def test_the_steps_of_the_installation_make_the_service_read_the_edited_file(name: str) -> None:
     # apt has started the unit: another start does nothing
     steps = next(
@@ -85,10 +86,11 @@ def test_the_steps_of_the_installation_make_the_service_read_the_edited_file(nam
     assert "start caovan" not in " ".join(commands).replace("restart caovan", "")
 
 
-def test_both_readmes_show_the_same_transcripts() -> None:
+def test_both_languages_show_the_same_transcripts() -> None:
     shown: list[dict[str, list[str]]] = []
-    for name in ("README.md", "README.zh-CN.md"):
-        blocks = (ROOT / name).read_text(encoding="utf-8").split("```")[1::2]
+    for documents in (ENGLISH, CHINESE):
+        texts = [document.read_text(encoding="utf-8") for document in documents]
+        blocks = [block for text in texts for block in text.split("```")[1::2]]
         screens: dict[str, list[str]] = {}
         for block in blocks:
             for part in re.split(r"^(?=\$ )", block, flags=re.M):
@@ -96,7 +98,7 @@ def test_both_readmes_show_the_same_transcripts() -> None:
                 if command.startswith("$ caovanctl") and output.strip():
                     screens.setdefault(command, []).append(output.strip())
         shown.append(screens)
-    english, chinese = shown  # the Chinese one may cut the end off
+    english, chinese = shown  # the Chinese ones may cut the end off
     for command, outputs in chinese.items():
         for output in (one.removesuffix("…").strip() for one in outputs):
             assert any(one.startswith(output) for one in english[command]), command

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import ROOT
+from tests.daemon_process import ROOT
 from tests.packaging.conftest import BASE_PACKAGES, Machine, boot, end, make_base
 from tests.patience import until
 
@@ -100,7 +100,7 @@ def test_it_serves_reloads_and_survives_a_kill(machine: Machine, tiny_model: Pat
     machine.until_state("SERVING")
     until(lambda: machine.show("StatusText").startswith("SERVING"), "the status line")
     main, engine = int(machine.show("MainPID")), machine.status()["engine_pid"]
-    assert "/system.slice/caovan.service/engine\n" in machine.groups(engine)
+    assert "/system.slice/caovan.service/engine-main\n" in machine.groups(engine)
     machine.write("/etc/caovan.toml", CONFIG + "nonsense = 1\n")
     assert machine.run("systemctl", "reload", "caovan").returncode != 0
     assert machine.show("ActiveState") == "active"

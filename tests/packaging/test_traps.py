@@ -283,7 +283,7 @@ def test_a_stranger_s_file_names_no_interpreter_that_others_may_change(ground: G
     config.write_text(f'[engine]\npython = "{ground.trap}/bin/python"\n')
     config.chmod(0o666)
     done = ground.run("caovanctl", "inventory", "--config", str(config))
-    assert f"as root: {config} may be changed by everybody" in done.stdout
+    assert f"as root: {config} can be changed by everybody" in done.stdout
 
 
 def test_exec_takes_vllm_from_the_engine_and_nothing_from_here(

@@ -17,7 +17,9 @@ FOLDERS = ("caovand", "plugin")
 METHODS = frozenset({"match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"})
 CALLS = METHODS | {"compile"}
 # Builders of tables: what they are called with is found in the tables.
-BUILDERS = frozenset({"caovand.engines.vllm.signatures._sig", "caovand.engines.vllm.phases._row"})
+BUILDERS = frozenset(
+    {"caovand.engines.common.signature.signature", "caovand.engines.vllm.log.phases._row"}
+)
 
 
 @dataclass(frozen=True)

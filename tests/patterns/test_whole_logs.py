@@ -11,11 +11,12 @@ import pytest
 from caovand.adapters.kernel_log import without_other_cards
 from caovand.adapters.log import engine_line
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.vllm.cause import announces, find_cause, find_in_kernel
-from caovand.engines.vllm.explain import explain
-from caovand.engines.vllm.json_lines import plain
+from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.vllm.log.cause import announces, find_cause
+from caovand.engines.vllm.log.explain import explain
+from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.phases import figures, read
 from caovand.engines.vllm.metrics import parse_metrics
-from caovand.engines.vllm.phases import figures, read
 
 GROWTH = 9.0  # times as long for 4 times the log; 4 is linear, 16 quadratic
 QUICK_S = 0.02

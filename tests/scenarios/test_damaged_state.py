@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from caovand import memories
-from tests.daemon import Daemon
+from caovand.daemon import memories
+from caovand.engines.vllm.healing.cures import HEALING
+from tests.daemon.test_memories import DAMAGE
+from tests.daemon_process import Daemon
 from tests.scenarios.test_supervision import configuration, model  # noqa: F401  (a fixture)
-from tests.test_memories import DAMAGE
 
 
 @pytest.fixture
@@ -28,15 +29,15 @@ def one(model: Path) -> Iterator[Daemon]:  # noqa: F811
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_daemon_serves_whatever_its_state_files_are(one: Daemon, kind: str) -> None:
-    state = one.folder / "state"
+    state, files = memories.folder(one.folder / "state"), memories.checks(HEALING)
     (state / "incidents/0001-hang").mkdir(parents=True)
-    damaged = [*memories.CHECKS, "incidents/0001-hang/incident.json"]
+    damaged = [*files, "incidents/0001-hang/incident.json"]
     for name in damaged:
         DAMAGE[kind](state / name)
     one.start()
     one.until_state("SERVING")
     said = one.events()
-    for name in memories.CHECKS:
+    for name in files:
         (text,) = (text for text in said if text.startswith(f"cannot use {state / name}: "))
         assert f"{name}.unreadable" in text
     assert one.ctl("incidents").stdout == "no incidents\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import Daemon
+from tests.daemon_process import Daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import Daemon, daemon
+from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model
 
@@ -57,7 +57,7 @@ def test_a_hostile_log_delays_neither_answers_nor_the_next_engine(
         assert slowest < SLOWEST_S
         (row,) = until(lambda: json.loads(one.ctl("incidents", "--json").stdout), "an incident")
         assert row["failure"] == "engine-died"
-        (folder,) = (one.folder / "state/incidents").iterdir()
+        (folder,) = (one.folder / "state/slots/main/incidents").iterdir()
         kept = "".join(file.read_text() for file in folder.iterdir())
         assert "hunter2" not in kept
         assert "torch_compile" in kept

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.daemon import daemon
+from tests.daemon.test_peers import Server
+from tests.daemon_process import daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model  # noqa: F401  (a fixture)
-from tests.test_peers import Server
 
 
 def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
@@ -28,7 +28,7 @@ def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
             assert f"(pid {stranger.pid})" in reason
             texts = one.events()
             assert any(
-                text.startswith("skipped a look at the engine: cannot share") for text in texts
+                text.startswith("skipped a check of the engine: cannot share") for text in texts
             )
             failure = one.status()["last_failure"]
             assert failure["failure"] == "port-busy"

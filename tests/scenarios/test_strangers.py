@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.daemon import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon, free_port
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model
 
@@ -41,7 +41,7 @@ def test_slow_connections_to_the_metrics_cost_neither_threads_nor_answers(model:
     config = configuration(model, metrics=f'listen = "127.0.0.1:{port}"')
     with daemon(config) as one, contextlib.ExitStack() as held:
         one.until_state("SERVING")
-        assert b"caovan_engine_up 1.0" in scrape(port)
+        assert b'caovan_engine_up{model="%s",slot="main"} 1.0' % bytes(model) in scrape(port)
         before = threads(one)
         for _ in range(SLOW):
             client = held.enter_context(socket.socket())

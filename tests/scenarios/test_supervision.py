@@ -21,11 +21,12 @@ import pytest
 import zmq
 
 from caovand.adapters import processes
-from tests.daemon import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import until
 from tests.terminal import Terminal
 
 ENGINE = ROOT / "tests/standin/engine.py"
+RECHECK = "recheck_s = 1"
 CONTEXT_TOO_LONG = (
     "(EngineCore pid=2) ERROR 11-20 08:53:13 [core.py:1584] ValueError: To serve at least one "
     "request with the model's max seq len (2048), (0.06 GiB KV cache is needed, which is "
@@ -146,7 +147,7 @@ def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Pat
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     with daemon(configuration(model, orders, watch="stable_after_s = 1")) as one:
         one.until_state("SERVING")
-        until((one.folder / "state/good-plan.json").exists, "the memory of it")
+        until((one.folder / "state/slots/main/good-plan.json").exists, "the memory of it")
         pid = one.status()["engine_pid"]
         assert one.ctl("reload").returncode == 0
         assert one.status()["engine_pid"] == pid, "a reload keeps the steps of the living engine"
@@ -194,7 +195,7 @@ def test_a_taken_port_is_named_with_its_owner_and_waited_for(model: Path) -> Non
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         port = stranger.getsockname()[1]
-        config = configuration(model).replace("port = ", f"port = {port} # ")
+        config = configuration(model, watch=RECHECK).replace("port = ", f"port = {port} # ")
         with daemon(config) as one:
             status = one.until_state("HOLD")
             assert f"(pid {os.getpid()})" in status["reason"]
@@ -230,7 +231,8 @@ def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Pa
 
 def test_a_hold_whose_reason_changes_says_so(model: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
-    with daemon(configuration(model).replace(str(ENGINE), str(python))) as one:
+    config = configuration(model, watch=RECHECK).replace(str(ENGINE), str(python))
+    with daemon(config) as one:
         before = one.until_state("HOLD")
         python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
         python.chmod(0o755)
@@ -249,7 +251,7 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
         pid = one.until_state("SERVING")["engine_pid"]
         done = one.ctl("reload")
         assert done.returncode == 0
-        assert "the plan is the same" in done.stdout
+        assert "plan unchanged" in done.stdout
         assert one.status()["engine_pid"] == pid
 
         one.config_path.write_text("[model]\nmax_model_length = 3\n")
@@ -286,7 +288,7 @@ def test_a_chosen_mode_is_remembered_over_restarts_of_the_daemon(model: Path) ->
         assert one.status()["mtp"] == 4
         assert one.ctl("mode", "auto", "--defer").returncode == 0
         assert one.status()["mtp"] == 4
-        assert "auto (from caovanctl mode), MTP 4; from the next start on, now fast" in (
+        assert "auto (from caovanctl mode), MTP 4; from the next start, now fast" in (
             " ".join(one.ctl("status").stdout.split())
         )
         # A start after a crash is one, too.
@@ -430,7 +432,7 @@ def test_a_daemon_that_is_stopped_leaves_no_file_but_state_cache_and_logs(model:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
         assert one.stop() == 0
-        assert not (one.folder / "state/engine-processes.json").exists()
+        assert not (one.folder / "state/slots/main/engine-processes.json").exists()
         assert one.ctl("status").returncode == 4
 
 
@@ -567,7 +569,7 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
     terminal.until_it_says("-> SERVING")
     one.spawned()
     terminal.process.send_signal(signal.SIGHUP)
-    terminal.until_it_says("was read again")
+    terminal.until_it_says("reloaded")
     terminal.close()
     assert terminal.until_ended() == 0
     assert one.tree() == []
@@ -577,7 +579,8 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
 def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sesame-4711\n")
-    with daemon(configuration(model, server=f'api_key_file = "{key}"')) as one:
+    config = configuration(model, watch=RECHECK, server=f'api_key_file = "{key}"')
+    with daemon(config) as one:
         pid = one.until_state("SERVING")["engine_pid"]
         key.rename(tmp_path / "aside")
         os.kill(pid, signal.SIGKILL)
@@ -589,7 +592,7 @@ def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path:
 def test_a_ledger_that_cannot_be_written_is_told_and_costs_nothing(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
-        ledger = one.folder / "state/engine-processes.json"
+        ledger = one.folder / "state/slots/main/engine-processes.json"
         ledger.unlink()
         ledger.mkdir()
         assert one.ctl("restart").returncode == 0

@@ -13,8 +13,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from caovand.core import wire
-from caovand.core.wire import Reply, Request, WireError
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Reply, Request, WireError
 
 OPEN_TO_ALL = frozenset({"status", "version", "wait"})
 LONGEST_LINE = 4096

@@ -18,8 +18,8 @@ import zmq.asyncio
 from caovand.adapters.control.door import CannotBind, Door, check_length, spare_descriptors
 from caovand.adapters.control.gate import Gate
 from caovand.adapters.control.lines import BUSY, Lines
-from caovand.core import wire
-from caovand.core.wire import Notice, Reply, Request, WireError
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Notice, Reply, Request, WireError
 
 MOST_REQUESTS = 256
 MOST_WAITS = 64  # they may last a day, and must not keep other requests out

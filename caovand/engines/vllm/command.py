@@ -1,36 +1,27 @@
-"""A plan turned into the command line and environment of `vllm serve`."""
+"""Turns a plan into the command line and environment of `vllm serve`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.core import flags
-from caovand.core.inventory import EngineInfo
+from caovand.core.engine import Command
+from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
+from caovand.engines.vllm.planning import flags
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED = "additional_config"
-"""The one flag of ours that is merged with the operator's instead of giving way to it."""
+"""Our one flag that is merged with the operator's; all others yield to it."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """What to run, what to add to its environment, and whether its stack must be unlimited."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    unlimited_stack: bool = False
-
-
-def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Command:
+def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
 
-    A flag this engine's parser does not take is left out. Caches go to a folder of their own
-    under `cache_dir` for each of `cache_key`, FlashInfer's for each of `flashinfer_key`.
+    A flag that this engine's parser does not take is left out. Below `cache` there is one folder of
+    caches for each `cache_key`, and FlashInfer's for each `flashinfer_key`.
     """
     argv = [engine.python, *SERVE, plan.model]
     for name, setting in plan.settings.items():
@@ -40,15 +31,12 @@ def build(plan: Plan, engine: EngineInfo, cache_dir: Path | None = None) -> Comm
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
-    if cache_dir is not None:
+    if cache is not None:
+        cache_dir = Path(cache)
         built = cache_dir / "flashinfer" / flashinfer_key(plan, engine)
         env = {**caches(cache_dir / cache_key(plan, engine), built), **env}
-    return Command(tuple(argv), env, unlimited_stack="CAOVAN_RECURSION_LIMIT" in plan.env)
-
-
-def shown(command: Command) -> tuple[str, ...]:
-    """The command line as it may be printed, secrets hidden."""
-    return command.argv[:1] + flags.redact(command.argv[1:])
+    shown = (argv[0], *flags.redact(argv[1:]))
+    return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env)
 
 
 def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
@@ -67,10 +55,10 @@ def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
 
 
 def cache_key(plan: Plan, engine: EngineInfo) -> str:
-    """A folder name for compiled code that another plan must not find.
+    """A folder name for compiled code that other plans must not use.
 
-    vLLM's own key leaves out the drafting depth and the cards' compute capability. The ladder
-    sets CAOVAN_CACHE where a cache is stale: another folder hurts nobody, a deletion might.
+    vLLM's own key lacks the drafting depth and the cards' compute capability. The ladder sets
+    CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
     key = f"{engine.vllm}-{plan.device or engine.build}-{name}-mtp{plan.mtp}"
@@ -78,16 +66,16 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
 
 
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
-    """A folder name for the kernels that FlashInfer builds, which depend on no model and no depth.
+    """A folder name for FlashInfer's compiled kernels, which depend on no model and no depth.
 
-    Each takes nvcc a minute or more: another drafting depth, or a rung, must not build them again.
+    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
     return f"{engine.vllm}-{releases}-{plan.device or engine.build}"
 
 
 def caches(folder: Path, flashinfer: Path) -> dict[str, str]:
-    """Where everything the engine compiles is kept."""
+    """Variables that point all compiled code into these folders."""
     return {
         "VLLM_CACHE_ROOT": str(folder / "vllm"),
         "TRITON_CACHE_DIR": str(folder / "triton"),

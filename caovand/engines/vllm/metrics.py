@@ -1,16 +1,15 @@
-"""vLLM's Prometheus text as the counters that prove progress.
+"""Reads vLLM's Prometheus text into the counters that prove progress.
 
-Names are the same from 0.19 to 0.33. vLLM's own counters are those of its engine process, which say
-nothing while it stands still; its HTTP server counts every request that ended. Every series of a
-name is added up: one for each engine, reason and model. A name that is missing counts as 0: it then
-never moves, which is what it tells.
+Names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and freeze
+with it; its HTTP server counts every request that ended. All series of a name are summed: one for
+each engine, reason and model. A missing name counts as 0 and never moves.
 """
 
 from __future__ import annotations
 
 import re
 
-from caovand.core.observation import Progress
+from caovand.core.health.observation import Progress
 
 COUNTERS = {
     "vllm:generation_tokens_total": "generation_tokens",
@@ -25,9 +24,9 @@ COUNTERS = {
 }
 
 LARGEST = float(1 << 53)
-"""A value beyond that, or below 0, is no count and no share."""
+"""A value above this, or below 0, is neither a count nor a share."""
 
-# A refused request (4xx) asked nothing of the engine.
+# A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="/v1/(?:completions|chat/completions|responses|messages)",'
     r'method="POST",status="[25]xx"\} '
@@ -35,9 +34,9 @@ _ENDED = re.compile(
 
 
 def parse_metrics(text: str, load: int | None, at: float) -> Progress:
-    """The counters in a `/metrics` answer; `load` is what `/load` said, None if it does not count.
+    """The counters in a `/metrics` answer; `load` is the count of `/load`, None without one.
 
-    Lines that do not parse are passed over: half an answer is better than none.
+    Lines that do not parse are skipped: a partial answer is better than none.
     """
     sums = dict.fromkeys(COUNTERS.values(), 0.0)
     engines = 0
@@ -51,7 +50,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Progress:
             value = float(line[max(line.rfind("}") + 1, _name_end(line)) :].split()[0])
         except (ValueError, IndexError):
             continue
-        if not 0 <= value <= LARGEST:  # NaN is a gauge nobody has set yet
+        if not 0 <= value <= LARGEST:  # NaN is a gauge that was never set
             continue
         sums[name] += value
         engines += name == "kv_cache_usage"

@@ -1,0 +1,158 @@
+"""Acquire a Python for a system that has none of the version asked for: by uv.
+
+Where uv is not installed it is acquired too, from pip's index, into the root. The Python
+goes into the root as well, where a service of another user can read it. uv takes it from GitHub,
+or from `UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder
+for a machine offline gets the archive and that uv, whose own sha256 came with caovan: whoever
+carries or owns the folder cannot put another Python there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from caovand.adapters import safe_files, trust
+from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import folders
+
+ARCHIVES = ".python-archives"
+
+
+def places_of(version: str, root: Path) -> list[Path]:
+    """Where Pythons acquired earlier are, newest first."""
+    found = (root / ".python").glob(f"cpython-{version}.*/bin/python{version}")
+    return sorted(found, reverse=True)
+
+
+def archives_of(version: str, folder: Path) -> list[Path]:
+    """The archives that `engine fetch --with-python` put into a folder."""
+    return sorted((folder / ARCHIVES).glob(f"*cpython-{version}.*.tar.*"))
+
+
+def acquire(
+    version: str, root: Path, environ: Mapping[str, str], run: Run, keep: bool = False
+) -> Path:
+    """Install Python `version` ("3.12") into the root; EngineError says how to do without.
+
+    With `keep` its archive stays there, with the uv that knows its sha256, for `carry`.
+    """
+    tool, aside = root / ".uv", root / ARCHIVES
+    try:
+        if keep:
+            try:
+                uv = _acquire_uv(version, tool, run, keep=aside)
+                return _install(version, root, uv, run, ["--reinstall"], aside)
+            except EngineError:
+                shutil.rmtree(aside, ignore_errors=True)  # uv keeps what it refuses, too
+                raise
+        uv = trust.program("uv", environ) or _acquire_uv(version, tool, run)
+        return _install(version, root, uv, run)
+    finally:
+        shutil.rmtree(tool, ignore_errors=True)
+
+
+def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
+    """Install the Python that `engine fetch --with-python` put into a folder, checked by uv."""
+    found = archives_of(version, folder)
+    if not found:
+        raise EngineError(
+            f"find Python {version}",
+            f"no usable one is here nor in {folder}, and with --wheels nothing is downloaded",
+            f"apt install python{version} python{version}-venv python{version}-dev, or name "
+            "one with --python PATH, or fill the folder with: caovanctl engine fetch --with-python",
+        )
+    tool, aside = root / ".uv", root / ARCHIVES
+    try:
+        # What is checked must not change meanwhile: a folder's owner could.
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for file in (*found, *(folder / ARCHIVES).glob("uv-*.whl")):
+            safe_files.copy(file, aside / file.name)
+        uv = _acquire_uv(version, tool, run, offline=aside)
+        return _install(version, root, uv, run, ["--offline"], aside)
+    finally:
+        shutil.rmtree(tool, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _install(
+    version: str,
+    root: Path,
+    uv: str,
+    run: Run,
+    options: Sequence[str] = (),
+    archives: Path | None = None,
+) -> Path:
+    own = {
+        "UV_PYTHON_INSTALL_DIR": str(root / ".python"),
+        "UV_PYTHON_BIN_DIR": str(root / ".python" / "bin"),
+        "UV_PYTHON_CACHE_DIR": str(archives or ""),
+    }
+    done = run([uv, "--no-config", "python", "install", *options, version], own, lambda: None)
+    found = places_of(version, root)
+    if not found or done.code:
+        raise _failed(version, done.output)
+    tree = found[0].parents[1]
+    if fact := strange(tree):
+        shutil.rmtree(tree)
+        raise EngineError(f"use the Python {tree.name}", fact, "do not trust where it came from")
+    return found[0]
+
+
+def strange(tree: Path) -> str:
+    """What a Python never has: files that run as another user, devices, links out of its folder."""
+    real = tree.resolve()
+    for parent, inner, files in os.walk(tree):
+        for path in (Path(parent, name) for name in (*inner, *files)):
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                if not path.resolve().is_relative_to(real):
+                    return f"{path} leads out of it"
+            elif mode & (stat.S_ISUID | stat.S_ISGID):
+                return f"{path} would run as its owner for everybody"
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                return f"{path} is no file"
+    return ""
+
+
+def _acquire_uv(
+    version: str, tool: Path, run: Run, offline: Path | None = None, keep: Path | None = None
+) -> str:
+    """A uv of the sha256 that came with caovan; `keep` is a folder that gets its wheel."""
+    wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
+    if wanted is None:
+        raise _failed(version, "uv is not installed")
+    made = run([sys.executable, "-I", "-m", "venv", str(tool)], {}, lambda: None)
+    if made.code == 0:
+        pip = [
+            str(tool / "bin" / "python"),
+            "-I",
+            "-m",
+            "pip",
+        ]
+        hashed = ["--disable-pip-version-check", "--require-hashes", "-r", str(wanted)]
+        if keep is not None:
+            made = run([*pip, "download", "--dest", str(keep), *hashed], {}, lambda: None)
+            offline = keep
+        here = ["--no-index", "--find-links", str(offline)] if offline else []
+        if made.code == 0:
+            made = run([*pip, "install", *here, *hashed], {}, lambda: None)
+    if made.code:
+        raise _failed(version, made.output)
+    return str(tool / "bin" / "uv")
+
+
+def _failed(version: str, output: str) -> EngineError:
+    last = (output.strip() or "no output").splitlines()[-1].strip()
+    return EngineError(
+        f"find Python {version}",
+        f"none with a working venv module is here and uv could not install one ({last})",
+        f"apt install python{version} python{version}-venv python{version}-dev, or set "
+        "UV_PYTHON_INSTALL_MIRROR to a mirror you can reach, or name one with --python PATH",
+    )

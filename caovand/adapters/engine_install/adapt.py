@@ -1,0 +1,121 @@
+"""What has to be changed in vLLM's CPU build before it runs; what for was found by running it.
+
+Each change keeps RECORD true, so that `engine verify` can check every file afterwards, and does
+nothing the second time.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock
+
+_RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
+_MARK = "caovan: schemas only"
+_SCHEMAS = f"""
+
+if not _has_ops():  # {_MARK}
+    _caovan_library = torch.library.Library("torchvision", "DEF")
+    for _caovan_name in ("nms", "qnms"):
+        _caovan_library.define(
+            _caovan_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
+"""
+
+
+def adapt(lock: Lock, site: Path) -> None:
+    """Do what the lock's `adapt` line asks for, in a site-packages folder."""
+    for step in lock.adapt:
+        if step == "torchvision-schemas":
+            _declare_torchvision_operators(site)
+        elif step == "vllm-distribution":
+            _declare_vllm(site, lock)
+        else:
+            raise AssertionError(step)
+
+
+def mend_records(site: Path, wheels: Iterable[Path]) -> None:
+    """Correct RECORD where a wheel's own lags behind its files (they were patched after it).
+
+    A file is only believed if it is the one in the wheel, whose sha256 the lock names. Told by the
+    size alone: to read everything would take minutes.
+    """
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            record = next((n for n in archive.namelist() if _RECORD.fullmatch(n)), None)
+            if record is None or not (site / record).is_file():
+                continue
+            text = (site / record).read_text(encoding="utf-8")
+            sizes = {one.filename: one.file_size for one in archive.infolist()}
+            stale = {}
+            for row in csv.reader(archive.read(record).decode().splitlines()):
+                name, size = (row[0], row[-1]) if row else ("", "")
+                if size.isdigit() and name in sizes and sizes[name] != int(size):
+                    stale[name] = ",".join(row)
+            for name, line in stale.items():
+                path = site / name
+                if path.is_file() and path.read_bytes() == archive.read(name):
+                    text = text.replace(f"{line}\n", f"{_row(site, name)}\n")
+            if stale:
+                part = site / f"{record}.new"  # the old one may be a link into a cache
+                part.write_text(text, encoding="utf-8")
+                part.replace(site / record)
+
+
+def _declare_torchvision_operators(site: Path) -> None:
+    # torchvision's compiled part does not load beside torch's CPU build; its Python part, which
+    # every Qwen3.5-family class imports, only wants two operators declared
+    path = site / "torchvision" / "extension.py"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise EngineError(
+            "adapt torchvision",
+            f"{path} cannot be read: {error.strerror}",
+            "install the engine again",
+        ) from None
+    if _MARK in text:
+        return
+    path.write_text(text + _SCHEMAS, encoding="utf-8")
+    record = next(site.glob("torchvision-*.dist-info/RECORD"))
+    rows = record.read_text(encoding="utf-8").splitlines()
+    mine = "torchvision/extension.py,"
+    record.write_text(
+        "".join(
+            f"{_row(site, 'torchvision/extension.py') if row.startswith(mine) else row}\n"
+            for row in rows
+        ),
+        encoding="utf-8",
+    )
+
+
+def _declare_vllm(site: Path, lock: Lock) -> None:
+    # vLLM asks for the version of a distribution named "vllm" and takes "cpu" in it as platform
+    version = f"{lock.version}+cpu"
+    info = f"vllm-{version}.dist-info"
+    (site / info).mkdir(exist_ok=True)
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
+        "INSTALLER": "caovan\n",
+    }
+    for name, text in files.items():
+        (site / info / name).write_text(text, encoding="utf-8")
+    _record(site, info, list(files))
+
+
+def _record(site: Path, info: str, names: Sequence[str]) -> None:
+    rows = [_row(site, f"{info}/{name}") for name in names] + [f"{info}/RECORD,,"]
+    (site / info / "RECORD").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def _row(site: Path, name: str) -> str:
+    data = (site / name).read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}"

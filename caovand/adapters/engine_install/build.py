@@ -1,0 +1,137 @@
+"""The commands that fill an environment: venv, then pip or uv, from files on disk alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from caovand.adapters import trust
+from caovand.adapters.engine_install import pip_errors
+from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.wheels import Wheel, sha256
+
+_MIB = 2**20
+NEXT_TO_NOTHING_BYTES = 4 * _MIB
+
+
+def make_venv(python: Path, path: Path, world: World) -> None:
+    """An empty virtual environment in a folder that exists."""
+    _must(
+        world,
+        path,
+        [str(python), "-I", "-m", "venv", str(path)],
+        f"make {path}",
+        f"check that {python} -m venv works",
+    )
+
+
+def add_plugin(plugin: Path, path: Path, world: World) -> None:
+    """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
+    command = [*_pip(path), "install", "--no-index", "--no-deps", "--force-reinstall"]
+    if plugin.is_dir():
+        command.append("--no-build-isolation")
+    _must(
+        world, path, [*command, str(plugin)], f"add the plugin {plugin}", "check that it is whole"
+    )
+
+
+def plugin_identity(plugin: Path) -> str:
+    """What tells one state of a plugin from another: a sha256 of its files."""
+    if plugin.is_file():
+        return sha256(plugin)
+    digest = hashlib.sha256()
+    for file in sorted(plugin.rglob("*")):
+        if file.is_file() and file.suffix in (".py", ".so", ".toml") and "build" not in file.parts:
+            digest.update(f"{file.relative_to(plugin)} {sha256(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> None:
+    """Install the wheels from disk alone, checking their hashes once more."""
+    # uv where it is installed: it is several times as fast as pip
+    # file by file rather than from the folder: it may hold other versions' wheels too
+    wanted = path / "wheels.txt"
+    wanted.write_text(
+        "".join(
+            f"{name} @ {wheel.path.resolve().as_uri()} --hash=sha256:{wheel.sha256}\n"
+            for name, wheel in files.items()
+        ),
+        encoding="utf-8",
+    )
+    uv = trust.program("uv", world.environ)
+    if uv is not None:
+        # a cache on the same disk lets uv link files rather than copy them
+        command = [
+            uv,
+            "pip",
+            "install",
+            "--python",
+            str(path / "bin" / "python"),
+            "--offline",
+            "--no-config",
+            "--cache-dir",
+            str(path / "uv-cache"),
+            "--no-progress",
+            "--compile-bytecode",
+        ]
+    else:
+        command = [*_pip(path), "install"]
+    command += ["--no-deps", "--no-index", "--require-hashes", "-r", str(wanted)]
+    total = lock.disk_mib * _MIB
+    before = world.free_bytes(path)
+
+    def tick() -> None:
+        world.progress(min(max(before - world.free_bytes(path), 0), total), total, "unpacking")
+
+    finished = world.run(command, _ALONE, tick)
+    if finished.code:
+        _refuse_full_disk(world, path, f"unpack the wheels into {path}")
+        raise pip_errors.explain(f"unpack the wheels into {path}", finished)
+    wanted.unlink()
+    shutil.rmtree(path / "uv-cache", ignore_errors=True)
+
+
+# pip's and uv's own configuration must not add another source to what has been checked
+_ALONE = {
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_FIND_LINKS": "",
+    "PIP_INDEX_URL": "",
+    "PIP_EXTRA_INDEX_URL": "",
+    "PIP_REQUIRE_VIRTUALENV": "",
+    "PYTHONPATH": "",
+    "PYTHONHOME": "",
+    "UV_INDEX": "",
+    "UV_DEFAULT_INDEX": "",
+    "UV_FIND_LINKS": "",
+    "UV_CONFIG_FILE": "",
+}
+
+
+def _pip(path: Path) -> list[str]:
+    return [
+        str(path / "bin" / "python"),
+        "-I",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+    ]
+
+
+def _must(world: World, path: Path, command: list[str], what: str, remedy: str) -> None:
+    finished = world.run(command, _ALONE, lambda: None)
+    if finished.code:
+        _refuse_full_disk(world, path, what)
+        last = (finished.output.strip() or "nothing").splitlines()[-1]
+        raise EngineError(what, f"it ended with status {finished.code} saying: {last}", remedy)
+
+
+def _refuse_full_disk(world: World, path: Path, what: str) -> None:
+    # asked of the disk itself: venv, for one, keeps to itself what its pip died of
+    if world.free_bytes(path) < NEXT_TO_NOTHING_BYTES:
+        raise EngineError(what, "the disk is full", "make room and run the command again")

@@ -1,0 +1,225 @@
+"""Make an engine from a lock, step by step, so that it may be interrupted anywhere.
+
+The environment is made at the path where it stays. It counts only once `finish` has written its
+marker, and is used only once `current` has been switched after that; until then nothing that
+works has been touched. A repeated installation goes on: wheels are known by their content,
+the filled environment by its journal, and a half-filled one is thrown away and begun anew. An
+engine that differs by its plugin alone begins as a copy of links, in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters import trust
+from caovand.adapters.engine_install import build, places, wheels
+from caovand.adapters.engine_install.adapt import adapt, mend_records
+from caovand.adapters.engine_install.clone import clone
+from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.journal import Journal
+from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.prove import prove
+from caovand.adapters.engine_install.pythons import find
+from caovand.adapters.engine_install.verify import Records, shared_files
+
+_MIB = 2**20
+MARGIN_MIB = 512
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to install, and from where.
+
+    `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
+    `public`: the service runs it as another user, so its Python must not lie in a private folder.
+    """
+
+    lock: Lock
+    root: Path
+    python: str | None = None
+    offline: Path | None = None
+    plugin: Path | None = None
+    again: bool = False
+    public: bool = False
+
+
+def install(order: Order, world: World) -> places.Engine:
+    """Make the engine, prove it and switch to it; an equal one that is there is only switched to.
+
+    Raises EngineError; whatever it raises, the engine in use is the one it was before.
+    """
+    lock, root = order.lock, order.root
+    plugin = build.plugin_identity(order.plugin) if order.plugin else None
+    with readable_by_all(), places.locked(root, f"install {lock.name}"):
+        places.sweep(root)
+        base = None if order.again else _equal(order, plugin)
+        if base is not None and plugin in (None, base.plugin_sha256):
+            now = places.current(root)
+            if now is None or now.name != base.name:
+                prove(lock, base.path, world.run, plugin=base.plugin is not None)
+                places.switch(root, base.name)
+            _drop_wheels(order)
+            world.say(f"{base.name} is installed already (--again installs a second copy)")
+            return base
+        path = _place(order)
+        _fill(order, path, base, world)
+        if order.plugin is None:
+            world.say("[5/6] no plugin: the engine is plain vLLM")
+        else:
+            world.say(f"[5/6] adding the plugin {order.plugin.name}")
+            build.add_plugin(order.plugin, path, world)
+        world.say(f"[6/6] proving {path.name}: importing vLLM in it")
+        proof = prove(lock, path, world.run, plugin=order.plugin is not None)
+        for note in proof.notes:
+            world.say(f"      note: {note}")
+        engine = places.Engine(
+            name=path.name,
+            path=path,
+            version=proof.vllm,
+            build=lock.build,
+            python=proof.python,
+            torch=proof.torch,
+            plugin=proof.plugin,
+            plugin_sha256=plugin,
+            lock_sha256=lock.digest,
+            made_at=world.now().isoformat(timespec="seconds"),
+        )
+        places.finish(engine)
+        places.switch(root, engine.name)
+        _drop_wheels(order)
+    return engine
+
+
+def _drop_wheels(order: Order) -> None:
+    """Delete what was downloaded for this engine; another lock's download stays."""
+    folder = wheels.Folder(order.root / ".wheels")
+    for wheel in folder.find(order.lock.pins).values():
+        wheel.path.unlink()
+    with contextlib.suppress(OSError):
+        folder.path.rmdir()
+
+
+def _equal(order: Order, plugin: str | None) -> places.Engine | None:
+    """A finished engine of the very same lock: rather with this plugin, rather the one in use."""
+    equal = [
+        engine for engine in places.engines(order.root) if engine.lock_sha256 == order.lock.digest
+    ]
+    now = places.current(order.root)
+    return min(
+        equal,
+        key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine != now),
+        default=None,
+    )
+
+
+def _place(order: Order) -> Path:
+    """Where this lock's engine goes: a name no finished engine of another lock has."""
+    number = 1
+    while True:
+        name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"
+        if places.read(order.root / name) is None:
+            return order.root / name
+        number += 1
+
+
+def _fill(order: Order, path: Path, base: places.Engine | None, world: World) -> None:
+    """Steps 1 to 4: an environment with all that the lock names, from wheels or from `base`."""
+    journal = Journal(path, order.lock.digest)
+    folder = wheels.Folder(order.offline or order.root / ".wheels")
+    if "fill" in journal.done():
+        return
+    if base is not None:
+        world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
+        _begin(path, journal)
+        clone(base.path, path)
+        journal.add("fill")
+        return
+    lock = order.lock
+    world.say(f"[1/6] looking for Python {lock.python} and disk space")
+    files = wheels.require_all(lock, folder) if order.offline is not None else {}
+    _check_disk(order, path, folder, world)
+    python = find(
+        lock.python,
+        order.python,
+        order.root,
+        world.environ,
+        world.run,
+        public=order.public,
+        offline=order.offline,
+    )
+    world.say(f"      {python.path}")
+    if not python.public and os.geteuid() == 0:
+        world.say("      note: only root can run this Python; a service of another user cannot")
+    world.say(f"[2/6] making {path}")
+    _begin(path, journal)
+    build.make_venv(python.path, path, world)
+    if order.offline is not None:
+        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} wheels")
+        if trust.is_anothers(order.offline):
+            files = wheels.carry(lock, folder, wheels.Folder(order.root / ".wheels"))
+    else:
+        world.say(f"[3/6] downloading {len(lock.pins)} wheels, {lock.download_bytes // _MIB} MiB")
+        wheels.download(lock, path / "bin" / "python", folder, world.run, world.progress)
+        files = folder.find(lock.pins)
+    world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
+    build.unpack(lock, path, files, world)
+    site = next((path / "lib").glob("python3*/site-packages"))
+    mend_records(site, (wheel.path for wheel in files.values()))
+    for fact in shared_files(Records(site).owners):
+        raise EngineError(
+            f"unpack the wheels into {path}",
+            f"{fact}: which of them lies there is chance",
+            "the lock is at fault: install another version",
+        )
+    adapt(lock, site)
+    (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
+    journal.add("fill")
+
+
+def _begin(path: Path, journal: Journal) -> None:
+    """An empty folder with a journal; a half-filled one of ours is thrown away."""
+    # a pip killed in the middle leaves packages it would take for whole ones
+    if path.exists():
+        if not (path / places.STEPS).exists():
+            raise EngineError(
+                f"make {path}",
+                "something that is no engine of caovan is there",
+                "move it away, or choose another folder with --root DIR",
+            )
+        places.discard(path)
+    path.mkdir()
+    journal.begin()
+
+
+def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -> None:
+    """Refuse before anything is written if what is still to come does not fit."""
+    needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
+    if order.offline is not None and trust.is_anothers(order.offline):
+        needed += sum(pin.size_bytes for pin in order.lock.pins)
+    if order.offline is None:
+        have = folder.find(order.lock.pins)
+        needed += sum(pin.size_bytes for pin in order.lock.pins if pin.name not in have)
+    if path.is_dir():  # a half-filled tree goes first, so its room comes back
+        needed -= sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+    free = world.free_bytes(order.root)
+    if free < needed:
+        raise EngineError(
+            f"install {order.lock.name}",
+            f"{order.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            "make room, or choose another disk with --root DIR",
+        )
+
+
+@contextlib.contextmanager
+def readable_by_all() -> Iterator[None]:
+    """Make files that the service can read, which runs as another user than who installs."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,0 +1,34 @@
+"""How far an unfinished engine has come, on disk beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from caovand.adapters import safe_files
+from caovand.adapters.engine_install.places import MOST_BYTES, STEPS, write_atomically
+
+
+class Journal:
+    """The steps of an unfinished engine that are done, on disk; another lock's are forgotten."""
+
+    def __init__(self, path: Path, lock_sha256: str) -> None:
+        self._file = path / STEPS
+        self._lock_sha256 = lock_sha256
+
+    def done(self) -> tuple[str, ...]:
+        try:
+            data = json.loads(safe_files.read_text(self._file, MOST_BYTES))
+            return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+
+    def begin(self) -> None:
+        self._write(())
+
+    def add(self, step: str) -> None:
+        self._write((*self.done(), step))
+
+    def _write(self, done: tuple[str, ...]) -> None:
+        data = {"lock_sha256": self._lock_sha256, "done": done}
+        write_atomically(self._file, json.dumps(data) + "\n")

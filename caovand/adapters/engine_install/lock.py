@@ -1,0 +1,193 @@
+"""Lock files: what an engine is made of, to the byte.
+
+A lock is a pip requirements file (every package pinned, every acceptable wheel's sha256 named) so
+that pip and uv read it unchanged. Comments of the form `# caovan: KEY = VALUE` say what
+pip cannot: which Python, how much disk, what to adapt afterwards. A comment `# N bytes` under a
+pin is the size of its largest wheel. `packaging/engines/*.in` is what a lock is resolved from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters import safe_files
+from caovand.adapters.engine_install.errors import EngineError
+
+DEFAULT_VERSION = {"cuda": "0.21.0", "cpu": "0.32.0"}
+MOST_BYTES = 1 << 20
+ADAPTATIONS = ("torchvision-schemas", "vllm-distribution")
+_HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
+_HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
+_SIZE = re.compile(r"^#\s*(\d+) bytes$")
+_HEADER_KEYS = {
+    "version",
+    "build",
+    "python",
+    "platform",
+    "extra-index",
+    "disk-mib",
+    "adapt",
+    "as-of",
+    "without-dependencies",
+    "override",
+}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One package at one version; any of `sha256` is the right file. `size_bytes` may be 0."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...]
+    size_bytes: int
+
+    def requirement(self) -> str:
+        """The pin as pip wants it in a requirements file."""
+        return " \\\n    ".join([f"{self.name}=={self.version}", *self.hash_options()])
+
+    def hash_options(self) -> list[str]:
+        return [f"--hash=sha256:{digest}" for digest in self.sha256]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A whole engine. `digest` identifies the exact file it came from."""
+
+    version: str
+    build: str
+    python: str
+    extra_index: str | None
+    disk_mib: int
+    adapt: tuple[str, ...]
+    pins: tuple[Pin, ...]
+    digest: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The name of an engine made from it: `vllm-0.32.0-cpu`."""
+        return f"vllm-{self.version}-{self.build}"
+
+    @property
+    def download_bytes(self) -> int:
+        return sum(pin.size_bytes for pin in self.pins)
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def same_version(one: str, other: str) -> bool:
+    """Whether two spellings are one version: 13.0.3 is 13.0.3.0."""
+    return _without_zeros(one) == _without_zeros(other)
+
+
+def _without_zeros(version: str) -> list[str]:
+    parts = version.split(".")
+    while len(parts) > 1 and parts[-1] == "0":
+        parts.pop()
+    return parts
+
+
+def header(text: str) -> dict[str, str]:
+    """The `# caovan:` comments of a lock or its source; raises ValueError for an unknown key."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if match := _HEADER.match(line):
+            if match[1] not in _HEADER_KEYS:
+                raise ValueError(f'unknown key "{match[1]}" in a "# caovan:" line')
+            found[match[1]] = match[2].strip()
+    return found
+
+
+def parse(text: str, source: str) -> Lock:
+    """Read a lock; `source` names it in errors. Raises EngineError for anything unexpected."""
+
+    def bad(fact: str) -> EngineError:
+        return EngineError(f"read the lock {source}", fact, "install caovan's own copy again")
+
+    try:
+        head = header(text)
+        disk_mib = int(head["disk-mib"])
+        version, build, python = head["version"], head["build"], head["python"]
+    except KeyError as error:
+        raise bad(f'it has no "# caovan: {error.args[0]} = ..." line') from None
+    except ValueError as error:
+        raise bad(str(error)) from None
+    if build not in DEFAULT_VERSION:
+        raise bad(f'its build is "{build}", not one of {", ".join(DEFAULT_VERSION)}')
+    adapt = tuple(head.get("adapt", "").split())
+    for step in adapt:
+        if step not in ADAPTATIONS:
+            raise bad(f'it asks for the unknown adaptation "{step}"')
+    pins: list[Pin] = []
+    for line in map(str.strip, text.replace("\\\n", " ").splitlines()):
+        if size := _SIZE.match(line):
+            if pins:
+                last = pins.pop()
+                pins.append(Pin(last.name, last.version, last.sha256, int(size[1])))
+        elif line and not line.startswith("#"):
+            pins.append(_parse_pin(line, bad))
+    if not pins:
+        raise bad("it pins nothing")
+    names = [canonical(pin.name) for pin in pins]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise bad(f"it pins {', '.join(sorted(twice))} more than once")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Lock(
+        version, build, python, head.get("extra-index"), disk_mib, adapt, tuple(pins), digest, text
+    )
+
+
+def _parse_pin(line: str, bad: Callable[[str], EngineError]) -> Pin:
+    first, *options = line.split()
+    pin = _PIN.match(first)
+    hashes = [_HASH.match(option) for option in options]
+    if pin is None:
+        raise bad(f'"{first}" is not of the form NAME==VERSION')
+    if not hashes or not all(hashes):
+        raise bad(f"{first} has no --hash=sha256:... or another option")
+    return Pin(pin[1], pin[2], tuple(match[1] for match in hashes if match), 0)
+
+
+def folders() -> list[Path]:
+    """Where lock files are looked for: `CAOVAN_LOCKS`, a checkout, the installed package."""
+    checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
+    installed = [Path(sys.prefix, "share/caovan/engines"), Path("/usr/share/caovan/engines")]
+    own = os.environ.get("CAOVAN_LOCKS")
+    return [
+        folder for folder in ([Path(own)] if own else [checkout, *installed]) if folder.is_dir()
+    ]
+
+
+def available() -> dict[str, Path]:
+    """Every lock at hand by its name, `cpu-0.32.0` and the like; the first folder wins."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*-*.txt")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def load(build: str, version: str | None) -> Lock:
+    """The lock for a build and version; None stands for the recommended one."""
+    wanted = version or DEFAULT_VERSION[build]
+    name = f"{build}-{wanted}"
+    at_hand = available()
+    if name not in at_hand:
+        offered = ", ".join(sorted(at_hand)) or "none at all"
+        raise EngineError(
+            f"install vLLM {wanted} ({build})",
+            f"there is no lock file {name}.txt",
+            f"there are: {offered}",
+        )
+    return parse(safe_files.read_text(at_hand[name], MOST_BYTES), str(at_hand[name]))

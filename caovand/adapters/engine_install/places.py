@@ -1,0 +1,302 @@
+"""Where engines lie, which one is in use, and how that is switched.
+
+    ROOT/vllm-0.21.0-cuda/   an engine: a virtual environment at the path where it stays,
+                             since scripts and pyvenv.cfg hold absolute paths
+        caovan-engine.json   written last: without it the engine is unfinished and does not count
+        caovan-lock.txt      the lock it was made from
+        caovan-steps.json    how far an unfinished one has come
+    ROOT/current             a link to the engine in use, replaced atomically
+    ROOT/previous            a link to the one before, for `rollback`
+    ROOT/.wheels/            what was downloaded for unfinished engines
+    ROOT/.python/            Pythons that uv installed
+    ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
+    ROOT/.lock               held while anything here is changed, also by the pip we started
+
+Who may write here may run code as the service: the root belongs to root, mode 0755.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files, trust
+from caovand.adapters.engine_install.errors import EngineError
+
+DEFAULT_ROOT = Path("/var/lib/caovan/engines")
+ROOT_VARIABLE = "CAOVAN_ENGINES"
+MARKER = "caovan-engine.json"
+LOCK_COPY = "caovan-lock.txt"
+STEPS = "caovan-steps.json"
+MOST_BYTES = 1 << 20
+"""Of a marker, a journal or a lock file."""
+_GRAVE = ".removing-"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A finished engine. `made_at` is ISO 8601, UTC; `plugin` is None without one."""
+
+    name: str
+    path: Path
+    version: str
+    build: str
+    python: str
+    torch: str
+    plugin: str | None
+    plugin_sha256: str | None
+    lock_sha256: str
+    made_at: str
+
+    @property
+    def interpreter(self) -> Path:
+        return self.path / "bin" / "python"
+
+
+def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
+    """The engines' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    chosen = option or environ.get(ROOT_VARIABLE)
+    return Path(chosen).absolute() if chosen else DEFAULT_ROOT
+
+
+def read(path: Path) -> Engine | None:
+    """The engine in a folder, or None if there is none or it is unfinished."""
+    try:
+        data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MOST_BYTES))
+        return Engine(
+            name=path.name,
+            path=path,
+            version=data["version"],
+            build=data["build"],
+            python=data["python"],
+            torch=data["torch"],
+            plugin=data["plugin"],
+            plugin_sha256=data.get("plugin_sha256"),
+            lock_sha256=data["lock_sha256"],
+            made_at=data["made_at"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def finish(engine: Engine) -> None:
+    """Declare an engine finished: from here on it counts."""
+    data = {key: value for key, value in asdict(engine).items() if key not in ("name", "path")}
+    write_atomically(engine.path / MARKER, json.dumps(data, indent=1) + "\n")
+    (engine.path / STEPS).unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a crash leaves the old or the new one, on disk."""
+    safe_files.replace(path, text, 0o644)
+
+
+def engines(root: Path) -> list[Engine]:
+    """Every finished engine, by name."""
+    return [engine for path in _folders(root) if (engine := read(path)) is not None]
+
+
+def unfinished(root: Path) -> list[str]:
+    """Names of engines somebody began and did not end."""
+    return [path.name for path in _folders(root) if read(path) is None and (path / STEPS).exists()]
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(
+        path
+        for path in root.iterdir()
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+    )
+
+
+def linked(root: Path, link: str) -> Engine | None:
+    """The finished engine that `current` or `previous` leads to."""
+    try:
+        name = (root / link).readlink()
+    except OSError:
+        return None
+    return read(root / name)
+
+
+def current(root: Path) -> Engine | None:
+    """The engine in use. Its path is the real one: a running engine must not see a switch."""
+    return linked(root, "current")
+
+
+def settled(python: Path) -> Path:
+    """An engine's Python by its real folder, for starting it: `current` may move under it.
+
+    A Python started through `current` looks for modules there for as long as it runs. The last
+    part stays as it is: a virtual environment's python is itself a link, out of the environment.
+    """
+    return python.parent.resolve() / python.name
+
+
+def get(root: Path, name: str, what: str) -> Engine:
+    """A finished engine by name, or an EngineError saying what could not be done and why."""
+    found = read(root / name) if "/" not in name and not name.startswith(".") else None
+    if found is not None:
+        return found
+    if name in unfinished(root):
+        raise EngineError(what, f"{name} is unfinished", "run the same engine install again")
+    names = ", ".join(engine.name for engine in engines(root)) or "none"
+    raise EngineError(what, f"there is no engine {name} in {root}", f"there are: {names}")
+
+
+def switch(root: Path, name: str) -> None:
+    """Make an engine the current one, atomically, and remember the one before."""
+    engine = get(root, name, f"use {name}")
+    _settle(root)
+    before = current(root)
+    if before is not None and before.name != engine.name:
+        _stage(root / "previous", before.name)
+    _link(root / "current", engine.name)
+    _settle(root)
+
+
+def rollback(root: Path) -> Engine:
+    """Go back to the engine used before; a second rollback returns."""
+    _settle(root)
+    now, before = current(root), linked(root, "previous")
+    if before is None or (now is not None and now.name == before.name):
+        raise EngineError(
+            "roll back",
+            f"no earlier engine is kept in {root}",
+            "choose one with caovanctl engine use NAME",
+        )
+    switch(root, before.name)
+    return before
+
+
+def _staged(link: Path) -> Path:
+    return link.with_name(f".{link.name}.new")
+
+
+def _stage(link: Path, target: str) -> None:
+    _staged(link).unlink(missing_ok=True)
+    _staged(link).symlink_to(target)
+
+
+def _place(link: Path) -> None:
+    _staged(link).replace(link)
+
+
+def _link(link: Path, target: str) -> None:
+    _stage(link, target)
+    _place(link)
+
+
+def _settle(root: Path) -> None:
+    """Finish a switch, also a killed one: `previous` waits until `current` has moved on."""
+    waiting = _staged(root / "previous")
+    if waiting.is_symlink():
+        now = current(root)
+        if now is not None and now.name == waiting.readlink().name:
+            waiting.unlink()  # killed before the switch: the older one stays
+        else:
+            _place(root / "previous")
+
+
+def remove(root: Path, name: str) -> None:
+    """Delete an engine, finished or not. Refuses the current one and one that still runs."""
+    what = f"remove {name}"
+    if name not in unfinished(root):
+        get(root, name, what)
+    path = root / name
+    now = current(root)
+    if now is not None and now.name == name:
+        raise EngineError(what, "it is the one in use", "switch first: caovanctl engine use NAME")
+    if pids := users(path):
+        raise EngineError(
+            what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
+        )
+    _settle(root)
+    before = linked(root, "previous")
+    if before is not None and before.name == name:
+        (root / "previous").unlink()
+    discard(path)
+
+
+def discard(path: Path) -> None:
+    """Delete a folder; renamed first, so that a half-deleted one never looks like an engine."""
+    sweep(path.parent)
+    grave = path.with_name(f"{_GRAVE}{path.name}")
+    path.rename(grave)
+    shutil.rmtree(grave)
+
+
+def sweep(root: Path) -> None:
+    """Finish deletions, and a switch, that were killed."""
+    _settle(root)
+    for grave in root.glob(f"{_GRAVE}*"):
+        shutil.rmtree(grave, ignore_errors=True)
+
+
+def users(path: Path) -> list[int]:
+    """Processes that have a file of this engine mapped; only those we may look at."""
+    # not the command line: vLLM renames its processes, which wipes it
+    mark = f" {path}/"
+    found = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if mark in maps.read_text(encoding="utf-8", errors="replace"):
+                found.append(int(maps.parent.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
+    """Hold the root: one change at a time. EngineError if another holds it or it is not ours.
+
+    Without `make` a root that is not there is an error.
+    """
+    if not make and not root.is_dir():
+        raise EngineError(what, f"there is no folder {root}", "check --root")
+    require_own(root, what)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # For its owner alone: whoever may open a file may lock it.
+        fd = safe_files.open_own(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(fd, 0o600)
+    except OSError as error:
+        raise EngineError(
+            what,
+            f"{root} cannot be written: {error.strerror}",
+            "run it with sudo, or choose another folder with --root",
+        ) from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise EngineError(
+                what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        # children hold it too: a pip that outlives us keeps the next installation out
+        os.set_inheritable(fd, True)
+        yield
+    finally:
+        os.close(fd)
+
+
+def require_own(folder: Path, what: str) -> None:
+    """EngineError where root would work in a folder that another can change under its hands."""
+    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+        raise EngineError(
+            what,
+            f"{found}, who could lead root to other files",
+            "run it as that user, without sudo, or choose a folder of root's",
+        )

@@ -1,0 +1,113 @@
+"""Prove that an environment is the engine its lock describes, by asking its own Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock, canonical
+
+PLUGIN = "caovan-vllm-sm75-turbo3"
+_RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an engine was found to be. `notes` are facts the operator should know."""
+
+    python: str
+    vllm: str
+    torch: str
+    plugin: str | None
+    devices: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
+    """Import vLLM in the environment and compare; EngineError says what is not as it must be.
+
+    With `plugin` caovan's plugin must be in it too.
+    """
+    what = f"prove {path.name}"
+    again = f"caovanctl engine remove {path.name}, then install it again"
+    env = {
+        "PYTHONPATH": "",
+        "PYTHONHOME": "",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_PLUGINS": "",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+    done = run([str(path / "bin" / "python"), "-I", str(_RUN_IN_ENV)], env, lambda: None)
+    try:
+        report: dict[str, Any] = json.loads(
+            [line for line in done.output.splitlines() if line.startswith('{"python"')][-1]
+        )
+    except (IndexError, ValueError):
+        last = (done.output.strip() or "nothing").splitlines()[-1]
+        if done.code == -signal.SIGILL:
+            raise EngineError(
+                what,
+                "vLLM uses instructions this processor lacks",
+                "a processor with AVX2 is needed",
+            ) from None
+        raise EngineError(
+            what, f"its Python ended with status {done.code} saying: {last}", again
+        ) from None
+    if report["errors"]:
+        raise EngineError(what, report["errors"][0], _remedy(report["errors"][0]) or again)
+    # vLLM builds name themselves 0.21.0 or 0.32.0+cpu
+    if str(report["vllm"]).split("+")[0] != lock.version:
+        raise EngineError(what, f"it has vLLM {report['vllm']}, the lock {lock.version}", again)
+    built_for = "cpu" if report["cuda"] is None else "cuda"
+    if built_for != lock.build:
+        raise EngineError(
+            what,
+            f"its torch {report['torch']} is a {built_for} build, the lock is for {lock.build}",
+            again,
+        )
+    pinned = next((pin.version for pin in lock.pins if canonical(pin.name) == "torch"), None)
+    # torch adds "+cu130" to the version its wheel from PyPI has
+    if pinned is not None and pinned not in (report["torch"], report["torch"].split("+")[0]):
+        raise EngineError(what, f"it has torch {report['torch']}, the lock {pinned}", again)
+    if plugin and report["caovan_plugin"] is None:
+        raise EngineError(what, f"the plugin {PLUGIN} is not in it", again)
+    notes = list(report["warnings"])
+    if lock.build == "cuda" and not report["devices"]:
+        notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
+    if not report["headers"]:
+        minor = ".".join(report["python"].split(".")[:2])
+        notes.append(
+            f"Python.h is missing, which kernel compilers need: apt install python{minor}-dev"
+        )
+    devices = tuple(
+        f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
+        for device in report["devices"]
+    )
+    return Proof(
+        report["python"],
+        report["vllm"],
+        report["torch"],
+        report["caovan_plugin"],
+        devices,
+        tuple(notes),
+    )
+
+
+def _remedy(error: str) -> str | None:
+    if "libnuma" in error:
+        return "apt install libnuma1"
+    if "libgomp" in error:
+        return "apt install libgomp1"
+    if "GLIBC" in error:
+        return "this system is too old for the build: Ubuntu 22.04 or Debian 12 and later will do"
+    if re.search(r"driver.{0,200}too old|driver version is insufficient", error):
+        return "install a newer NVIDIA driver: sudo ubuntu-drivers install, then reboot"
+    return None

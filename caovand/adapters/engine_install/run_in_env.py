@@ -1,0 +1,95 @@
+"""Run by an engine's own Python: prints as one line of JSON what that environment really is.
+
+    ENGINE/bin/python -I run_in_env.py
+
+It must not import anything of caovan, and prints its line even if everything else fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+
+def version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def look() -> dict[str, Any]:
+    """Versions, build, devices and plugins; "errors" has what must import and did not."""
+    report: dict[str, Any] = {
+        "python": platform.python_version(),
+        "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
+        "plugins": [],
+        "devices": [],
+        "errors": [],
+        "warnings": [],
+        "vllm": None,
+        "torch": None,
+        "cuda": None,
+        "platform": None,
+    }
+
+    def attempt(name: str) -> Any:
+        try:
+            return importlib.import_module(name)
+        except BaseException as error:
+            report["errors"].append(f"import {name}: {type(error).__name__}: {error}")
+            return None
+
+    if torch := attempt("torch"):
+        report["torch"] = torch.__version__
+        report["cuda"] = torch.version.cuda
+        try:
+            report["devices"] = [
+                {
+                    "name": torch.cuda.get_device_name(n),
+                    "capability": list(torch.cuda.get_device_capability(n)),
+                }
+                for n in range(torch.cuda.device_count())
+            ]
+        except Exception as error:
+            report["errors"].append(f"torch.cuda: {error}")
+    if vllm := attempt("vllm"):
+        report["vllm"] = vllm.__version__
+        if torch and (report["cuda"] is None or report["devices"]):
+            # without a driver CUDA's kernels cannot load, and that is no fault of the environment
+            try:
+                # the platform knows which of its libraries suits this processor
+                here = importlib.import_module("vllm.platforms").current_platform
+                report["platform"] = here.device_type
+                here.import_kernels()
+            except Exception as error:
+                report["errors"].append(f"vllm.platforms: {error}")
+            # a failure is only a warning there; the second attempt has its text
+            if not any(name.startswith("vllm._C") for name in sys.modules):
+                attempt("vllm._C")
+    for entry in importlib.metadata.entry_points(group="vllm.general_plugins"):
+        try:
+            entry.load()
+            report["plugins"].append(entry.name)
+        except BaseException as error:
+            # vLLM goes on without somebody else's plugin; ours must load
+            kind = "errors" if entry.name.startswith("caovan") else "warnings"
+            report[kind].append(f"plugin {entry.name}: {type(error).__name__}: {error}")
+    report["caovan_plugin"] = version_of("caovan-vllm-sm75-turbo3")
+    return report
+
+
+if __name__ == "__main__":
+    out = os.dup(1)
+    os.dup2(2, 1)  # libraries talk on stdout while they are imported
+    answer = look()
+    os.write(out, (json.dumps(answer) + "\n").encode())
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,230 @@
+"""Get the wheels a lock names, into a folder, and know them by their sha256.
+
+A file counts when its content is one the lock names, whatever it is called and however it came:
+that makes an interrupted download go on where it stopped, and an offline folder safe. Downloading
+is pip's work, so that its configuration (mirror, proxy, certificate) holds; uv would not read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters import safe_files
+from caovand.adapters.engine_install import pip_errors
+from caovand.adapters.engine_install.commands import Progress, Run
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock, Pin, canonical
+
+BATCH_BYTES = 64 * 2**20
+BATCH_PINS = 24
+_MIB = 2**20
+_PART = ".part-"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file and the sha256 it really has."""
+
+    path: Path
+    sha256: str
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with os.fdopen(safe_files.open_regular(path), "rb") as file:
+        while block := file.read(_MIB):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class Folder:
+    """The wheels in a folder; each file is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[Path, str] = {}
+
+    def find(self, pins: Iterable[Pin]) -> dict[str, Wheel]:
+        """Pin name -> wheel, for the pins whose file is here with the right content."""
+        by_hash = {}
+        for file in sorted(self.path.glob("*.whl")):
+            if file not in self._known:
+                self._known[file] = sha256(file)
+            by_hash[self._known[file]] = Wheel(file, self._known[file])
+        return {
+            pin.name: by_hash[digest] for pin in pins for digest in pin.sha256 if digest in by_hash
+        }
+
+    def impostor(self, pin: Pin) -> tuple[Path, str] | None:
+        """A file with the pin's name and version but other content, and its sha256."""
+        for file, digest in self._known.items():
+            name, _, rest = file.name.partition("-")
+            if (
+                canonical(name) == canonical(pin.name)
+                and rest.startswith(f"{pin.version}-")
+                and digest not in pin.sha256
+            ):
+                return file, digest
+        return None
+
+
+def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
+    """Every wheel of the lock from an offline folder; EngineError if one lacks or differs."""
+    what = f"install {lock.name} from {folder.path}"
+    fill = f"fill it with: caovanctl engine fetch {lock.version} --build {lock.build} --wheels DIR"
+    if not folder.path.is_dir():
+        raise EngineError(what, "there is no such folder", fill)
+    here = folder.find(lock.pins)
+    missing = [pin for pin in lock.pins if pin.name not in here]
+    for pin in missing:
+        refuse_impostor(pin, folder)
+    if missing:
+        some = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise EngineError(
+            what, f"{len(missing)} of {len(lock.pins)} wheels are not there ({some}{more})", fill
+        )
+    return here
+
+
+def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
+    """The wheels of an offline folder that another owns, copied to where that other cannot write.
+
+    Between the check and the unpacking their owner could put others there.
+    """
+    here = require_all(lock, folder)
+    own.path.mkdir(parents=True, exist_ok=True)
+    have = own.find(lock.pins)
+    for name in here.keys() - have.keys():
+        target = own.path / here[name].path.name
+        target.unlink(missing_ok=True)
+        safe_files.copy(here[name].path, target)
+    return require_all(lock, Folder(own.path))
+
+
+def refuse_impostor(pin: Pin, folder: Folder) -> None:
+    """EngineError if the folder has a file that claims to be the pin and is not."""
+    if found := folder.impostor(pin):
+        path, digest = found
+        raise EngineError(
+            f"use {path}",
+            f"its sha256 is {digest} and the lock wants {' or '.join(pin.sha256)}",
+            "delete it and get it again; if that repeats, the source is not to be trusted",
+        )
+
+
+def batches(pins: Sequence[Pin]) -> list[list[Pin]]:
+    """Pins in portions that are worth one call of pip each; large and odd ones by themselves."""
+    made: list[list[Pin]] = []
+    room, places = 0, 0
+    for pin in sorted(pins, key=lambda pin: ("+" in pin.version, pin.size_bytes)):
+        # a version with "+" is of another index, which must not be asked for all the others
+        if places == 0 or pin.size_bytes > room or "+" in pin.version:
+            made.append([])
+            room, places = BATCH_BYTES, BATCH_PINS
+        made[-1].append(pin)
+        room, places = room - pin.size_bytes, places - 1
+    return made
+
+
+def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
+    """Complete the folder by pip; files that are already right are not asked for again.
+
+    The caller holds a lock on the folder or on the root it lies in.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    for left in folder.path.glob(f"{_PART}*"):  # of a download that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    have = folder.find(lock.pins)
+    todo = [pin for pin in lock.pins if pin.name not in have]
+    total = lock.download_bytes
+    done = total - sum(pin.size_bytes for pin in todo)
+    for batch in batches(todo):
+        largest = max(batch, key=lambda pin: pin.size_bytes)
+        label = f"{largest.name} {largest.version}"
+        if len(batch) > 1:
+            label += f" and {len(batch) - 1} more"
+        with tempfile.TemporaryDirectory(prefix=_PART, dir=folder.path) as temp:
+            part, size = Path(temp), sum(pin.size_bytes for pin in batch)
+
+            def tick(
+                done: int = done, size: int = size, label: str = label, part: Path = part
+            ) -> None:
+                # pip keeps some files twice for a moment
+                progress(done + min(_size(part), size), total, label)
+
+            _download_batch(lock, batch, python, part, run, tick)
+            for file in (part / "done").glob("*.whl"):
+                file.replace(folder.path / file.name)
+        arrived = folder.find(batch)
+        for pin in batch:
+            if pin.name not in arrived:
+                refuse_impostor(pin, folder)
+                raise EngineError(
+                    f"get {pin.name} {pin.version}",
+                    "pip brought no such wheel",
+                    "run the command again",
+                )
+        done += sum(pin.size_bytes for pin in batch)
+        progress(done, total, label)
+
+
+def _download_batch(
+    lock: Lock, batch: Sequence[Pin], python: Path, part: Path, run: Run, tick: Callable[[], None]
+) -> None:
+    wanted = part / "batch.txt"
+    wanted.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
+    command = [
+        str(python),
+        "-I",
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--progress-bar=off",
+        "--disable-pip-version-check",
+        "--dest",
+        str(part / "done"),
+        "-r",
+        str(wanted),
+    ]
+    env = {"TMPDIR": str(part), "PYTHONPATH": "", "PIP_REQUIRE_VIRTUALENV": ""}
+    names = ", ".join(f"{pin.name} {pin.version}" for pin in batch[:2])
+    what = f"get {names}" + (f" and {len(batch) - 2} more" if len(batch) > 2 else "")
+    finished = run(command, env, tick)
+    missing = pip_errors.not_found(finished.output) if finished.code else None
+    if missing and lock.extra_index and not pip_errors.unreachable(finished.output):
+        # the index the user configured comes first: a mirror or a folder may well have it
+        finished = run([*command, "--extra-index-url", lock.extra_index], env, tick)
+        if finished.code and pip_errors.not_found(finished.output):
+            fate = "cannot be reached" if pip_errors.unreachable(finished.output) else "neither"
+            raise EngineError(
+                what,
+                f"the configured index has no {missing}, and {lock.extra_index}, which publishes "
+                f"it, {fate}",
+                "make that reachable, or set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a place that "
+                "has it",
+            )
+    if finished.code:
+        raise pip_errors.explain(what, finished)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    # os.walk, not rglob: pip moves its folders away while we look
+    for parent, _folders, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += Path(parent, name).stat().st_size
+    return total

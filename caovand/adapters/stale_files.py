@@ -1,0 +1,156 @@
+"""Removes the stale files of a killed engine.
+
+vLLM and its libraries put sockets and scratch files into the temporary folder and shared memory
+into /dev/shm; a killed process removes neither. So the engine gets its own temporary folder, which
+is emptied after each end. Shared memory that its processes use and that is newer than they are is
+recorded in a ledger while they live, for the next daemon too, and removed once no process uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files, store
+from caovand.core import limits
+
+SHARED = Path("/dev/shm")
+# A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
+LONGEST_FOLDER = 64
+LOOKS = 3  # checks of a file until it counts as another's
+
+
+class Litter:
+    """The temporary folder of the engine and its shared memory; methods may block on a disk.
+
+    The folder's name is made from `mark`, or else from the ledger's path.
+    """
+
+    def __init__(
+        self,
+        places: Iterable[Path],
+        ledger: Path,
+        shared: Path = SHARED,
+        proc: Path = Path("/proc"),
+        mark: Path | None = None,
+    ) -> None:
+        # Daemons may share a cache, never a ledger: what is emptied here must be ours alone.
+        name = f"tmp-{zlib.crc32(os.fsencode((mark or ledger).absolute())):08x}"
+        short = (place / name for place in places)
+        self.folder = next((f for f in short if len(os.fsencode(f)) <= LONGEST_FOLDER), None)
+        self._ledger, self._shared, self._proc = ledger, shared, proc
+        self._before: frozenset[str] = frozenset()
+        self._looks: Counter[str] = Counter()
+        self._ours: frozenset[str] = frozenset()
+        self._recorded = False
+
+    def begin(self) -> None:
+        """Before an engine starts: clear everything of an earlier one and create the folder."""
+        self.remove()
+        self._before, self._looks = frozenset(self._files()), Counter()
+        self._recorded = False
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def take_over(self, pids: Iterable[int]) -> None:
+        """Continue the ledger of a killed daemon, and record what these processes use."""
+        if written := self._written():
+            self._before, self._ours = written
+            self.look(pids)
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Record the shared memory of the engine's processes that is newer than they are."""
+        files = self._files()
+        # Checking another's file again and again costs time.
+        known = self._before | self._ours
+        fresh = {name for name in files if name not in known and self._looks[name] < LOOKS}
+        if not self._recorded:
+            self._write()
+        if not fresh:
+            return
+        self._looks.update(fresh)
+        used: set[int] = set()
+        for pid in pids:
+            used |= self._used_by(pid)
+        if found := {name for name in fresh if files[name] in used}:
+            self._ours |= found
+            self._write()
+
+    def remove(self) -> tuple[str, ...]:
+        """Remove the files of dead engines; returns those that could not be removed."""
+        files, left = self._files(), list[str]()
+        written = self._written()
+        if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
+            used: set[int] = set()
+            for entry in os.listdir(self._proc):
+                if entry.isdigit():
+                    used |= self._used_by(int(entry))
+            unused = sorted(name for name in ours if files[name] not in used)
+            left += [str(self._shared / n) for n in unused if not _removed(self._shared / n)]
+        # A link, or another's folder, is not ours to empty.
+        if self.folder is not None and safe_files.is_own_folder(self.folder):
+            with contextlib.suppress(OSError):
+                left += [str(path) for path in self.folder.iterdir() if not _removed(path)]
+        self._ours = frozenset()
+        with contextlib.suppress(OSError):
+            self._ledger.unlink(missing_ok=True)
+        return tuple(left)
+
+    def _write(self) -> None:
+        names = {"before": sorted(self._before), "ours": sorted(self._ours)}
+        with contextlib.suppress(OSError):
+            store.write_json(self._ledger, names)
+            self._recorded = True
+
+    def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        """The ledger's two lists: names from before the engine, and the engine's."""
+        known = store.read_json(self._ledger)
+        return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
+
+    def _files(self) -> dict[str, int]:
+        """The names in the shared folder and their inodes."""
+        with limits.absent(), os.scandir(self._shared) as entries:
+            return {entry.name: entry.inode() for entry in entries}
+        return {}
+
+    def _used_by(self, pid: int) -> set[int]:
+        """Inodes in the shared folder that a process maps or has open.
+
+        Not names: a semaphore is created under a temporary name, and that is the one shown.
+        """
+        prefix = f"{self._shared}/"
+        inodes: set[int] = set()
+        folder = self._proc / str(pid)
+        with limits.absent(), open(folder / "maps", errors="replace") as maps:
+            inodes |= {int(line.split(None, 5)[4]) for line in maps if prefix in line}
+        with limits.absent():
+            for entry in os.listdir(folder / "fd"):
+                with limits.absent():
+                    if os.readlink(folder / "fd" / entry).startswith(prefix):
+                        inodes.add(os.stat(folder / "fd" / entry).st_ino)
+        return inodes
+
+
+def is_ledger(document: Any) -> bool:
+    """Whether this document is a ledger of the engine's shared memory."""
+    table = document if isinstance(document, dict) else {}
+    lists = (table.get("before"), table.get("ours"))
+    return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
+
+
+def _removed(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+"""`caovanctl engine`: make, prove, list and switch the environments that vLLM runs in.
+
+Each of its verbs is a file here. They need no daemon and nothing but the standard library; results
+go to stdout, progress to stderr. From a bare checkout:
+python3 -m caovand.cli.engine install --build cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from caovand.cli.printing import shown
+from caovand.cli.verb import Group, Verb, fill
+
+EPILOG = """\
+examples:
+  sudo caovanctl engine install                      the build this machine can use
+  sudo caovanctl engine install 0.33.0               another version; the old one is kept
+  sudo caovanctl engine rollback                     back to the one before
+  caovanctl engine fetch --build cuda --wheels DIR   on a machine with network, then
+  sudo caovanctl engine install --wheels DIR         on one without
+After a switch: caovanctl reload
+"""
+VERB = Verb(
+    name="engine",
+    group=Group.SETUP,
+    help="install, list and switch the environments vLLM runs in",
+    epilog=EPILOG,
+    run=None,
+    package=__name__,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The verb by itself, without the rest of caovanctl; its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter()
+    )
+    fill(parser, VERB)
+    with shown():
+        args = parser.parse_args(argv)
+        return int(args.run(args))

@@ -1,0 +1,52 @@
+"""Which lock `install` and `fetch` use: the version and build asked for, or this machine's."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from caovand.adapters.engine_install import lock
+from caovand.adapters.nvml import read_gpus
+from caovand.cli.progress import Screen
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """VERSION, --build and --python."""
+    parser.add_argument(
+        "version", nargs="?", metavar="VERSION", help="vLLM version (default: the recommended one)"
+    )
+    parser.add_argument(
+        "--build",
+        choices=sorted(lock.DEFAULT_VERSION),
+        help="default: cuda if there is an NVIDIA GPU, else cpu",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="X.Y|PATH",
+        help="the engine's Python (default: found, or installed by uv)",
+    )
+
+
+def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
+    """The lock to use; says which build was chosen, and why, where none was asked for."""
+    build = args.build
+    if build is None:
+        # WSL has no card on its bus, but a driver that knows it.
+        here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
+        build = "cuda" if here else "cpu"
+        why = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
+        screen.say(f"build: {build} ({why}; --build overrides)")
+    return lock.load(build, args.version)
+
+
+def on_the_bus(devices: Path) -> bool:
+    """Whether a display controller of NVIDIA is on the PCI bus, driver or not."""
+    for device in devices.glob("*"):
+        try:
+            vendor = (device / "vendor").read_text(errors="replace").strip()
+            kind = (device / "class").read_text(errors="replace")
+            if vendor == "0x10de" and kind.startswith("0x03"):
+                return True
+        except OSError:
+            continue
+    return False

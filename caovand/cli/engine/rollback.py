@@ -1,0 +1,25 @@
+"""`caovanctl engine rollback`: switch back to the engine used before."""
+
+from __future__ import annotations
+
+import argparse
+
+from caovand.adapters.engine_install import places
+from caovand.cli.engine.shared import engine_verb, root_of, show
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine rollback."""
+    with places.locked(root_of(args), "roll back", make=False):
+        engine = places.rollback(root_of(args))
+    text = f"{engine.name} is in use again; run caovanctl reload to switch a running daemon to it"
+    show(args, {"current": engine.name}, text)
+    return 0
+
+
+VERB = engine_verb(
+    "rollback",
+    "switch back to the engine used before",
+    example="sudo caovanctl engine rollback && sudo caovanctl reload",
+    run=run,
+)

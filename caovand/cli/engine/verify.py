@@ -1,0 +1,51 @@
+"""`caovanctl engine verify [NAME]`: check every file of an engine, and that vLLM imports in it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from caovand.adapters.engine_install import commands, places, verify
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, show
+from caovand.cli.progress import Screen
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar=ENGINE, help="default: the one in use")
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine verify."""
+    screen, root = Screen(sys.stderr), root_of(args)
+    engine = (
+        places.get(root, args.name, f"verify {args.name}") if args.name else places.current(root)
+    )
+    if engine is None:
+        raise EngineError(
+            "verify the engine",
+            f"none is in use in {root}",
+            "install one with caovanctl engine install",
+        )
+    damage, proof = verify.verify(engine, commands.run, screen.progress)
+    for line in damage:
+        screen.say(line)
+    show(
+        args,
+        {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None},
+        f"{engine.name} is damaged, {len(damage)} findings; caovanctl engine install --again"
+        if damage or proof is None
+        else f"{engine.name} is intact: vLLM {proof.vllm}, torch {proof.torch}, "
+        f"{', '.join(proof.devices) or 'no GPU'}",
+    )
+    return 1 if damage else 0
+
+
+VERB = engine_verb(
+    "verify",
+    "check every file of an engine and import vLLM in it",
+    example="caovanctl engine verify",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,52 @@
+"""`caovanctl events`: what the daemon did and saw."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from caovand.cli.client import connect
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Verb
+from caovand.core.reporting.wire import Notice, notice_fields
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new events")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """events."""
+    with connect(args) as client:
+        if args.follow:
+            for notice in client.notices(0):
+                _print(notice, args.json)
+        since = 0
+        while entries := client.ask("events", since=since)["events"]:
+            for entry in entries:
+                since = entry["seq"]
+                _print(
+                    Notice(since, entry["at"], entry["kind"], entry["text"], entry["data"]),
+                    args.json,
+                )
+    return Exit.DONE
+
+
+def _print(notice: Notice, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(notice_fields(notice)), flush=True)
+    else:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notice.at))
+        print(f"{stamp}  {notice.kind:<8} {notice.text}", flush=True)
+
+
+VERB = Verb(
+    name="events",
+    help="show what the daemon did and saw",
+    description="Print the daemon's latest events: states, failures, modes, reloads.",
+    epilog="example: caovanctl events -f --json",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,36 @@
+"""`caovanctl reload`: read the configuration again."""
+
+from __future__ import annotations
+
+import argparse
+
+from caovand.cli import waiting
+from caovand.cli.client import connect
+from caovand.cli.verb import Group, Verb
+
+
+def run(args: argparse.Namespace) -> int:
+    """reload."""
+    with connect(args) as client:
+        before = client.ask("status")
+        answer = client.ask("reload")
+        if args.no_wait or answer["state"] in waiting.NOT_STARTING:
+            return waiting.report(args, answer)
+        status = waiting.finish(args, client)
+        if not args.json and client.ask("status")["generation"] == before["generation"]:
+            print("plan unchanged: the engine was not restarted")
+        return status
+
+
+VERB = Verb(
+    name="reload",
+    group=Group.CHANGE,
+    help="reload the configuration; the engine restarts only if its plan changes",
+    description="Read the configuration again. An invalid file changes nothing. The engine"
+    " restarts only if its plan changes; a stopped or stopping engine stays stopped and uses the"
+    " new file at its next start. Exit status: 0 serving or stopped, 1 file or plan refused, 3 not"
+    " serving.",
+    epilog="example: sudoedit /etc/caovan.toml && caovanctl reload",
+    arguments=waiting.arguments,
+    run=run,
+)

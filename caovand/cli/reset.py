@@ -1,0 +1,15 @@
+"""`caovanctl reset`: discard the degraded plan and make a new one."""
+
+from __future__ import annotations
+
+from caovand.cli import waiting
+from caovand.cli.verb import Group, Verb
+
+VERB = Verb(
+    name="reset",
+    group=Group.CHANGE,
+    help="discard the degraded plan and make a new one",
+    epilog="example: caovanctl reset && caovanctl plan",
+    arguments=waiting.arguments,
+    run=lambda args: waiting.change(args, "reset"),
+)

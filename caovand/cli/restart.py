@@ -1,0 +1,15 @@
+"""`caovanctl restart`: stop the engine and start it again."""
+
+from __future__ import annotations
+
+from caovand.cli import waiting
+from caovand.cli.verb import Group, Verb
+
+VERB = Verb(
+    name="restart",
+    group=Group.CHANGE,
+    help="stop the engine and start it again",
+    epilog="example: caovanctl restart && curl ...",
+    arguments=waiting.arguments,
+    run=lambda args: waiting.change(args, "restart"),
+)

@@ -1,0 +1,30 @@
+"""`caovanctl retry`: try again now, with the full plan where that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+
+from caovand.cli import waiting
+from caovand.cli.verb import Group, Verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--full", action="store_true", help="try the full plan once")
+    waiting.arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """retry."""
+    return waiting.change(args, "retry", **({"full": True} if args.full else {}))
+
+
+VERB = Verb(
+    name="retry",
+    group=Group.CHANGE,
+    help="try again now; --full tries the full plan once",
+    description="Try again now, from FAILED, HOLD or BACKOFF. With --full the full plan is tried"
+    " once; if it fails, the degraded plan that served comes back.",
+    epilog="example: caovanctl retry --full",
+    arguments=arguments,
+    run=run,
+)

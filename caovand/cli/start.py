@@ -1,0 +1,15 @@
+"""`caovanctl start`: start the engine, also from FAILED or HOLD."""
+
+from __future__ import annotations
+
+from caovand.cli import waiting
+from caovand.cli.verb import Group, Verb
+
+VERB = Verb(
+    name="start",
+    group=Group.CHANGE,
+    help="start the engine, also from FAILED or HOLD",
+    epilog="example: caovanctl start --timeout 900",
+    arguments=waiting.arguments,
+    run=lambda args: waiting.change(args, "start"),
+)

@@ -1,0 +1,40 @@
+"""`caovanctl stop`: stop the engine; the daemon keeps running."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from caovand.cli import waiting
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Group, Verb
+
+
+def run(args: argparse.Namespace) -> int:
+    """stop: done only once the engine is gone, with all its processes."""
+    with connect(args) as client:
+        answer = client.ask("stop")
+        if args.no_wait:
+            return waiting.report(args, answer)
+        answer = waiting.follow(client, "stopped", args.timeout, quiet=args.json)
+        if answer["state"] != "STOPPED":
+            raise CommandError(Exit.FAILED, f"the engine did not stop: it is {answer['state']}")
+        if answer["reason"] in ("", "stopped"):
+            return waiting.report(args, answer)
+        if args.json:
+            print(json.dumps(answer))
+        raise CommandError(
+            Exit.FAILED,
+            f"STOPPED, but some engine processes could not be ended: {answer['reason']}",
+        )
+
+
+VERB = Verb(
+    name="stop",
+    group=Group.CHANGE,
+    help="stop the engine; the daemon keeps running",
+    epilog="example: caovanctl stop --no-wait",
+    arguments=waiting.arguments,
+    run=run,
+)

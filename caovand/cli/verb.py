@@ -1,0 +1,88 @@
+"""A verb of caovanctl: one file with one record, `VERB`. Nothing lists the verbs.
+
+The verbs of caovanctl are the files of `caovand/cli` that have such a record. A verb with verbs of
+its own is a folder, as `engine/`. The parser is made from the records, and help, completion and man
+pages from the parser. Only the standard library is imported here: `caovanctl engine` has to run on
+a machine that has nothing else yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Group(IntEnum):
+    """What a verb is for. Help lists the verbs in this order, and by name within a group."""
+
+    LOOK = 0
+    """Shows what the daemon and its engine do, and did."""
+    CHANGE = 1
+    """Changes what the engine does."""
+    OFFLINE = 2
+    """Needs no daemon."""
+    SETUP = 3
+    """Prepares a machine or a shell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One verb; `run` returns the exit status, and is None where one of `package` must follow."""
+
+    name: str
+    help: str
+    epilog: str
+    """Examples; printed line by line as it is where it has several lines."""
+    run: Callable[[argparse.Namespace], int] | None
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+    description: str = ""
+    """What --help says; by default `help` as a sentence."""
+    group: Group = Group.LOOK
+    package: str = ""
+    """The package whose files are this verb's own verbs."""
+
+    def sentence(self) -> str:
+        """The description, or what stands for it."""
+        return self.description or f"{self.help[:1].upper()}{self.help[1:]}."
+
+    def formatter(self) -> type[argparse.HelpFormatter]:
+        """What prints the help."""
+        if "\n" in self.epilog:
+            return argparse.RawDescriptionHelpFormatter
+        return argparse.HelpFormatter
+
+
+def verbs_of(package: str) -> list[Verb]:
+    """The records of a package's files, in the order of help."""
+    folder = importlib.import_module(package)
+    names = [found.name for found in pkgutil.iter_modules(folder.__path__)]
+    # Entry points are no verbs, and importing one that runs would make it twice.
+    files = [name for name in names if name not in ("main", "__main__")]
+    records = (
+        getattr(importlib.import_module(f"{package}.{name}"), "VERB", None) for name in files
+    )
+    found = [record for record in records if isinstance(record, Verb)]
+    return sorted(found, key=lambda verb: (verb.group, verb.name))
+
+
+def fill(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    """Give a parser a verb's arguments and the verbs below it."""
+    verb.arguments(parser)
+    if verb.run is not None:
+        parser.set_defaults(run=verb.run)
+    if not verb.package:
+        return
+    below = parser.add_subparsers(metavar="VERB", required=verb.run is None)
+    for inner in verbs_of(verb.package):
+        made = below.add_parser(
+            inner.name,
+            help=inner.help,
+            description=inner.sentence(),
+            epilog=inner.epilog,
+            formatter_class=inner.formatter(),
+        )
+        fill(made, inner)

@@ -1,0 +1,39 @@
+"""`caovanctl version`: the versions of caovanctl and of the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from caovand import __version__
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """version: ours, and the daemon's where one runs."""
+    try:
+        with connect(args) as client:
+            daemon = client.ask("version", answer_s=2.0)["version"]
+    except CommandError:
+        daemon = None
+    if args.json:
+        print(json.dumps({"caovanctl": __version__, "caovand": daemon}))
+    else:
+        print(f"caovanctl {__version__}\ncaovand {daemon or 'not running'}")
+    return Exit.DONE
+
+
+VERB = Verb(
+    name="version",
+    help="show the versions of caovanctl and caovand",
+    description="Show the versions of caovanctl and of the running caovand, if there is one.",
+    epilog="example: caovanctl version --json | jq -r .caovand",
+    arguments=arguments,
+    run=run,
+)

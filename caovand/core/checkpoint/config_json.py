@@ -1,0 +1,337 @@
+"""Reads a model's config.json as vLLM does; multimodal wrappers nest the text model's."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.checkpoint.quantisation import Quantisation, quantisation
+from caovand.core.checkpoint.rope import factor, scalings, table_elements
+from caovand.core.checkpoint.shapes import weights_by_shape
+from caovand.core.checkpoint.values import LARGEST, BadConfig, number, table, word
+from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
+
+LENGTHS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
+    "max_sequence_length", "max_seq_length", "seq_len",
+)  # fmt: skip
+VISION = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+LAYER_NAMES = {
+    "attention": "full_attention", "full_attention": "full_attention", "*": "full_attention",
+    "sliding_attention": "sliding_attention", "chunked_attention": "sliding_attention",
+    "linear_attention": "linear_attention", "mamba": "mamba", "mamba2": "mamba", "M": "mamba",
+    "hybrid": "full_attention",
+    "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
+}  # fmt: skip
+"""A layer that is only an MLP has no cache, but counts: tensors are named by layer numbers."""
+GEMMA = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "sliding_window": 4096, "tie_word_embeddings": True,
+}  # fmt: skip
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {
+        **GEMMA, "max_position_embeddings": 8192, "vocab_size": 256000,
+        "sliding_window_pattern": 2,
+    },
+    "gemma3_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262208,
+        "sliding_window_pattern": 6,
+    },
+    "gemma4_text": {
+        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262144,
+        "sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512,
+    },
+}  # fmt: skip
+"""Transformers' defaults by model type: Gemma is published with only the differences."""
+WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
+"""Types whose window, if they have one, applies to every layer."""
+MOST_LAYERS = 10_000
+
+
+def describe(
+    config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None, path: str = ""
+) -> ModelCard:
+    """The card according to the configuration alone, without weights."""
+    architecture, text = _architecture(config), _text(config)
+    heads = number(text, *HEADS)
+    hidden = number(text, *HIDDEN)
+    head = number(text, "head_dim") or (hidden // heads if heads else 0)
+    global_head = number(text, "global_head_dim")
+    window = number(text, "sliding_window")
+    latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
+    quantised = _quantisation(config, text)
+    experts = number(text, "num_experts", "num_local_experts", "n_routed_experts")
+    layers = layer_types(text)
+    if not layers and not hidden:
+        raise BadConfig('it has no sizes, such as "num_hidden_layers" and "hidden_size"')
+    return ModelCard(
+        path=path,
+        architecture=architecture,
+        model_type=word(text, "model_type") or word(config, "model_type"),
+        layer_types=layers,
+        max_model_len=context_limit(config, text, tokenizer or {}),
+        limit_known=any(number(text, name) for name in LENGTHS),
+        mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
+        hidden_size=hidden,
+        intermediate_size=number(text, "intermediate_size", "n_inner"),
+        vocab_size=number(text, "vocab_size"),
+        heads=heads or 1,
+        kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads or 1,
+        head_dim=head,
+        global_kv_heads=number(text, "num_global_key_value_heads")
+        if text.get("attention_k_eq_v")
+        else 0,
+        global_head_dim=global_head,
+        sliding_window=0 if text.get("use_sliding_window") is False else window,
+        kv_shared=_kv_shared(text, layers),
+        latent=latent + rope if latent else 0,
+        mla=_latent_attention(text) if latent else None,
+        rope_elements=table_elements(text, head, global_head),
+        linear=_linear(text),
+        mamba=_mamba(text, hidden),
+        dtype=_dtype(text) or _dtype(config) or "bfloat16",
+        quantization=quantised.method,
+        group_size=quantised.group_size,
+        block_size=quantised.block_size,
+        spared=quantised.spared,
+        experts=experts,
+        experts_per_token=number(text, "num_experts_per_tok", "experts_per_token", "top_k_experts"),
+        expert_size=number(text, "moe_intermediate_size"),
+        shared_size=_shared_experts(text),
+        dense_size=_dense_size(text) if experts else 0,
+        dense_layers=_dense_layers(text, len(layers)) if experts else 0,
+        vision=any(config.get(name) for name in VISION),
+        notes=tuple(_notes(text, layers)),
+    )
+
+
+def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weights, ...]:
+    """The weights that vLLM invents for this configuration with `--load-format dummy`."""
+    text = _text(config)
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
+    gated, bits = bool(text.get("attn_output_gate")), _quantisation(config, text).bits
+    return weights_by_shape(card, tied=bool(tied), gated=gated, bits=bits)
+
+
+def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
+    name = "quantization_config"
+    return quantisation(table(config, name) or table(text, name))
+
+
+def _shared_experts(text: Mapping[str, Any]) -> int:
+    """The width of the experts that process every token; 0 for none."""
+    each = number(text, "moe_intermediate_size") * number(text, "n_shared_experts")
+    return number(text, "shared_expert_intermediate_size") or each
+
+
+def _dense_size(text: Mapping[str, Any]) -> int:
+    """The width of the MLPs before, between or alongside experts; 0 for none."""
+    parts = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
+    named = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
+    beside = word(text, "model_type").startswith("gemma4")
+    if not (parts or named or beside):
+        return 0
+    return number(text, "intermediate_size_mlp", "intermediate_size")
+
+
+def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
+    """How many layers have an MLP instead of experts."""
+    named = text.get("mlp_only_layers")
+    only = set(named) if isinstance(named, list) and all(type(n) is int for n in named) else set()
+    first = number(text, "first_k_dense_replace")
+    every = number(text, "decoder_sparse_step", "interleave_moe_layer_step") or 1
+    return sum(n < first or n in only or (n + 1) % every != 0 for n in range(layers))
+
+
+def _latent_attention(text: Mapping[str, Any]) -> LatentAttention:
+    return LatentAttention(
+        rank=number(text, "kv_lora_rank"),
+        key_dim=number(text, "qk_nope_head_dim"),
+        value_dim=number(text, "v_head_dim"),
+        query_rank=number(text, "q_lora_rank"),
+    )
+
+
+def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
+    """One name a layer: full attention, a window, or a recurrent state."""
+    count = _layers(text, *LAYERS)
+    listed = text.get("layer_types") or text.get("layers_block_type")
+    if listed is not None:
+        return _listed(listed, count)
+    pattern = word(text, "hybrid_override_pattern")
+    if pattern:
+        return _listed(list(pattern), count)
+    every = number(text, "full_attention_interval")
+    if every and number(text, "linear_num_value_heads"):
+        kinds = ("full_attention", "linear_attention")
+        return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
+    every = _pattern(text)
+    if every:
+        kinds = ("full_attention", "sliding_attention")
+        return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
+    windowed = word(text, "model_type") in WINDOWED and number(text, "sliding_window")
+    return ("sliding_attention" if windowed else "full_attention",) * count
+
+
+def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
+    """How many of the last layers have no cache of their own."""
+    shared = number(text, "num_kv_shared_layers")
+    if shared and shared >= len(layers):
+        raise BadConfig(f'"num_kv_shared_layers" is {shared}, but it has {len(layers)} layers')
+    return shared
+
+
+def _pattern(text: Mapping[str, Any]) -> int:
+    """One layer in this many has full attention, the others a window; 0 without such a pattern."""
+    every = text.get("sliding_window_pattern")
+    window = number(text, "sliding_window") and text.get("use_sliding_window") is not False
+    return every if window and type(every) is int and every > 0 else 0
+
+
+def _listed(names: Any, count: int) -> tuple[str, ...]:
+    """The layers as listed; entries beyond the count belong to an MTP head."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, not a list of names")
+    if len(names) > MOST_LAYERS:
+        raise BadConfig(f"it lists {len(names)} layers, more than {MOST_LAYERS}")
+    if len(names) < count:
+        raise BadConfig(f"it has {count} layers but lists the types of {len(names)}")
+    return tuple(LAYER_NAMES.get(str(name), str(name)) for name in names[: count or len(names)])
+
+
+def context_limit(
+    config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
+) -> int:
+    """The most tokens vLLM allows: the positions, scaled by RoPE, limited by the tokenizer."""
+    limits = [number(text, name) for name in LENGTHS]
+    limit: float = min((n for n in limits if n), default=2048)
+    tokens = tokenizer.get("model_max_length")
+    if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
+        limit = int(tokens)
+    if "gemma3" in word(config, "model_type"):
+        return int(limit)  # its positions are scaled already
+    rope = scalings(text)
+    nested = [part for part in rope.values() if isinstance(part, Mapping)]
+    stretch = 1.0
+    for part in nested or [rope]:
+        kind = part.get("rope_type") or part.get("type")
+        if kind in ("su", "longrope", "llama3"):
+            continue
+        stretch = factor(part) or stretch
+        if kind == "yarn":
+            limit = number(part, "original_max_position_embeddings") or limit
+    if not 1 <= limit * stretch <= LARGEST:
+        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
+    return int(limit * stretch)
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's part, with its family's defaults for missing keys."""
+    text = _text_as_written(config)
+    kind = word(text, "model_type") or word(config, "model_type")
+    defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
+    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
+
+
+def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    while True:
+        for name in ("text_config", "llm_config", "language_config"):
+            if table(config, name):
+                return table(config, name)
+        thinker = table(config, "thinker_config")
+        if not thinker:
+            return config
+        config = thinker
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise BadConfig('it names no "architectures"')
+    if not isinstance(names[0], str) or not names[0].isidentifier():
+        raise BadConfig(f'"architectures" names {reprlib.repr(names[0])}, which is not a class')
+    return names[0]
+
+
+def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
+    """Oddities of the sizes that leave the model usable."""
+    wanted = {
+        "num_hidden_layers": bool(layers),
+        "hidden_size": bool(number(text, *HIDDEN)),
+        "num_attention_heads": bool(number(text, *HEADS)),
+        "vocab_size": bool(number(text, "vocab_size")),
+    }
+    absent = [name for name, present in wanted.items() if not present]
+    unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
+    notes: list[str] = []
+    if absent:
+        notes.append(
+            f"config.json lacks {', '.join(absent)}: vLLM uses its own defaults and the"
+            " forecast is off; write them into config.json"
+        )
+    if unknown:
+        notes.append(
+            f"config.json has layers of an unknown type ({reprlib.repr(unknown[0])}):"
+            " the forecast has no cache for them; compare it with vLLM's report after a start"
+        )
+    return notes
+
+
+def _layers(text: Mapping[str, Any], *names: str) -> int:
+    count = number(text, *names)
+    if count > MOST_LAYERS:
+        raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
+    return count
+
+
+def _dtype(config: Mapping[str, Any]) -> str:
+    return word(config, "dtype") or word(config, "torch_dtype")
+
+
+MAMBA_2 = (
+    ("mamba_n_groups", "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_d_conv"),
+    ("n_groups", "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "conv_kernel"),
+    ("mamba_ngroups", "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_d_conv"),
+)
+"""Groups, heads, width of head, state and convolution: Granite 4 H, Nemotron-H, Zamba 2."""
+
+
+def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
+    """The shape of Mamba-2's states, None without known keys for it."""
+    for names in MAMBA_2:
+        written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
+        groups, heads, width, state, kernel = (number(written, name) for name in names)
+        if heads and not width:
+            width = (number(text, "mamba_expand") or 2) * hidden // heads
+        if groups and heads and width and state and kernel:
+            nemotron = "float32" if "nemotron" in word(text, "model_type").lower() else "auto"
+            kind = word(text, "mamba_ssm_cache_dtype") or nemotron
+            return LinearAttention(groups, heads, state, width, kernel, kind)
+    return None
+
+
+def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
+    if not number(text, "linear_num_value_heads"):
+        return None
+    sizes = {
+        name: number(text, name)
+        for name in (
+            "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+            "linear_value_head_dim", "linear_conv_kernel_dim",
+        )
+    }  # fmt: skip
+    absent = [name for name, size in sizes.items() if not size]
+    if absent:
+        raise BadConfig(f'it has linear attention but lacks "{absent[0]}"')
+    return LinearAttention(
+        key_heads=sizes["linear_num_key_heads"],
+        value_heads=sizes["linear_num_value_heads"],
+        key_dim=sizes["linear_key_head_dim"],
+        value_dim=sizes["linear_value_head_dim"],
+        conv_kernel=sizes["linear_conv_kernel_dim"],
+        state_dtype=word(text, "mamba_ssm_dtype") or "auto",
+    )

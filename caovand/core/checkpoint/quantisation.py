@@ -1,0 +1,101 @@
+"""How a checkpoint's weights are quantised (quantization_config of config.json)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core.checkpoint.values import count, number, table, word
+
+FLOAT_BITS = 16
+BITS = {
+    "mxfp4": 4, "gpt_oss_mxfp4": 4, "modelopt_fp4": 4, "awq": 4, "gptq": 4, "fp_quant": 4,
+    "fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "modelopt_mxfp8": 8, "experts_int8": 8,
+}  # fmt: skip
+"""Bits of a weight by method, if the configuration has none."""
+SCALES = {"mxfp4": (8, 32), "gpt_oss_mxfp4": (8, 32), "modelopt_fp4": (8, 16)}
+"""Bits of a scale, and how many weights share it, of methods that fix both."""
+SPARED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
+PARTS = {
+    "attention": re.compile("attn"),
+    "shared experts": re.compile("shared_expert(?!_gate)"),
+    "MLP": re.compile(r"mlp(?!\W*(experts|shared_expert|gate(?!_|\w)|router))"),
+}
+"""Parts of a layer that a list of modules kept as floats may name; routers never are quantised."""
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How weights are stored: `bits` of one, its share of the scales included; 16 for floats.
+
+    `group_size` quantised weights of one output share a scale, and `block_size` outputs do (block
+    fp8); 0 is unknown. `spared` are the PARTS that are kept as floats in some layers.
+    """
+
+    method: str | None = None
+    group_size: int = 0
+    block_size: int = 0
+    bits: float = FLOAT_BITS
+    spared: frozenset[str] = frozenset()
+
+
+def quantisation(config: Mapping[str, Any]) -> Quantisation:
+    """The quantisation in this table; none if it is empty."""
+    if not config:
+        return Quantisation()
+    inner = config.get("quantization")  # ModelOpt's, if it is in a separate file
+    config = {**config, **inner} if isinstance(inner, Mapping) else config
+    method, (block, group) = _method(config), _groups(config)
+    return Quantisation(method, group, block, _bits(config, method, group), _spared(config))
+
+
+def _method(config: Mapping[str, Any]) -> str:
+    """The method by vLLM's name; for ModelOpt the algorithm decides."""
+    name = word(config, "quant_method").lower()
+    if not name and word(table(config, "producer"), "name") == "modelopt":
+        name = "modelopt"
+    if not name.startswith("modelopt"):
+        return name or "unknown"
+    algorithm = word(config, "quant_algo").upper()
+    if "FP4" in algorithm:
+        return "modelopt_fp4"
+    return {"MXFP8": "modelopt_mxfp8", "MIXED_PRECISION": "modelopt_mixed"}.get(algorithm, name)
+
+
+def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tables about weights; compressed-tensors has one for each group of layers."""
+    nested = config.get("config_groups")
+    groups = nested.values() if isinstance(nested, Mapping) else ()
+    return [table(group, "weights") for group in groups if isinstance(group, Mapping)]
+
+
+def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many outputs and how many inputs share a scale: both for block fp8, else inputs only."""
+    tables = (config, *_weights(config))
+    for one in tables:
+        for name in ("weight_block_size", "block_structure"):
+            block = one.get(name)
+            if isinstance(block, list) and len(block) == len(("outputs", "inputs")):
+                return count(name, block[0]), count(name, block[1])
+    return 0, max(number(one, "group_size", "q_group_size") for one in tables)
+
+
+def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
+    told = [number(config, "bits", "w_bit"), *(number(w, "num_bits") for w in _weights(config))]
+    bits = max(told) or BITS.get(method, FLOAT_BITS)
+    if method == "bitsandbytes":
+        bits = 4 if config.get("load_in_4bit") else 8
+    scale, shared = SCALES.get(method, (FLOAT_BITS, group))
+    return min(bits + (scale / shared if shared else 0), FLOAT_BITS)
+
+
+def _spared(config: Mapping[str, Any]) -> frozenset[str]:
+    lists = [config.get(name) for name in SPARED]
+    names = [name for listed in lists if isinstance(listed, list) for name in listed]
+    return frozenset(
+        part
+        for part, mark in PARTS.items()
+        if any(isinstance(name, str) and mark.search(name) for name in names)
+    )

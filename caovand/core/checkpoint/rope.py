@@ -1,0 +1,87 @@
+"""Sizes of the tables of sines and cosines for rotary positions (vLLM's rotary_embedding/).
+
+A table has a row for every position, as wide as the rotated part of a head. Layers that scale
+positions the same way share one, a drafting head's included.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.checkpoint.values import LARGEST, BadConfig, number, table, word
+
+STRETCHED = ("linear", "ntk", "dynamic")
+"""Kinds whose table reaches as far as the scaled positions."""
+FROM_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
+"""Kinds that scale the training's positions, which have their own key."""
+LONG = ("longrope", "su")
+"""Kinds with one table for prompts within the training's length, and one for longer ones."""
+ROWS_OF_MROPE = 4
+"""Positions of pictures exceed those of a text: vLLM's table has four times as many."""
+FLOAT32 = ("gpt_oss", "deepseek")
+"""Types whose tables are float32 in a model of half or bfloat16."""
+
+
+def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> int:
+    """The size of all tables, in elements of the model's type."""
+    positions = number(text, "max_position_embeddings")
+    latent = number(text, "qk_rope_head_dim")
+    tables: dict[tuple[float, int, str], float] = {}
+    for kind, part in _parts(text):
+        whole = global_head if kind == "full_attention" and global_head else head
+        rows, width = _rows(part, text, positions), latent or _rotated(part, text, whole)
+        tables[rows, width, repr(sorted(part.items(), key=repr))] = rows * width
+    wide = word(text, "model_type").startswith(FLOAT32)
+    return int(sum(tables.values())) * (2 if wide else 1)
+
+
+def factor(rope: Mapping[str, Any]) -> float:
+    """The factor by which positions are stretched; 0 without one."""
+    value = rope.get("factor")
+    if value is None:
+        return 0.0
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= LARGEST or not math.isfinite(value):
+        raise BadConfig(f'the "factor" of its RoPE is {reprlib.repr(value)}, not a number above 0')
+    return float(value)
+
+
+def scalings(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration's scaling: one table, or one for each type of layer."""
+    return table(text, "rope_parameters") or table(text, "rope_scaling")
+
+
+def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each type of layer with its scaling of positions; no name if all share one."""
+    given = scalings(text)
+    by_layer = [(name, part) for name, part in given.items() if isinstance(part, Mapping)]
+    if by_layer:
+        return by_layer
+    if text.get("rope_local_base_freq") is not None:  # Gemma 3 as it was published
+        return [("full_attention", given), ("sliding_attention", {})]
+    return [("", given)]
+
+
+def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> float:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    name = "original_max_position_embeddings"
+    original = number(rope, name) or number(text, name)
+    if kind in STRETCHED and "alpha" not in rope:
+        return positions * (factor(rope) or 1.0)
+    if kind in LONG:
+        return positions + original
+    rows = float(positions)
+    if kind in FROM_ORIGINAL:
+        rows = (original or positions) * (factor(rope) or 1.0)
+    return rows * (ROWS_OF_MROPE if "mrope_section" in rope else 1)
+
+
+def _rotated(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
+    """Rotated elements of a head; Gemma 4's table has the others too."""
+    share = rope.get("partial_rotary_factor") or text.get("partial_rotary_factor")
+    if rope.get("rope_type") == "proportional" or not isinstance(share, (int, float)):
+        return head
+    return int(head * share) if 0 < share <= 1 else head

@@ -1,0 +1,74 @@
+"""Weights of a model without files, from the shapes in its configuration.
+
+vLLM invents weights with `--load-format dummy`: a plan can be tried before a download. The result
+is within two percent for transformers with gated MLPs, experts, MLA and Gated DeltaNet; a quantised
+checkpoint may be larger if it keeps some layers as floats.
+"""
+
+from __future__ import annotations
+
+from caovand.core.facts.inventory import LinearAttention, ModelCard, Part, Sharding, Weights
+
+BYTES = 2
+"""Invented weights have the activation type, half or bfloat16."""
+
+
+def weights_by_shape(
+    model: ModelCard, tied: bool, gated: bool, bits: float = 8 * BYTES
+) -> tuple[Weights, ...]:
+    """Sizes by part; `tied` shares embedding and head, `gated` attention has an output gate.
+
+    `bits` apply to quantised weights: linear layers and experts, for gpt-oss experts only.
+    """
+    hidden, count = model.hidden_size, len(model.layer_types)
+    recurrent = sum(kind in ("linear_attention", "mamba") for kind in model.layer_types)
+    attending = count - recurrent
+    sharded, keys, replicated = _attention(model, gated)
+    dense = 3 * hidden * (model.dense_size or model.intermediate_size)
+    state = _recurrent(hidden, model.linear) if model.linear else 0
+    routed = count - model.dense_layers if model.experts else 0
+    feed = routed * 3 * hidden * model.shared_size + (count - routed) * dense
+    router = hidden * model.experts
+    experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
+    head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
+    head += 3 * hidden * model.shared_size if model.experts else dense
+    parts: list[tuple[Part, Sharding, int]] = [
+        ("embedding", "sharded", model.vocab_size * hidden),
+        ("head", "sharded", 0 if tied else model.vocab_size * hidden),
+        ("layers", "sharded", attending * sharded + recurrent * state + feed),
+        ("layers", "kv", attending * keys),
+        ("layers", "replicated", count * 2 * hidden + attending * replicated + routed * router),
+        ("experts", "sharded", routed * experts),
+        ("mtp", "sharded", model.mtp_layers * head),
+    ]
+    packed = {"experts"} if model.quantization == "mxfp4" else {"experts", "layers"}
+    if bits == 8 * BYTES:
+        packed = set()
+    return tuple(
+        Weights(part, way, "U8", int(size * bits / 8))
+        if part in packed and way != "replicated"
+        else Weights(part, way, "BF16", size * BYTES)
+        for part, way, size in parts
+        if size
+    )
+
+
+def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
+    """Parameters of one attention layer: split by heads, by key-value heads, and on every rank."""
+    hidden, mla = model.hidden_size, model.mla
+    if mla is None:
+        queries = hidden * model.heads * model.head_dim * (3 if gated else 2)
+        return queries, 2 * hidden * model.kv_heads * model.head_dim, 0
+    query = mla.key_dim + model.latent - mla.rank
+    split = model.heads * (
+        (mla.query_rank or hidden) * query
+        + mla.rank * (mla.key_dim + mla.value_dim)
+        + hidden * mla.value_dim
+    )
+    return split, 0, hidden * (mla.query_rank + model.latent)
+
+
+def _recurrent(hidden: int, linear: LinearAttention) -> int:
+    """Parameters of one Gated DeltaNet layer: projections in (q, k, v, z, b, a) and out."""
+    keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
+    return hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + values * hidden

@@ -1,0 +1,78 @@
+"""Reads tensor names: the part of the model a tensor belongs to, and how GPUs share it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from caovand.core.facts.inventory import Part, Sharding, Weights
+
+VISION = re.compile(
+    r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vit|image_newline|audio_tower"
+    r"|audio_model|multi_modal_projector|mm_projector|embed_vision|embed_audio)(\.|$)"
+)
+MTP = re.compile(r"(^|\.)mtp(\.|$)|(^|\.)nextn(\.|$)")
+EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|tok_embeddings)(\.|$)")
+HEAD = re.compile(r"^(language_model\.)?(lm_head|output)\.")
+EXPERTS = re.compile(r"\.experts\.|\.experts_|block_sparse_moe\.w")
+REPLICATED = re.compile(
+    r"norm|\.mlp\.gate\.|\.router\.|shared_expert_gate|\.g_idx$|rotary|weight_shape$"
+    r"|\.input_scale$|\.(kv_a|q_a)_proj"
+)
+KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
+DIGITS = b"0123456789"
+LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
+
+
+def part(name: str, layers: int) -> Part:
+    """The part of the model; layers beyond the model's own belong to its MTP head."""
+    if VISION.search(name):
+        return "vision"
+    number = LAYER.search(name)
+    if MTP.search(name) or (layers and number and int(number.group(3)) >= layers):
+        return "mtp"
+    if EMBEDDING.search(name):
+        return "embedding"
+    if HEAD.search(name):
+        return "head"
+    return "experts" if EXPERTS.search(name) else "layers"
+
+
+def sharding(name: str) -> Sharding:
+    """How tensor parallelism splits a tensor."""
+    if REPLICATED.search(name):
+        return "replicated"
+    return "kv" if KEY_VALUE.search(name) else "sharded"
+
+
+class _Kind(NamedTuple):
+    """The meaning of a name without its numbers, and which dotted part is the layer's number."""
+
+    part: Part
+    sharding: Sharding
+    at: int
+
+
+def _kind(name: str) -> _Kind:
+    number = LAYER.search(name)
+    at = name.count(".", 0, number.start(3)) if number else -1
+    return _Kind(part(name, 0), sharding(name), at)
+
+
+def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
+    """Sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
+    sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
+    kinds: dict[bytes, _Kind] = {}
+    for name, dtype, size in tensors:
+        # A hundred thousand names of experts and layers differ only in their numbers.
+        plain = name.encode(errors="surrogatepass").translate(None, DIGITS)
+        kind = kinds.get(plain) or kinds.setdefault(plain, _kind(name))
+        own = kind.part
+        if kind.at >= 0 and layers:
+            number = name.split(".", kind.at + 1)[kind.at]
+            beyond = number.isdecimal() and int(number[-10:]) >= layers
+            own = "mtp" if beyond and own != "vision" else own
+        sums[own, kind.sharding, dtype] += size
+    return tuple(Weights(*key, size) for key, size in sorted(sums.items()))

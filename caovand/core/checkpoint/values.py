@@ -1,0 +1,51 @@
+"""Typed values of a config.json; a bad one is refused by its name."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+LARGEST = 1 << 31
+NONE = -1
+"""Some configurations' value for none: no window, no quantisation groups."""
+
+
+class BadConfig(Exception):
+    """Why config.json does not describe a model."""
+
+
+def number(config: Mapping[str, Any], *names: str) -> int:
+    """The first of these keys with a count, else 0; the maximum of a list by layers."""
+    for name in names:
+        value = config.get(name)
+        if value is None or value == NONE:
+            continue
+        if isinstance(value, list) and value:
+            return max(count(name, entry) for entry in value)
+        return count(name, value)
+    return 0
+
+
+def count(name: str, value: Any) -> int:
+    """The value under this key, as a count."""
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a count up to {LARGEST}')
+    return int(value)
+
+
+def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The table under this key, empty without one."""
+    found = config.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a table')
+    return found or {}
+
+
+def word(config: Mapping[str, Any], name: str) -> str:
+    """The text under this key, empty without one."""
+    found = config.get(name)
+    if found is not None and not (isinstance(found, str) and found.isprintable()):
+        raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a name')
+    return found or ""

@@ -1,0 +1,121 @@
+"""What an engine is to the rest of caovan: one frozen record of functions and data.
+
+`core`, `daemon`, `adapters` and `cli` know an engine by this record alone; `engines.registry` is
+the only place that names one. All its functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from caovand.core.config import Config, Mode
+from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.healing.rung import Healing
+from caovand.core.health.observation import Progress
+from caovand.core.log import Explanation, Log
+from caovand.core.plan import Plan
+from caovand.core.probe import Probe
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run, what to add to its environment, and whether its stack must be unlimited.
+
+    `shown` is the command line as it may be printed, secrets hidden.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    shown: tuple[str, ...]
+    unlimited_stack: bool = False
+
+
+class MakePlan(Protocol):
+    """Makes a plan; raises Unplannable.
+
+    `mode` is the one set by `caovanctl mode`, None if the file decides; `auto_spec` the value of
+    CAOVAN_AUTO_SPEC; `remembered` a degraded plan whose rungs are kept.
+    """
+
+    def __call__(
+        self,
+        config: Config,
+        inventory: Inventory,
+        *,
+        mode: Mode | None = None,
+        auto_spec: str | None = None,
+        remembered: Plan | None = None,
+    ) -> Plan: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """From configuration and inventory to a running command.
+
+    `conflicts` are settings that cannot run, however much memory there is. `command` takes the
+    folder for compiled code, None for the engine's default. `cards` are those a plan uses,
+    `context` its longest request in tokens, None if the engine chooses it. `overruling` names the
+    setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
+    doctor's.
+    """
+
+    make: MakePlan
+    conflicts: Callable[[Plan, Inventory], Sequence[str]]
+    forecast: Callable[[Plan, Inventory], MemoryEstimate]
+    cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
+    context: Callable[[Plan], int | None]
+    command: Callable[[Plan, EngineInfo, str | None], Command]
+    overruling: Callable[[Config, str | None], str]
+    checks: Callable[[Facts], tuple[CheckResult, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The operator's verbatim flags, as this engine reads them.
+
+    `shown` are the flags without secrets, `secrets` the secrets in them. `api_keys` are the keys
+    named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
+    the environment variable for a key. `chat_template` is a file or the template itself, "" for the
+    model's own. `invents_weights` if the flags tell the engine to load dummy weights.
+    """
+
+    shown: Callable[[Sequence[str]], tuple[str, ...]]
+    secrets: Callable[[Sequence[str]], tuple[str, ...]]
+    api_keys: Callable[[Sequence[str]], tuple[str, ...] | None]
+    api_key_variable: str
+    chat_template: Callable[[Config], str]
+    invents_weights: Callable[[Config], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Api:
+    """Paths of the engine's HTTP server, and how its answers are read.
+
+    `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
+    has no such count. `completions` takes OpenAI's completions with a prompt of token ids.
+    """
+
+    health: str
+    metrics: str
+    read_metrics: Callable[[str, int | None, float], Progress]
+    pending: str
+    pending_key: str
+    completions: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A kind of inference server. `explain` reads a whole log of one, after the fact."""
+
+    name: str
+    probe: Probe
+    planning: Planning
+    arguments: Arguments
+    log: Log
+    explain: Callable[[str], Explanation]
+    api: Api
+    healing: Healing

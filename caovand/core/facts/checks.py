@@ -1,0 +1,56 @@
+"""The facts that the doctor checks, and the results it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
+
+Verdict = Literal["PASS", "WARN", "FAIL"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One line of the doctor's report; `remedy` is empty if there is nothing to do."""
+
+    group: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the checks read; a fact that could not be found out is a problem in words.
+
+    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
+    (None where it is another machine's), `plan_problem` why there is no plan; an engine is
+    `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
+    `dtype` is the plan's, empty where there is no plan or none is set.
+    """
+
+    gpus: tuple[Gpu, ...]
+    host: Host
+    engine: EngineInfo | None
+    engine_problem: str
+    model: ModelCard | None
+    model_problem: str
+    memory: MemoryEstimate | None
+    plan_problem: str
+    plan_warnings: tuple[str, ...]
+    port: int
+    listeners: tuple[str, ...] | None
+    leftovers: tuple[tuple[int, str], ...]
+    python_version: str
+    wants_gpu: bool
+    wants_plugin: bool
+    unreadable: str = ""
+    service_user: str = ""
+    cache_dir: str = ""
+    cache_writable: bool = True
+    as_root: bool = False
+    half_asked: bool = False
+    engine_env: frozenset[str] = frozenset()
+    dtype: str = ""

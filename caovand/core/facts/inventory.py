@@ -1,0 +1,225 @@
+"""The inventory: GPUs, host, engine, model. Filled by adapters, read by the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA card as reported by NVML; memory in MiB.
+
+    Each part of a partitioned card (MIG) is a Gpu with the card's index and a uuid that begins with
+    "MIG-"; `mig` without such a uuid is a card whose parts are unknown.
+    `users` are the processes that use its memory: (pid, name, MiB); MiB is 0 if the driver does not
+    report it. `pcie` is (generation, lanes) of the current link. `bus` is its PCI address.
+    """
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    total_mib: int
+    free_mib: int
+    uuid: str = ""
+    nvlink: tuple[int, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    persistence: bool | None = None
+    pcie: tuple[int, int] | None = None
+    mig: bool = False
+    users: tuple[tuple[int, str, int], ...] = ()
+    bus: str = ""
+
+
+def device_name(gpu: Gpu) -> str:
+    """Its name in CUDA_VISIBLE_DEVICES, where parts of a partitioned card have no index."""
+    return gpu.uuid if gpu.uuid.startswith("MIG-") else str(gpu.index)
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine; memory in MiB, `cpus` the physical cores this process may use."""
+
+    ram_mib: int
+    available_mib: int
+    swap_mib: int
+    shm_mib: int
+    cpus: int
+    wsl: bool = False
+    open_files: int = 0
+    cache_free_mib: int | None = None
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What the probe, run by the engine's own Python, found there.
+
+    `flags` are the options of its parser, as typed (`--max-model-len`, `-tp`), empty if not asked;
+    `switches` those of them that take no value. `choices` are the values an option is limited to,
+    such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `jit_cache` the
+    release of its prebuilt kernels. `gdn_interface` is the plugin's own "pass" or "fail: why",
+    `operators` those it would replace;
+    `states` says likewise whether it keeps states right where hybrids draft.
+    """
+
+    python: str
+    vllm: str
+    torch: str
+    build: Literal["cuda", "cpu"]
+    flashinfer: str | None = None
+    plugin: str | None = None
+    flags: frozenset[str] = frozenset()
+    switches: frozenset[str] = frozenset()
+    deprecated: frozenset[str] = frozenset()
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    tool_parsers: frozenset[str] = frozenset()
+    reasoning_parsers: frozenset[str] = frozenset()
+    architectures: frozenset[str] = frozenset()
+    python_version: str = ""
+    cuda: str | None = None
+    nvcc: str | None = None
+    jit_cache: str | None = None
+    compiler: str | None = None
+    gdn_interface: str = ""
+    operators: tuple[str, ...] = ()
+    library_problem: str = ""
+    states: str = ""
+
+    def knows(self, architecture: str) -> bool:
+        """Whether its models include this one; assumed so if it was not asked."""
+        return not self.architectures or not architecture or architecture in self.architectures
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """vLLM's release as numbers, (0, 21, 0)."""
+        numbers = self.vllm.split("+")[0].split(".")
+        return tuple(int(n) for n in numbers[:3] if n.isdecimal())
+
+
+Sharding = Literal["sharded", "kv", "replicated"]
+Part = Literal["embedding", "head", "layers", "experts", "mtp", "vision"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of the tensors of one part of the model that are split over GPUs the same way.
+
+    `dtype` is safetensors' name for how they are stored; "kv" is split over at most as many
+    ranks as there are key-value heads.
+    """
+
+    part: Part
+    sharding: Sharding
+    dtype: str
+    size: int
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """Shape of layers with a recurrent state: Gated DeltaNet's, or Mamba-2's.
+
+    For Mamba-2 the keys are its groups, as wide as its state, and the values its heads.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+    state_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Shape of MLA: compressed widths of keys and values, and of queries (0 if uncompressed).
+
+    A head's keys are `key_dim` wide without their rotary part.
+    """
+
+    rank: int
+    key_dim: int
+    value_dim: int
+    query_rank: int = 0
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """A model as its folder describes it, without reading the weights.
+
+    `architecture` is empty for a model that is not on this machine yet. `layer_types` are
+    "full_attention", "sliding_attention", "linear_attention" and "mamba"; `chat_template` is its
+    text. Without `limit_known` the configuration does not give `max_model_len`, and this is vLLM's
+    default where Transformers has none either. `global_kv_heads` and `global_head_dim` are those of
+    full attention if it differs from the windowed one (else 0). `latent` is the size of a token's
+    compressed key-value pair (MLA) in elements; `rope_elements` that of the tables of sines and
+    cosines; `group_size` how many quantised weights of one output share a scale, `block_size` how
+    many outputs do (block fp8); `spared` are the parts kept as floats ("attention", "shared
+    experts", "MLP"). `shared_size` and `dense_size` are the widths of the MLPs alongside a model's
+    experts, 0 without them; `dense_layers` have an MLP instead of experts. The last `kv_shared`
+    layers read the caches of earlier ones (Gemma 3n). `notes` name oddities of the folder that
+    leave it usable.
+    """
+
+    path: str
+    architecture: str
+    model_type: str
+    layer_types: tuple[str, ...]
+    max_model_len: int
+    limit_known: bool = True
+    mtp_layers: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    vocab_size: int = 0
+    heads: int = 1
+    kv_heads: int = 1
+    head_dim: int = 0
+    global_kv_heads: int = 0
+    global_head_dim: int = 0
+    sliding_window: int = 0
+    kv_shared: int = 0
+    latent: int = 0
+    mla: LatentAttention | None = None
+    rope_elements: int = 0
+    linear: LinearAttention | None = None
+    mamba: LinearAttention | None = None
+    dtype: str = "bfloat16"
+    quantization: str | None = None
+    group_size: int = 0
+    block_size: int = 0
+    spared: frozenset[str] = frozenset()
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_size: int = 0
+    shared_size: int = 0
+    dense_size: int = 0
+    dense_layers: int = 0
+    vision: bool = False
+    chat_template: str | None = None
+    weights: tuple[Weights, ...] = ()
+    folder: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether some layers have a recurrent state instead of a KV cache."""
+        return not {"linear_attention", "mamba"}.isdisjoint(self.layer_types)
+
+    @property
+    def cached_layers(self) -> tuple[str, ...]:
+        """The types of the layers that have their own cache or state."""
+        return self.layer_types[: len(self.layer_types) - self.kv_shared]
+
+    def size(self, *parts: Part) -> int:
+        """Bytes stored for these parts, by default for all."""
+        return sum(w.size for w in self.weights if not parts or w.part in parts)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything that a plan depends on, except the configuration."""
+
+    gpus: tuple[Gpu, ...]
+    host: Host
+    engine: EngineInfo
+    model: ModelCard

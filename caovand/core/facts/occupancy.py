@@ -1,0 +1,99 @@
+"""Memory that other processes use on the cards, and whether a dead engine's memory is back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from caovand.core.facts.inventory import Gpu
+from caovand.core.health.observation import GpuSample
+
+NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
+
+Occupancy = Mapping[tuple[int, int], int]
+"""(card, pid) -> MiB, for processes that are not ours."""
+Used = Mapping[int, int]
+"""Card -> MiB."""
+
+
+def in_use(gpu: Gpu) -> int:
+    """Memory in use on a card, in MiB."""
+    return gpu.total_mib - gpu.free_mib
+
+
+def used(gpus: Sequence[Gpu]) -> Used:
+    """Memory in use on each card; for a partitioned card, on its fullest part."""
+    found: dict[int, int] = {}
+    for gpu in gpus:
+        found[gpu.index] = max(found.get(gpu.index, 0), in_use(gpu))
+    return found
+
+
+def by_card(occupancy: Occupancy) -> Used:
+    """The sum over processes, for each card."""
+    found: dict[int, int] = {}
+    for (card, _), mib in occupancy.items():
+        found[card] = found.get(card, 0) + mib
+    return found
+
+
+def most(*samples: Used) -> Used:
+    """The maximum of these samples, for each card."""
+    cards = {card for sample in samples for card in sample}
+    return {card: max(sample.get(card, 0) for sample in samples) for card in cards}
+
+
+def has_room_again(before: Used, now: Used) -> bool:
+    """Whether notably less memory of some card is in use than before."""
+    return any(mib - now.get(card, mib) >= NOTABLE_MIB for card, mib in before.items())
+
+
+def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy | None:
+    """The memory of other processes; None if ours cannot be told apart from theirs.
+
+    In a container the driver reports the host's pids, among which ours are not found.
+    """
+    users = {(s.index, pid): mib for s in samples for pid, mib in s.users}
+    if users and not any(pid in ours for _, pid in users):
+        return None
+    return {place: mib for place, mib in users.items() if place[1] not in ours}
+
+
+def grown(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
+    """The processes that use notably more than before, and how much they use now."""
+    return {place: mib for place, mib in now.items() if mib - before.get(place, 0) >= NOTABLE_MIB}
+
+
+def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -> str:
+    """The memory that is not back after our processes died, in words; empty if all of it is.
+
+    `before` is from before they started. Memory that others took since then does not count.
+    """
+    then = {gpu.index: gpu for gpu in before}
+    missing_on = []
+    for gpu in now:
+        if gpu.index not in then:
+            continue
+        users = [pid for pid, _, _ in gpu.users if pid in dead]
+        others = _used_by_others(gpu, dead) - _used_by_others(then[gpu.index], dead)
+        missing = then[gpu.index].free_mib - gpu.free_mib - max(others, 0)
+        if users or missing >= NOTABLE_MIB:
+            who = f", still used by pid {users[0]}" if users else ""
+            missing_on.append(f"GPU {gpu.index}: {max(missing, 0)} MiB are not back{who}")
+    return "; ".join(missing_on)
+
+
+def reclaimed(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:
+    """The cards as they will be once these processes are gone, to plan for their successor."""
+    return tuple(
+        replace(gpu, free_mib=min(gpu.free_mib + _used_by(gpu, pids), gpu.total_mib))
+        for gpu in gpus
+    )
+
+
+def _used_by(gpu: Gpu, pids: Container[int]) -> int:
+    return sum(mib for pid, _, mib in gpu.users if pid in pids)
+
+
+def _used_by_others(gpu: Gpu, dead: Container[int]) -> int:
+    return sum(mib for pid, _, mib in gpu.users if pid not in dead)

@@ -1,0 +1,46 @@
+"""Shortages of a machine for an engine or a checkpoint under any plan: fact and remedy.
+
+These are warnings of a plan, not obstacles: CUDA's compatibility packages can stand in for a newer
+driver, and a checkpoint larger than memory may still load, from disk and slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
+from caovand.core.problem import Problem
+
+DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
+"""The oldest driver for each CUDA, by NVIDIA's compatibility table."""
+
+
+def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
+    """That the driver knows no CUDA as new as is wanted; None where it does, or is unknown."""
+    has = gpus[0].cuda if gpus else ""
+    if not has or not wanted or _major(has) >= _major(wanted):
+        return None
+    need = DRIVER_OF_CUDA.get(_major(wanted), "a newer one")
+    return Problem(
+        "",
+        f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {wanted}",
+        f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot",
+    )
+
+
+def small_host(model: ModelCard, host: Host) -> Problem | None:
+    """That RAM and swap together are smaller than the checkpoint, which loading maps as a whole."""
+    need = model.size() >> 20
+    if need <= host.ram_mib + host.swap_mib:
+        return None
+    return Problem(
+        "",
+        f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM and {host.swap_mib} MiB"
+        " swap: loading it takes very long, or is killed",
+        "add memory or swap (`caovanctl doctor` has the commands), or serve a smaller checkpoint",
+    )
+
+
+def _major(release: str) -> int:
+    number = release.partition(".")[0]
+    return int(number) if number.isdecimal() else 0

@@ -1,0 +1,147 @@
+"""The degraded plan that served stably, kept for the same machine and configuration.
+
+Only the ladder's changes are kept, so that everything else is planned anew. A plan degraded for
+lack of memory is kept with the occupancy of the cards at the time: with more room, the full plan
+is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from caovand.core.config import Config, Mode
+from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.occupancy import Used, has_room_again
+from caovand.core.healing.rung import Healing
+from caovand.core.plan import Plan, Setting
+
+OTHERS = "others_mib"
+SINCE = "since"  # Unix time at which the plan was degraded
+LARGEST = 1 << 53
+
+
+def fingerprint(config: Config, inventory: Inventory) -> str:
+    """What a degraded plan is valid for: this configuration, cards, engine and model."""
+    wishes = {name: asdict(getattr(config, name)) for name in ("model", "policy", "engine")}
+    wishes["policy"].pop("mode")  # a mode change clears the MTP rungs only
+    seen = {
+        "wishes": wishes,
+        "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
+        "ram_mib": inventory.host.ram_mib,
+        "engine": (inventory.engine.vllm, inventory.engine.torch, inventory.engine.plugin),
+        "model": inventory.model.path,
+    }
+    text = json.dumps(seen, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
+    """The document to keep of a plan that served stably."""
+    return {
+        "fingerprint": fingerprint,
+        "mode": mode,
+        "model": plan.model,
+        "rungs": list(plan.rungs),
+        "settings": _by_ladder(plan.settings),
+        "env": _by_ladder(plan.env),
+        OTHERS: {str(card): mib for card, mib in plan.others_mib.items()},
+    }
+
+
+def from_document(
+    document: Any, fingerprint: str, mode: Mode, used: Used | None, healing: Healing
+) -> Plan | None:
+    """The degraded plan in `document`; None if it is unreadable or for something else.
+
+    Also None if the cards have room again: `used` is their memory in use without the engine, None
+    when planning for an engine that runs.
+    """
+    if not well_formed(document, healing) or document["fingerprint"] != fingerprint:
+        return None
+    # Missing in documents of earlier versions.
+    others = {int(card): mib for card, mib in document.get(OTHERS, {}).items()}
+    if used is not None and has_room_again(others, used):
+        return None
+    taken = tuple(filter(None, map(healing.read, document["rungs"])))
+    settings = _restored(document["settings"])
+    env = _restored(document["env"])
+    model = document["model"]
+    if document["mode"] != mode:
+        taken = tuple(one for one in taken if one.rung not in healing.mode_rungs)
+        for name in healing.mode_settings:
+            settings.pop(name, None)
+    return Plan(model, settings, env, taken=taken, others_mib=others) if taken else None
+
+
+def well_formed(document: Any, healing: Healing) -> bool:
+    """Whether this is a document of `to_document` with nothing that this version cannot use."""
+    if not isinstance(document, dict):
+        return False
+    texts = [document.get(name) for name in ("fingerprint", "mode", "model")]
+    rungs, since = document.get("rungs"), document.get(SINCE)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(rungs, list)
+        and all(isinstance(rung, str) and healing.read(rung) for rung in rungs)
+        and _are_settings(document.get("settings"), partial(_fits, healing.kinds))
+        and _are_settings(document.get("env"), lambda _, value: _is_word(value))
+        and _are_cards(document.get(OTHERS, {}))
+        and (since is None or (_is_number(since) and 0 <= since < LARGEST))
+    )
+
+
+def _are_settings(found: Any, fits: Callable[[str, Any], bool]) -> bool:
+    return isinstance(found, dict) and all(
+        name.isidentifier()
+        and isinstance(entry, list)
+        and len(entry) == 2
+        and fits(name, entry[0])
+        and isinstance(entry[1], str)
+        for name, entry in found.items()
+    )
+
+
+def _are_cards(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        card.isdecimal() and isinstance(mib, int) and _is_number(mib) for card, mib in found.items()
+    )
+
+
+def _fits(kinds: Mapping[str, tuple[type, ...]], name: str, value: Any) -> bool:
+    if value is None or value is False:  # left out, or its `--no-` twin
+        return True
+    if name in kinds and not isinstance(value, kinds[name]):
+        return False
+    if isinstance(value, bool):
+        return name not in kinds or bool in kinds[name]
+    return _is_number(value) or _is_word(value) or isinstance(value, (dict, list))
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) <= LARGEST and math.isfinite(value)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _by_ladder(settings: Mapping[str, Setting]) -> dict[str, list[Any]]:
+    return {
+        name: [setting.value, setting.reason]
+        for name, setting in settings.items()
+        if setting.origin in ("ladder", "remembered")
+    }
+
+
+def _restored(document: Mapping[str, Any]) -> dict[str, Setting]:
+    return {
+        name: Setting(value, "remembered", str(reason))
+        for name, (value, reason) in document.items()
+    }

@@ -1,0 +1,237 @@
+"""The answer to a failure: the same plan again, a more modest one, waiting, or giving up.
+
+REACTIONS has the patience with each failure; the engine's Healing has the rungs that help against
+it, best first, by phase if that matters. Remedies point in opposite directions, so only rungs in
+the failure's row are tried. Each step of a rung is taken at most once, and every rung ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from caovand.core.config import PolicySection
+from caovand.core.facts.occupancy import Used, most
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.rung import Healing, Rung, Step
+from caovand.core.plan import Plan, Setting, Taken
+
+# fatal: only the operator can help. hold: wait for the world, without end. wait: the same, but
+# after `patience` failures take a rung. retry: the same plan again, always. restart: the same plan
+# again `patience` times, then a rung. rung: a rung at once.
+Kind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
+Verdict = Literal["again", "lower", "hold", "fail"]
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """How to answer a failure, and how often before a rung is taken."""
+
+    kind: Kind
+    patience: int = 0
+
+
+REACTIONS: Mapping[Failure, Reaction] = {
+    "device-oom-load": Reaction("rung"),
+    "kv-cache-none": Reaction("rung"),
+    "kv-cache-short": Reaction("rung"),
+    "vram-busy": Reaction("wait", 3),
+    "device-oom-capture": Reaction("rung"),
+    "device-oom-run": Reaction("rung"),
+    "sampler-oom": Reaction("rung"),
+    "illegal-access": Reaction("restart", 1),
+    "launch-failure": Reaction("restart", 1),
+    "collective-timeout": Reaction("restart", 1),
+    "gpu-lost": Reaction("hold"),
+    "gpu-absent": Reaction("hold"),
+    "host-oom": Reaction("restart", 1),
+    "compile-cache-stale": Reaction("rung"),
+    "shared-memory-limit": Reaction("rung"),
+    "jit-toolchain": Reaction("rung"),
+    "backend-unsupported": Reaction("rung"),
+    "bad-arguments": Reaction("fatal"),
+    "model-missing": Reaction("fatal"),
+    "network": Reaction("retry"),
+    "access-denied": Reaction("fatal"),
+    "port-busy": Reaction("hold"),
+    "plugin-error": Reaction("rung"),
+    "compile-failed": Reaction("rung"),
+    "engine-died": Reaction("restart", 1),
+    "start-stall": Reaction("restart", 1),
+    "hang": Reaction("restart", 1),
+    "draft-collapse": Reaction("restart", 1),
+    "unknown": Reaction("restart", 2),
+}
+
+# A killed engine is no evidence against its plan; the third kill in a row may be.
+MORE_PATIENCE = 2
+
+# No plan needs less disk, so no setting is lowered for it.
+DISK: Mapping[str, str] = {
+    "disk.full": "waiting for space on the disk{of}; fix: free some (`df -h`)",
+    "disk.error": "waiting for the disk to be readable; `journalctl -k` has the fault",
+}
+
+# The name of a capture: a limit of the machine was reached. No plan is at fault.
+LIMIT = "machine_limit"
+
+# Failures that depend on how much memory the cards have for us.
+OF_MEMORY: frozenset[Failure] = frozenset({
+    "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
+    "device-oom-run", "sampler-oom",
+})  # fmt: skip
+
+
+def no_conflicts(plan: Plan) -> Sequence[str]:
+    """For a machine about which nothing is known."""
+    return ()
+
+
+@dataclass(frozen=True)
+class LadderRules:
+    """The engine's ladder, and the operator's limits on it: no degrading, pinned keys, rungs.
+
+    `conflicts` lists settings of a plan that cannot run on this machine: no rung may lead there.
+    `others_mib` is the memory that other programs use on the cards.
+    """
+
+    healing: Healing
+    strict: bool = False
+    pinned: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
+    others_mib: Used = field(default_factory=dict)
+
+
+def rules_of(
+    healing: Healing,
+    policy: PolicySection,
+    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts,
+    others_mib: Used | None = None,
+) -> LadderRules:
+    """The ladder's rules in `[policy]`, and on this machine."""
+    allowed = None if policy.ladder is None else frozenset(policy.ladder)
+    pinned = frozenset(policy.pinned)
+    return LadderRules(healing, policy.strict, pinned, allowed, conflicts, others_mib or {})
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, in a form for the machine and in words for people.
+
+    `text` is the change, or why there is none; `obstacles` are remedies that exist but may not be
+    used, each with its reason. A failure that is `excused` is no evidence against the plan and will
+    pass: however often it recurs, it is no reason to give up.
+    """
+
+    verdict: Verdict
+    plan: Plan | None = None
+    rung: str = ""
+    text: str = ""
+    obstacles: tuple[str, ...] = ()
+    excused: bool = False
+
+
+def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
+    """Answer a failure; `repeats` is how often this plan has had its kind, this time included.
+
+    Excused ones do not count.
+    """
+    if finding.signature in DISK:
+        where = finding.captures.get("path")
+        text = DISK[finding.signature].format(of=f" of {where}" if where else "")
+        return Decision("hold", text=text, excused=True)
+    if LIMIT in finding.captures:
+        return Decision("hold", text="the same plan again once the limit allows it", excused=True)
+    reaction = REACTIONS[finding.failure]
+    kind = reaction.kind
+    if kind == "fatal":
+        return Decision("fail", text="starting again cannot help")
+    if kind == "hold":
+        return Decision("hold", text="waiting until it has passed", excused=True)
+    if kind == "retry":
+        return Decision("again", text="waiting for the network: the same plan again", excused=True)
+    if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
+        verdict: Verdict = "hold" if kind == "wait" else "again"
+        return Decision(verdict, text="the same plan again")
+    taken, obstacles = _descend(plan, finding, rules)
+    if taken:
+        lower, change = taken
+        return Decision("lower", lower, str(lower.taken[-1]), change, obstacles)
+    text = "; ".join(obstacles) or "no rung of the ladder is left for it"
+    if kind == "rung":
+        return Decision("fail", text=text, obstacles=obstacles)
+    return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
+
+
+def worth_remembering(plan: Plan) -> bool:
+    """Whether a plan that served is worth keeping.
+
+    A share of the memory that others leave is planned anew from free memory. Other rungs taken for
+    lack of memory are kept together with the occupancy (`degraded.py`).
+    """
+    return not any(taken.passing for taken in plan.taken)
+
+
+def _descend(
+    plan: Plan, finding: Finding, rules: LadderRules
+) -> tuple[tuple[Plan, str] | None, tuple[str, ...]]:
+    """The plan after the first permitted rung with a step left, and its change in words; and the
+    obstacles to better ones.
+    """
+    obstacles: list[str] = []
+    known = frozenset(rules.conflicts(plan))
+    for rung in rules.healing.against(finding):
+        step = rung.step(plan, finding)
+        if step is None or _use(rung, step) in plan.taken:
+            continue
+        lower = _apply(plan, rung, step, finding, rules)
+        if frozenset(rules.conflicts(lower)) - known and step.paired:
+            step = step.paired
+            lower = _apply(plan, rung, step, finding, rules)
+        # Skip plans that failed before, and those that cannot run here.
+        if lower.identity in plan.tried or frozenset(rules.conflicts(lower)) - known:
+            continue
+        obstacle = _obstacle(plan, rung, step, rules)
+        if not obstacle:
+            return (lower, step.change), tuple(obstacles)
+        obstacles.append(f"cannot {rung.does} ({step.change}): {obstacle}")
+    return None, tuple(obstacles)
+
+
+def _obstacle(plan: Plan, rung: Rung, step: Step, rules: LadderRules) -> str:
+    """Why this step of a rung is forbidden, "" if it is not."""
+    if rules.strict and rung.degrades:
+        return "[policy] strict is true"
+    pinned = [key for key in (rung.key, *step.settings) if key in rules.pinned]
+    if pinned:
+        return f"[policy] pinned names {pinned[0]}"
+    if rules.allowed is not None and rung.name not in rules.allowed:
+        return f'[policy] ladder does not name "{rung.name}"'
+    healing = rules.healing
+    for name in dict.fromkeys((*rung.touches, *step.settings, *step.env)):
+        if name in plan.verbatim:
+            return f"{healing.option(name)} is passed verbatim; change or remove it"
+        if name in plan.env and plan.env[name].origin == "user":
+            return f"[engine] env sets {name}; change or remove it"
+    return ""
+
+
+def _use(rung: Rung, step: Step) -> Taken:
+    return rung.taken(step.value)
+
+
+def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding, rules: LadderRules) -> Plan:
+    reason = f"{step.change}, because of {finding.failure}"
+    settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
+    env = {name: Setting(value, "ladder", reason) for name, value in step.env.items()}
+    of_memory = finding.failure in OF_MEMORY
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        env={**plan.env, **env},
+        taken=(*plan.taken, _use(rung, step)),
+        tried=(*plan.tried, plan.identity),
+        others_mib=most(plan.others_mib, rules.others_mib) if of_memory else plan.others_mib,
+    )

@@ -1,0 +1,102 @@
+"""A rung of the ladder, and the healing part of an engine's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.plan import Plan, Taken
+
+
+@dataclass(frozen=True)
+class Step:
+    """The changes of one use of a rung. `value` distinguishes it if the rung has several.
+
+    `pair` is a further step to take along, if the machine cannot run this one alone.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    value: str = ""
+    change: str = ""
+    pair: Step | None = None
+
+    @property
+    def paired(self) -> Step | None:
+        """Both steps as one; None without a pair."""
+        if self.pair is None:
+            return None
+        return Step(
+            {**self.settings, **self.pair.settings},
+            {**self.env, **self.pair.env},
+            self.value,
+            f"{self.change}, {self.pair.change}",
+        )
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One fallback: its effect, the key of `caovan.toml` that it overrides, and its step.
+
+    `touches` are settings or variables that it changes, so they must not be the operator's own.
+    `degrades` and `passing` are those of its uses (plan.Taken).
+    """
+
+    name: str
+    does: str
+    key: str
+    touches: tuple[str, ...]
+    step: Callable[[Plan, Finding], Step | None]
+    degrades: bool = True
+    passing: bool = False
+
+    def taken(self, value: str) -> Taken:
+        """One use of this rung."""
+        return Taken(self.name, value, self.degrades, self.passing)
+
+
+ANY = ""  # a row of CURES for every phase without its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Healing:
+    """An engine's rungs, and the failures that each helps against.
+
+    `cures` names rungs for each failure and phase, best first; `blamed` the rung for a component
+    named by a traceback; `whatever_phase` are signatures that mean the same in every phase.
+    `option` spells the flag of a setting.
+    A change of mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types of settings that
+    a kept plan may restore and that are used in calculations.
+    """
+
+    rungs: tuple[Rung, ...]
+    cures: Mapping[tuple[Failure, str], tuple[str, ...]]
+    option: Callable[[str], str]
+    blamed: Mapping[str, str] = field(default_factory=dict)
+    whatever_phase: frozenset[str] = frozenset()
+    mode_rungs: frozenset[str] = frozenset()
+    mode_settings: tuple[str, ...] = ()
+    kinds: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Rung]:
+        """The rungs by name."""
+        return {rung.name: rung for rung in self.rungs}
+
+    def against(self, finding: Finding) -> tuple[Rung, ...]:
+        """The rungs that help against a failure, best first; a blamed component's before all."""
+        phase = ANY if finding.signature in self.whatever_phase else finding.phase
+        names = self.cures.get((finding.failure, phase), self.cures.get((finding.failure, ANY), ()))
+        blamed = self.blamed.get(finding.captures.get("component", ""))
+        if blamed and names:
+            names = (blamed, *(name for name in names if name != blamed))
+        return tuple(self.by_name[name] for name in names)
+
+    def read(self, label: str) -> Taken | None:
+        """The use of a rung named by a document ("mtp 2"); None without such a rung."""
+        name, _, value = label.partition(" ")
+        rung = self.by_name.get(name)
+        return rung.taken(value) if rung else None

@@ -1,0 +1,1 @@
+"""Interprets observations of a child: progress, stalls, hangs, trends."""

@@ -1,0 +1,393 @@
+"""Turns observations of one child into signs: progress, a stall, a hang, death, slowness.
+
+`observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls when
+nothing moves for the phase's time: no mark, no progress bar, no new kind of line. While serving, a
+hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
+`hang_s` and a test completion does not come back. The test is sent early, since it costs one token;
+an engine that was only slow gets no early one for an hour. `/health` is trusted only when it
+reports a dead engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caovand.core.config import WatchSection
+from caovand.core.healing.failure import Finding
+from caovand.core.health import trends
+from caovand.core.health.observation import (
+    ChildExit,
+    GpuSample,
+    Health,
+    LogLine,
+    ProbeResult,
+    Progress,
+    Tick,
+    Unseen,
+)
+from caovand.core.health.stall import stall_s
+
+JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
+EARLY = 1 / 3  # of hang_s, after which a test completion is sent
+LEAST_EARLY_S = 10.0  # two readings of the counters
+CALM_S = 3600.0  # no early test for so long after one to an engine that was only slow
+DEAD_CHECKS = 2  # answers of 503 in a row: a single one may be part of an orderly end
+KINDS_KEPT = 500  # kinds of lines in a start; further ones do not count as progress
+
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds in seconds; without `stall_s` each phase of a start has its own."""
+
+    stall_s: float | None = None
+    hang_s: float = 60.0
+    confirm_s: float = 30.0
+    idle_probe_s: float = 0.0
+
+
+def rules_of(watch: WatchSection) -> Rules:
+    """The detector's rules in `[watch]`."""
+    return Rules(watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Something was noticed at `at`."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class Advanced(Sign):
+    """The start progressed, or a heartbeat showed that it waits."""
+
+    phase: str
+    progress: float | None
+    detail: str
+    heartbeat: bool
+
+
+@dataclass(frozen=True)
+class Probe(Sign):
+    """Send a completion and observe its ProbeResult within `timeout_s`."""
+
+    timeout_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cleared(Sign):
+    """A suspicion was refuted."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Broken(Sign):
+    """The child is unusable."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Noticed(Sign):
+    """Worth reporting, without action: slow, throttled, or normal again."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The state of the watch over one child. Times are monotonic seconds, None for never.
+
+    `owed_since`: work has been pending without movement. `suspected_at`, `probed_at`: a probe is
+    under way, for a suspicion or of an idle engine; it is due by `answer_by`, and its failure
+    confirms a hang from `hung_from` on. `refused_at`: an early one failed before that.
+    `needless_at`: an early one was answered. `broken` children produce no more signs.
+    """
+
+    serving: bool = False
+    broken: bool = False
+    phase: str = ""
+    progress: float | None = None
+    detail: str = ""
+    moved_at: float = 0.0
+    kinds: frozenset[str] = frozenset()
+    counters: Progress | None = None
+    heard_at: float = 0.0
+    owed_since: float | None = None
+    jit_at: float | None = None
+    suspected_at: float | None = None
+    probed_at: float | None = None
+    answer_by: float = 0.0
+    hung_from: float = 0.0
+    refused_at: float | None = None
+    needless_at: float | None = None
+    dead_checks: int = 0
+    throttled: Mapping[int, str] = field(default_factory=dict)
+    trend: trends.Trend = field(default_factory=trends.Trend)
+
+
+Result = tuple[Watch, tuple[Sign, ...]]
+Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick | Unseen
+
+
+def begin(at: float) -> Watch:
+    """The watch over a child that has just started."""
+    return Watch(moved_at=at, heard_at=at)
+
+
+def proven(watch: Watch, at: float) -> Watch:
+    """The child serves from now on."""
+    return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
+
+
+def observe(watch: Watch, observation: Observation, rules: Rules) -> Result:
+    """The watch after an observation, and the signs that follow from it."""
+    if watch.broken:
+        return watch, ()
+    return _HANDLERS[type(observation)](watch, observation, rules)
+
+
+# -- starting -------------------------------------------------------------------------------
+
+
+def _line(watch: Watch, line: LogLine, rules: Rules) -> Result:
+    if watch.serving:
+        jit = line.mark is not None and line.mark.jit
+        return (replace(watch, jit_at=line.at) if jit else watch), ()
+    if line.mark is None:
+        return _new_kind(watch, line)
+    mark = line.mark
+    if mark.heartbeat:
+        sign = Advanced(line.at, watch.phase, watch.progress, mark.detail, True)
+        return watch, (sign,)
+    now = replace(
+        watch, phase=mark.phase or watch.phase, progress=mark.progress, detail=mark.detail
+    )
+    if (now.phase, now.progress, now.detail) == (watch.phase, watch.progress, watch.detail):
+        return watch, ()
+    sign = Advanced(line.at, now.phase, now.progress, now.detail, False)
+    return replace(now, moved_at=line.at), (sign,)
+
+
+def _new_kind(watch: Watch, line: LogLine) -> Result:
+    """A line of a new kind is progress too, since wordings change with versions."""
+    kind = _NUMBERS.sub("#", line.text[:200])
+    if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= KINDS_KEPT:
+        return watch, ()
+    sign = Advanced(line.at, watch.phase, watch.progress, watch.detail, False)
+    return replace(watch, kinds=watch.kinds | {kind}, moved_at=line.at), (sign,)
+
+
+def _stalled(watch: Watch, at: float, rules: Rules) -> Result:
+    if at - watch.moved_at < stall_s(watch.phase, rules.stall_s):
+        return watch, ()
+    phase = watch.phase or "launch"
+    text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"
+    if watch.detail:
+        text += f"; last: {watch.detail}"
+    return _break(watch, at, Finding("start-stall", text, phase))
+
+
+# -- serving --------------------------------------------------------------------------------
+
+
+def _counters(watch: Watch, now: Progress, rules: Rules) -> Result:
+    if not watch.serving:
+        return watch, ()
+    before = watch.counters
+    trend, reports = trends.follow(watch.trend, now)
+    watch = replace(watch, counters=now, heard_at=now.at, trend=trend)
+    signs: tuple[Sign, ...] = tuple(Noticed(now.at, text) for text in reports)
+    if trend.collapsed:
+        text = f"no draft was accepted in {trends.BARREN_INTERVALS} intervals"
+        broken, more = _break(watch, now.at, Finding("draft-collapse", text))
+        return broken, signs + more
+    if before is None or _vector(now) != _vector(before):
+        cleared, more = _clear(watch, now.at, "the counters move")
+        return replace(cleared, owed_since=None, moved_at=now.at, dead_checks=0), signs + more
+    if watch.owed_since is None and (_pending(now) > 0 or _given_up(before, now)):
+        watch = replace(watch, owed_since=before.at if _pending(before) > 0 else now.at)
+    watch, more = _suspect(watch, now.at, rules)
+    return watch, signs + more
+
+
+def _vector(progress: Progress) -> tuple[float, ...]:
+    """The counters that move while the engine works; in a long prefill only the KV cache's use."""
+    return (
+        progress.generation_tokens,
+        progress.prompt_tokens,
+        progress.requests_finished,
+        progress.iterations,
+        progress.kv_cache_usage,
+    )
+
+
+def _pending(progress: Progress) -> float:
+    """Requests under way. vLLM's own gauge stays 0 if the first step after idling hangs."""
+    return progress.running + progress.waiting if progress.pending is None else progress.pending
+
+
+def _given_up(before: Progress, now: Progress) -> bool:
+    """Whether requests ended and none finished: clients gave up, perhaps between two readings."""
+    gone = _pending(now) < _pending(before) or now.requests_ended > before.requests_ended
+    return gone and now.requests_finished == before.requests_finished
+
+
+def _suspect(watch: Watch, at: float, rules: Rules) -> Result:
+    """Suspect a hang when it is time to, and confirm one whose probe never came back."""
+    if watch.suspected_at is not None:
+        if at < watch.answer_by:
+            return watch, ()
+        return _hung(watch, at, "its test completion got no answer")
+    silent_s = at - watch.heard_at
+    if silent_s >= rules.hang_s:
+        reason = f"the HTTP server has not answered for {silent_s:.0f} s"
+        return _probe(watch, at, rules, reason, at)
+    if watch.owed_since is None:
+        return watch, ()
+    since, patience_s = watch.owed_since, rules.hang_s
+    ask_s = _ask_after(watch, since, at, rules)
+    if watch.jit_at is not None and at - watch.jit_at < rules.hang_s * JIT_PATIENCE:
+        # The reason for the standstill is known: no early test.
+        patience_s = ask_s = rules.hang_s * JIT_PATIENCE
+    if at - since < ask_s:
+        return watch, ()
+    reason = f"work is pending and nothing has moved for {at - since:.0f} s"
+    return _probe(watch, at, rules, reason, since + patience_s)
+
+
+def _ask_after(watch: Watch, since: float, at: float, rules: Rules) -> float:
+    """How long nothing may move from `since` on before a test completion is sent."""
+    refused = watch.refused_at is not None and watch.refused_at >= since
+    calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
+    early_s = max(rules.hang_s * EARLY, LEAST_EARLY_S)
+    return rules.hang_s if refused or calm else min(early_s, rules.hang_s)
+
+
+def _probe(watch: Watch, at: float, rules: Rules, reason: str, hung_from: float) -> Result:
+    """Send a test completion; its failure confirms a hang from `hung_from` on."""
+    timeout_s = max(rules.confirm_s, hung_from - at)
+    watch = replace(
+        watch, suspected_at=at, probed_at=at, detail=reason, hung_from=hung_from,
+        answer_by=at + timeout_s + rules.confirm_s,
+    )  # fmt: skip
+    return watch, (Probe(at, timeout_s, reason),)
+
+
+def _probed(watch: Watch, result: ProbeResult, rules: Rules) -> Result:
+    if watch.probed_at is None:
+        return watch, ()
+    watch = replace(watch, probed_at=None)
+    if result.answered:
+        watch = replace(watch, owed_since=None, heard_at=result.at, moved_at=result.at)
+        return _clear(watch, result.at, "a test completion was answered")
+    if watch.suspected_at is None:
+        reason = f"an idle engine did not answer: {result.text}"
+        return _probe(watch, result.at, rules, reason, result.at)
+    if result.at < watch.hung_from:
+        return replace(watch, suspected_at=None, refused_at=result.at, detail=""), ()
+    return _hung(watch, result.at, f"a test completion failed: {result.text}")
+
+
+def _hung(watch: Watch, at: float, proof: str) -> Result:
+    return _break(watch, at, Finding("hang", f"{watch.detail}; {proof}"))
+
+
+def _clear(watch: Watch, at: float, reason: str) -> Result:
+    if watch.suspected_at is None:
+        needless_at = watch.needless_at if watch.refused_at is None else at
+        return replace(watch, refused_at=None, needless_at=needless_at), ()
+    early = watch.suspected_at < watch.hung_from
+    cleared = replace(
+        watch, suspected_at=None, probed_at=None, detail="", refused_at=None,
+        needless_at=at if early else watch.needless_at,
+    )  # fmt: skip
+    return cleared, (Cleared(at, reason),)
+
+
+def _idle(watch: Watch, at: float, rules: Rules) -> Result:
+    """Test an engine that nobody has used for a while."""
+    quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
+    if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
+        return watch, ()
+    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s")
+    return replace(watch, probed_at=at), (probe,)
+
+
+def _health(watch: Watch, health: Health, rules: Rules) -> Result:
+    if not watch.serving or health.status is None:
+        return watch, ()
+    watch = replace(watch, heard_at=health.at)
+    if health.status != 503:
+        return replace(watch, dead_checks=0), ()
+    watch = replace(watch, dead_checks=watch.dead_checks + 1)
+    if watch.dead_checks < DEAD_CHECKS:
+        return watch, ()
+    return _break(watch, health.at, Finding("engine-died", "/health reports a dead engine"))
+
+
+# -- always ---------------------------------------------------------------------------------
+
+
+def _tick(watch: Watch, tick: Tick, rules: Rules) -> Result:
+    if not watch.serving:
+        return _stalled(watch, tick.at, rules)
+    watch, signs = _suspect(watch, tick.at, rules)
+    if signs or watch.broken:
+        return watch, signs
+    return _idle(watch, tick.at, rules)
+
+
+def _unseen(watch: Watch, unseen: Unseen, rules: Rules) -> Result:
+    """An engine that we could not read is not silent: restart every timer."""
+    answer_by = max(watch.answer_by, unseen.at + rules.confirm_s)
+    owed_since = None if watch.owed_since is None else unseen.at
+    return replace(watch, heard_at=unseen.at, owed_since=owed_since, answer_by=answer_by), ()
+
+
+def _gpu(watch: Watch, sample: GpuSample, rules: Rules) -> Result:
+    if sample.fault:
+        phase = "serving" if watch.serving else watch.phase
+        finding = Finding("gpu-lost", f"GPU {sample.index}: {sample.fault}", phase)
+        return _break(watch, sample.at, finding)
+    before = watch.throttled.get(sample.index, "")
+    if sample.throttled == before:
+        return watch, ()
+    watch = replace(watch, throttled={**watch.throttled, sample.index: sample.throttled})
+    how = f" at {sample.temperature} °C" if sample.temperature is not None else ""
+    text = (
+        f"GPU {sample.index} is slowed down by {sample.throttled}{how}"
+        if sample.throttled
+        else f"GPU {sample.index} is back at full speed"
+    )
+    return watch, (Noticed(sample.at, text),)
+
+
+def _exit(watch: Watch, exit: ChildExit, rules: Rules) -> Result:
+    """Any end of a wanted engine is a failure; vLLM's status is 0 after most deaths."""
+    how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
+    phase = "serving" if watch.serving else watch.phase or "launch"
+    return _break(watch, exit.at, Finding("engine-died", f"the engine ended: {how}", phase))
+
+
+def _break(watch: Watch, at: float, finding: Finding) -> Result:
+    return replace(watch, broken=True), (Broken(at, finding),)
+
+
+_HANDLERS: Mapping[type, Callable[[Watch, Any, Rules], Result]] = {
+    LogLine: _line,
+    Progress: _counters,
+    Health: _health,
+    ProbeResult: _probed,
+    GpuSample: _gpu,
+    ChildExit: _exit,
+    Tick: _tick,
+    Unseen: _unseen,
+}

@@ -1,0 +1,27 @@
+"""How long each phase of a start may be silent before the start is abandoned.
+
+A slow start is fine, a silent one is not: any sign of progress restarts the timer. Most phases
+print something every few seconds. Exceptions are reading weights, if one shard is a whole model on
+a slow disk, and `compile` to `warmup`, where one core may silently compile kernels in one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+STALL_S: Mapping[str, float] = {
+    "load": 1800.0,
+    "drafter": 1800.0,
+    "compile": 1800.0,
+    "profile": 1800.0,
+    "kv": 1800.0,
+    "capture": 900.0,
+    "warmup": 1800.0,
+    "http": 300.0,
+}
+OTHER_S = 600.0  # before the engine's first line, and while it is proven
+
+
+def stall_s(phase: str, configured: float | None) -> float:
+    """Seconds a phase may be silent: the operator's value, else the phase's own."""
+    return STALL_S.get(phase, OTHER_S) if configured is None else configured

@@ -1,0 +1,79 @@
+"""Trends over minutes: drafts that are never accepted, and decoding slower than before.
+
+Both compare intervals of the counters. The measure of slowness is the median of this child's own
+intervals of pure decoding, so that no model, card or load needs a threshold; slowness is reported,
+never acted on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+from caovand.core.health.observation import Progress
+
+INTERVAL_S = 10.0
+BARREN_INTERVALS = 6  # with drafts and none accepted: drafting has collapsed
+FEWEST_DRAFTS = 50.0  # tokens in an interval, for it to count
+HISTORY = 60  # rates kept
+FEWEST_RATES = 12  # needed before slowness is reported
+SLOW_SHARE = 0.3
+SLOW_INTERVALS = 6
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The current interval, and the results of earlier ones."""
+
+    began: Progress | None = None
+    barren: int = 0
+    rates: tuple[float, ...] = ()
+    slow: int = 0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether drafting costs time and gains nothing."""
+        return self.barren >= BARREN_INTERVALS
+
+
+def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
+    """The trend with one more reading of the counters, and texts worth reporting."""
+    began = trend.began
+    if began is None or now.generation_tokens < began.generation_tokens:
+        return replace(trend, began=now), ()
+    if now.at - began.at < INTERVAL_S:
+        return trend, ()
+    trend = replace(trend, began=now, barren=_barren(trend.barren, began, now))
+    rate = _decoding_rate(began, now)
+    return (trend, ()) if rate is None else _compared(trend, rate)
+
+
+def _barren(before: int, began: Progress, now: Progress) -> int:
+    drafted = now.drafted_tokens - began.drafted_tokens
+    if now.accepted_tokens > began.accepted_tokens:
+        return 0
+    return before + 1 if drafted >= FEWEST_DRAFTS else before
+
+
+def _decoding_rate(began: Progress, now: Progress) -> float | None:
+    """Tokens a second and request, in an interval in which a steady set of requests decoded."""
+    steady = began.running == now.running and began.running > 0
+    if not steady or now.prompt_tokens != began.prompt_tokens:
+        return None
+    tokens = now.generation_tokens - began.generation_tokens
+    return tokens / (now.at - began.at) / now.running if tokens else None
+
+
+def _compared(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
+    usual = median(trend.rates) if len(trend.rates) >= FEWEST_RATES else None
+    if usual is None or rate >= usual * SLOW_SHARE:
+        told = trend.slow >= SLOW_INTERVALS and usual is not None
+        kept = (*trend.rates, rate)[-HISTORY:]
+        text = f"decoding is back at {rate:.1f} tokens/s a request"
+        return replace(trend, rates=kept, slow=0), ((text,) if told else ())
+    # Slow intervals stay out of the history that they are compared with.
+    trend = replace(trend, slow=trend.slow + 1)
+    if trend.slow != SLOW_INTERVALS:
+        return trend, ()
+    text = f"decoding at {rate:.1f} tokens/s a request, usually {usual:.1f}"
+    return trend, (text,)

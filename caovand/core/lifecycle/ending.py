@@ -1,0 +1,164 @@
+"""A child is ended: what that may take, what follows it, and what if it does not go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.lifecycle.backoff import delay
+from caovand.core.lifecycle.events import (
+    End,
+    Event,
+    Failed,
+    Gone,
+    Quit,
+    Reconfigured,
+    Restart,
+    Start,
+    Stop,
+    Tick,
+    Unkillable,
+)
+from caovand.core.lifecycle.starting import begin
+from caovand.core.lifecycle.state import Ending, Result, Rules, Snapshot, State
+
+# How long ending a child takes at most: TERM while it starts, then KILL and the proof; after that
+# the cards' memory has a minute to come back.
+STARTING_GRACE_S = 2.0
+DRAIN_MARGIN_S = 5.0
+KILL_S = 100.0
+# What a watcher may find wrong with an engine that still finishes requests: one that is slow, and
+# one that has lost some process to the kernel.
+LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom"})
+# A plan that keeps failing for something outside is tried again this often at least.
+HOLD_S = 300.0
+
+
+def recycle(s: Snapshot, event: Event, rules: Rules, ending: Ending, reason: str) -> Result:
+    """End the child; `ending` is what follows."""
+    grace_s = _grace(s, event, rules)
+    s = s.enter(
+        ending.state, event.at, event.at + grace_s + KILL_S, ending=ending, reason=reason,
+        # An inspection under way saw neither this child's leftovers nor its port: drop its answer.
+        inspection=s.inspection + 1, next_plan=None,
+    )  # fmt: skip
+    return s, (End(s.generation, grace_s),)
+
+
+def _grace(s: Snapshot, event: Event, rules: Rules) -> float:
+    """How long the child has after TERM.
+
+    vLLM swallows TERM while it starts, and then has no request to finish either. Nor does one
+    finish any that hangs, or has died below its HTTP server.
+    """
+    if s.state is not State.SERVING:
+        return STARTING_GRACE_S
+    stuck = isinstance(event, Failed) and event.finding.failure not in LIVES_ON
+    return 0.0 if stuck else rules.drain_s + DRAIN_MARGIN_S
+
+
+def _of(s: Snapshot) -> Ending:
+    """The ending under way: RECYCLING and STOPPING always have one."""
+    assert s.ending is not None
+    return s.ending
+
+
+# -- RECYCLING ------------------------------------------------------------------------------
+
+
+def gone(s: Snapshot, event: Gone, rules: Rules) -> Result:
+    """Nothing is left of the child: do what it was ended for."""
+    after_stop = _of(s).after_stop
+    s = replace(s, next_plan=_of(s).next_plan)
+    if after_stop == "start":
+        return begin(s, event, rules)
+    if after_stop == "backoff":
+        wait_s = delay(max(s.failures, 1), event.chance)
+        return s.enter(State.BACKOFF, event.at, event.at + wait_s), ()
+    if after_stop == "hold":
+        return s.enter(State.HOLD, event.at, event.at + _hold_s(s, rules)), ()
+    return s.enter(State.FAILED, event.at, None), ()
+
+
+def unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
+    """No other engine can run beside what is left: wait until it is gone."""
+    return _hold_unended(s, event.at, event.finding, rules)
+
+
+def recycling_overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
+    """The last resort where ending a child gave no answer at all."""
+    text = "cannot end the engine: no answer within the deadline; look for its processes"
+    return _hold_unended(s, event.at, Finding("unknown", text), rules)
+
+
+def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: Rules) -> Result:
+    s = s.enter(
+        State.HOLD, at, at + _hold_s(s, rules), next_plan=_of(s).next_plan, reason=finding.text
+    )
+    return s.met(finding, at), ()
+
+
+def _hold_s(s: Snapshot, rules: Rules) -> float:
+    """Longer with each failure: an inspection may see nothing of what only an engine meets.
+
+    A card with bad memory answers NVML well, and each attempt costs its model a load.
+    """
+    longest = max(HOLD_S, rules.recheck_s)
+    doublings = min(max(s.failures, 1) - 1, 16)
+    return float(min(rules.recheck_s * 2.0**doublings, longest))
+
+
+def start_when_gone(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+    """Start as soon as the child is gone, whatever it was ended for."""
+    return replace(s.forgiven(), ending=Ending("start")), ()
+
+
+def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+    """A changed configuration is tried next; an unchanged one brings back nothing given up."""
+    return (replace(s, ending=Ending("start")) if event.changed else s), ()
+
+
+# -- STOPPING -------------------------------------------------------------------------------
+
+
+def stop(s: Snapshot, event: Stop, rules: Rules) -> Result:
+    """End the child, and start no other."""
+    ending = Ending("quit" if event.quit else "stopped")
+    return recycle(replace(s, refusal=None), event, rules, ending, "stop requested")
+
+
+def stop_now(s: Snapshot, event: Stop, rules: Rules) -> Result:
+    """Asked again: no more grace."""
+    ending = Ending("quit") if event.quit else s.ending
+    return replace(s, ending=ending, deadline=event.at + KILL_S), (End(s.generation, 0.0),)
+
+
+def start_after_stop(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+    """Start again once the child is gone; a daemon that quits starts nothing."""
+    if s.quitting:
+        return s, ()
+    s = s.forgiven()
+    ending = Ending("start")
+    reason = "start requested"
+    return s.enter(ending.state, event.at, s.deadline, ending=ending, reason=reason), ()
+
+
+def stopped(s: Snapshot, event: Gone, rules: Rules) -> Result:
+    """Nothing is left of the child."""
+    return _stop_with(s, event.at, "stopped")
+
+
+def stopped_unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
+    """The reason for STOPPED is what could not be ended."""
+    return _stop_with(s, event.at, event.finding.text)
+
+
+def stopping_overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
+    """Stop all the same: the next daemon ends what is left."""
+    return _stop_with(
+        s, event.at, "the engine did not end within its deadline; look for its processes"
+    )
+
+
+def _stop_with(s: Snapshot, at: float, reason: str) -> Result:
+    return s.enter(State.STOPPED, at, None, reason=reason), ((Quit(),) if s.quitting else ())

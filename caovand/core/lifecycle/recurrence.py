@@ -1,0 +1,32 @@
+"""Counts how often each kind of failure came back: in a row, and after long serving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+RECALL_S = 6 * 3600.0
+"""Failures further apart than this, with stable serving in between, are unrelated."""
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """How often `plan` failed, by kind of failure; `count` is that of the latest.
+
+    `seen` has the number of each kind, and the monotonic seconds of its latest one.
+    """
+
+    plan: str = ""
+    seen: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    count: int = 0
+
+    def after(self, kind: str, plan: str, at: float, *, in_a_row: bool = False) -> Recurrence:
+        """Add a failure; `in_a_row`, without stable serving in between, none is too old."""
+        seen = self.seen if plan == self.plan else {}
+        if not in_a_row:
+            seen = {k: (n, last) for k, (n, last) in seen.items() if at - last <= RECALL_S}
+        count = seen[kind][0] + 1 if kind in seen else 1
+        return Recurrence(plan, {**seen, kind: (count, at)}, count)
+
+
+NEVER = Recurrence()

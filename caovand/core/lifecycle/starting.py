@@ -1,0 +1,90 @@
+"""An attempt until it has a child: inspect, plan, spawn, or wait because that cannot be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.healing.failure import Finding
+from caovand.core.health.stall import stall_s
+from caovand.core.lifecycle.events import (
+    Event,
+    Inspect,
+    Planned,
+    Reconfigured,
+    Refused,
+    Restart,
+    Spawn,
+    Start,
+    Tick,
+)
+from caovand.core.lifecycle.state import Result, Rules, Snapshot, State
+
+# How long an inspection may take: a cold probe imports all of vLLM.
+INSPECT_S = 300.0
+
+
+def inspect(s: Snapshot) -> Result:
+    """Begin another inspection; the answer to the one before no longer counts."""
+    s = replace(s, inspection=s.inspection + 1, inspecting=True)
+    return s, (Inspect(s.inspection, s.next_plan),)
+
+
+def begin(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
+    """Begin an attempt: a new generation, and first of all an inspection."""
+    longest_s = max(INSPECT_S, stall_s("plan", rules.stall_s))
+    s = s.enter(
+        State.STARTING, event.at, event.at + longest_s,
+        generation=s.generation + 1, phase="plan", **changes,
+    )  # fmt: skip
+    return inspect(s)
+
+
+def start_afresh(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+    """The operator acted: old failures and degraded plans no longer count."""
+    return begin(s.forgiven(), event, rules, next_plan=None, refusal=None, reason="")
+
+
+def start_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+    """Try at once, but keep counting failures: the plan may be the one that failed."""
+    return begin(s, event, rules, next_plan=None if event.changed else s.next_plan, reason="")
+
+
+def start_after_backoff(s: Snapshot, event: Tick, rules: Rules) -> Result:
+    """Try again, once the back-off is over."""
+    return begin(s, event, rules)
+
+
+def spawn(s: Snapshot, event: Planned, rules: Rules) -> Result:
+    """Start the child of this attempt; a plan that has not failed begins a new count."""
+    plan = event.plan
+    if plan.identity != s.failed_plan:
+        s = replace(s, failures=0, excused=0)
+    s = replace(
+        s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,
+        # Retried unchanged or degraded, the plan is still not what the file asks for.
+        refusal=s.refusal if s.next_plan and s.next_plan.identity == plan.identity else None,
+        phase="launch", deadline=event.at + stall_s("launch", rules.stall_s),
+    )  # fmt: skip
+    return s, (Spawn(s.generation, plan),)
+
+
+def wait_refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
+    """No child can be started: wait for the world, or for the operator."""
+    state = State.HOLD if event.hold else State.FAILED
+    deadline = event.at + rules.recheck_s if event.hold else None
+    since = s.since if s.state is state else event.at
+    s = s.enter(state, since, deadline, reason=event.finding.text, remedy=None, refusal=None)
+    return s.met(event.finding, event.at), ()
+
+
+def wait_for_inspection(s: Snapshot, event: Tick, rules: Rules) -> Result:
+    """Without an answer nothing is known against the plan: wait on, a late answer counts."""
+    text = (
+        "cannot plan: the inspection of engine, model and host has not finished after"
+        f" {event.at - s.since:.0f} s; check for a hung disk or driver"
+    )
+    finding = Finding("start-stall", text, s.phase)
+    deadline = event.at + max(INSPECT_S, rules.recheck_s)
+    s = s.enter(State.HOLD, event.at, deadline, reason=text, inspecting=True)
+    return s.met(finding, event.at), ()

@@ -1,0 +1,148 @@
+"""What the state machine knows about one slot, and the thresholds it decides by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Literal
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.events import Action
+from caovand.core.lifecycle.recurrence import NEVER, Recurrence
+from caovand.core.plan import Plan
+
+
+class State(str, Enum):
+    """What the daemon is doing about its engine.
+
+    STOPPED -> STARTING -> SERVING -> RECYCLING -> BACKOFF -> STARTING ...
+    STARTING: inspect, plan, spawn, phases, proof.    HOLD: waits for something outside.
+    RECYCLING: ends a child so that another can run.  FAILED: the operator must act.
+    """
+
+    STOPPED = "STOPPED"
+    STARTING = "STARTING"
+    SERVING = "SERVING"
+    RECYCLING = "RECYCLING"
+    BACKOFF = "BACKOFF"
+    HOLD = "HOLD"
+    FAILED = "FAILED"
+    STOPPING = "STOPPING"
+
+
+# A child lives on into these; STARTING begins without one.
+KEEPS_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What follows once nothing of the child is left; only RECYCLING and STOPPING have one.
+
+    RECYCLING goes on to start, backoff, hold or fail, and the attempt after that uses `next_plan`
+    or makes a new plan. STOPPING ends in stopped, or quits the daemon too.
+    """
+
+    after_stop: Literal["start", "backoff", "hold", "fail", "stopped", "quit"]
+    next_plan: Plan | None = None
+
+    @property
+    def state(self) -> State:
+        """The state in which a child is ended for this."""
+        return State.STOPPING if self.after_stop in ("stopped", "quit") else State.RECYCLING
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything the machine knows; `deadline`, `since` and `found_at` are monotonic seconds.
+
+    `inspecting` means that the answer to inspection number `inspection` is awaited. The next
+    attempt uses `next_plan`, or makes a new plan. `found_at` is when `finding` was last met.
+    `failures` of `failed_plan` in a row lengthen waits; `excused` of them do not count against it.
+    """
+
+    state: State = State.STOPPED
+    since: float = 0.0
+    deadline: float | None = None
+    generation: int = 0
+    inspection: int = 0
+    inspecting: bool = False
+    plan: Plan | None = None
+    next_plan: Plan | None = None
+    spawned: bool = False
+    ending: Ending | None = None
+    phase: str = ""
+    progress: float | None = None
+    detail: str = ""
+    failures: int = 0
+    excused: int = 0
+    failed_plan: str = ""
+    recurrence: Recurrence = NEVER
+    finding: Finding | None = None
+    found_at: float | None = None
+    remedy: Decision | None = None
+    refusal: Finding | None = None
+    reason: str = ""
+    spawns: int = 0
+
+    @property
+    def looking(self) -> bool:
+        """Whether HOLD is checking if the engine can start now."""
+        return self.inspecting and self.state is State.HOLD
+
+    @property
+    def replanning(self) -> bool:
+        """Whether a new plan is being made while a child lives."""
+        return self.inspecting and self.spawned
+
+    @property
+    def quitting(self) -> bool:
+        """Whether the daemon exits once the child is gone."""
+        return self.ending is not None and self.ending.after_stop == "quit"
+
+    def is_due(self, at: float) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and at >= self.deadline
+
+    def enter(self, state: State, at: float, deadline: float | None, **changes: Any) -> Snapshot:
+        """Change to `state`, dropping what only the previous one had."""
+        dropped = {
+            "inspecting": False, "spawned": self.spawned and state in KEEPS_CHILD, "ending": None,
+            "phase": "", "progress": None, "detail": "",
+        }  # fmt: skip
+        return replace(self, state=state, since=at, deadline=deadline, **{**dropped, **changes})
+
+    def met(self, finding: Finding, at: float) -> Snapshot:
+        """Remember `finding` as the latest failure."""
+        return replace(self, finding=finding, found_at=at)
+
+    def forgiven(self) -> Snapshot:
+        """Forget the failures so far: the operator asked for another attempt."""
+        return replace(self, failures=0, failed_plan="", recurrence=NEVER)
+
+
+Judge = Callable[[Plan, Finding, int], Decision]
+
+
+def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
+    """Judge every failure worth another attempt of the same plan."""
+    return Decision("again")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The operator's thresholds in seconds, and `judge`, which decides what follows a failure.
+
+    It takes the plan, the finding, and how often that plan has failed in this way.
+    """
+
+    failures: int = 5
+    stall_s: float | None = None
+    stable_after_s: float = 600.0
+    drain_s: float = 10.0
+    recheck_s: float = 15.0
+    judge: Judge = same_again
+
+
+Result = tuple[Snapshot, tuple[Action, ...]]

@@ -1,0 +1,1 @@
+"""Output for people and programs: status documents, incidents, the wire format."""

@@ -1,0 +1,135 @@
+"""An incident: the evidence of a failure, for later questions, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.health.observation import GpuSample
+from caovand.core.lifecycle.state import Snapshot
+from caovand.core.plan import Plan
+from caovand.core.secrets import hide_in
+
+BEFORE, AFTER = 20, 10  # lines of context around the causing line
+LONGEST_TEXT = 2000
+# Failures that only the living engine can explain: why it waits.
+LIVE = frozenset({"hang", "start-stall"})
+
+# Too long for a report, and the same in every incident of an engine or a model.
+_BULKY = frozenset(
+    {"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers", "weights"}
+    | {"chat_template", "layer_types"}
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything known when an engine failed; `lines` is its output."""
+
+    finding: Finding
+    lines: Sequence[str]
+    status: Mapping[str, Any]
+    plan: Plan | None = None
+    decision: Decision | None = None
+    inventory: Inventory | None = None
+    argv: Sequence[str] = ()
+    extra_args: Sequence[str] = ()
+    """The plan's, without secrets."""
+    samples: Sequence[GpuSample] = ()
+    kernel: Sequence[str] = ()
+    metrics: str = ""
+    secrets: Sequence[str] = field(default=())
+
+
+def draft(
+    case: Case, *, at: str, processes: Sequence[Mapping[str, Any]], host: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`incident.json` without its `cause`, secrets included; `at` is wall-clock time for people."""
+    return {
+        "at": at,
+        "failure": case.finding.failure,
+        "finding": asdict(case.finding),
+        "cause": None,
+        "decision": _decision(case.decision),
+        "plan": _plan(case.plan, case.extra_args),
+        "argv": list(case.argv),
+        "inventory": _without_bulk(asdict(case.inventory)) if case.inventory else None,
+        "gpu_samples": [asdict(sample) for sample in case.samples],
+        "host": dict(host),
+        "processes": [dict(process) for process in processes],
+        "status": dict(case.status),
+    }
+
+
+def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[str]) -> Any:
+    """`incident.json` as stored: with the causing one of `lines`, without secrets."""
+    full = {**draft, "cause": cause(lines, draft["finding"]["line"])}
+    return hide_in(full, secrets, longest=LONGEST_TEXT)
+
+
+def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:
+    """The incident stored if secrets could not be removed: without any text from outside."""
+    finding, decision = case.finding, case.decision
+    bare = Case(replace(finding, text=f"({why})", captures={}), (), {}, samples=case.samples)
+    if decision is not None:
+        bare = replace(bare, decision=Decision(decision.verdict, rung=decision.rung))
+    return draft(bare, at=at, processes=(), host={})
+
+
+def mark(snapshot: Snapshot) -> str:
+    """Equal for failures of which another incident would add nothing, "" for all others.
+
+    A failure that is only waited out recurs; its incidents would displace the first one and those
+    of other failures.
+    """
+    finding, plan, remedy = snapshot.finding, snapshot.plan, snapshot.remedy
+    if finding is None or plan is None or remedy is None or snapshot.failures < 1:
+        return ""
+    parts = (finding.failure, finding.signature, finding.phase, remedy.verdict, plan.identity)
+    return " ".join(parts) if remedy.verdict == "hold" or remedy.excused else ""
+
+
+def cause(lines: Sequence[str], number: int) -> dict[str, Any] | None:
+    """Line `number`, the causing one, with the lines around it; None without such a line."""
+    at = number - 1
+    if not 0 <= at < len(lines):
+        return None
+    return {
+        "line": lines[at],
+        "before": list(lines[max(at - BEFORE, 0) : at]),
+        "after": list(lines[at + 1 : at + 1 + AFTER]),
+    }
+
+
+def _plan(plan: Plan | None, extra_args: Sequence[str]) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    told = asdict(plan)
+    told["verbatim"] = sorted(plan.verbatim)
+    del told["taken"]
+    told["rungs"] = list(plan.rungs)
+    told["extra_args"] = list(extra_args)
+    return told
+
+
+def _decision(decision: Decision | None) -> dict[str, Any] | None:
+    if decision is None:
+        return None
+    return {
+        "verdict": decision.verdict,
+        "rung": decision.rung,
+        "text": decision.text,
+        "obstacles": list(decision.obstacles),
+    }
+
+
+def _without_bulk(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_bulk(entry) for name, entry in value.items() if name not in _BULKY}
+    if isinstance(value, (list, tuple)):
+        return [_without_bulk(entry) for entry in value]
+    return value

@@ -1,0 +1,69 @@
+"""A plan with its forecast as plain values, for `caovanctl plan --json` and status documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.plan import Plan
+from caovand.core.secrets import shown_value
+
+
+def describe(
+    plan: Plan, argv: Sequence[str], env: Mapping[str, str], memory: MemoryEstimate | None
+) -> dict[str, Any]:
+    """Settings with origin and reason, the command line, the forecast, the warnings."""
+    return {
+        "model": plan.model,
+        "settings": {
+            name: {"value": s.value, "origin": s.origin, "reason": s.reason}
+            for name, s in plan.settings.items()
+        },
+        "argv": list(argv),
+        "env": {name: shown_value(name, value) for name, value in env.items()},
+        "memory": None if memory is None else values(memory),
+        "rungs": list(plan.rungs),
+        "warnings": list(plan.warnings),
+        "identity": plan.identity,
+    }
+
+
+def values(memory: MemoryEstimate) -> dict[str, Any]:
+    """The forecast as plain values, null without a forecast."""
+    values = _values(memory)
+    if not memory.parts:
+        known = ("gpu_memory_utilization", "reserve_mib", "advice", "reason")
+        return {name: value if name in known else None for name, value in values.items()}
+    return values
+
+
+def _values(memory: MemoryEstimate) -> dict[str, Any]:
+    return {
+        "fits": memory.fits,
+        "gpu_memory_utilization": memory.gpu_memory_utilization,
+        "weights_gib": round(memory.weights_mib / 1024, 3),
+        "kv_gib": round(memory.kv_mib / 1024, 3),
+        "kv_needed_gib": round(memory.needed_mib / 1024, 3),
+        "kv_tokens": memory.kv_tokens,
+        "max_model_len": memory.max_model_len,
+        "concurrency": round(memory.concurrency, 2),
+        "reserve_mib": round(memory.reserve_mib),
+        "parts_mib": {name: round(size) for name, size in memory.parts},
+        "advice": list(memory.advice),
+        "reason": "; ".join(memory.conflicts) or memory.reason,
+    }
+
+
+def forecast_vs_reported(
+    memory: MemoryEstimate, reported: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The forecast, the engine's own report, and the relative error."""
+    forecast = values(memory)
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("weights_gib", "kv_gib", "kv_tokens"):
+        actual = reported.get(name)
+        if isinstance(actual, (int, float)) and actual and memory.fits is not None:
+            off = round(forecast[name] / actual - 1, 3)
+            found[name] = {"forecast": forecast[name], "reported": actual, "off": off}
+    return found

@@ -1,0 +1,214 @@
+"""The daemon's status as one plain document, and as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import GpuSample
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.plan import Plan
+from caovand.core.reporting.report import forecast_vs_reported
+
+# States that last until someone acts, or that are fine.
+SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
+WITHOUT_ENGINE = frozenset({State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED})
+
+BACK = (
+    "`caovanctl retry --full` tries the full plan once; `caovanctl reset` discards the degraded"
+    " plan"
+)
+DAEMONS = frozenset({"gpus", "daemon"})
+WORST_FIRST = (
+    State.FAILED, State.HOLD, State.BACKOFF, State.RECYCLING, State.STARTING, State.STOPPING,
+    State.STOPPED, State.SERVING,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the supervisor knows in addition to the snapshot."""
+
+    version: str
+    pid: int
+    mode: str
+    mode_origin: str
+    config_path: str
+    engine_pid: int | None
+    figures: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    revision: int
+    gpus: tuple[GpuSample, ...] = ()
+    forecast: MemoryEstimate | None = None
+    lowered_at: float | None = None
+    """Since when the plan is degraded, Unix time."""
+    engine_mode: str = ""
+    """The mode of the engine's plan; after `mode --defer` another one than `mode`."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """How often each failure was seen since the daemon started."""
+    log_bytes_lost: int = 0
+    """Output of the engine that engine.log lacks: its disk was full or too slow."""
+    warnings: tuple[str, ...] = ()
+    """Shortages of the daemon itself, such as space on a disk."""
+
+
+def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
+    """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
+    plan = snapshot.plan
+    deadline = snapshot.deadline
+    # While HOLD checks again, the deadline is that of the check.
+    waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.looking
+    # An engine that could not be ended is still known, but its last figures do not matter.
+    lives = snapshot.state not in WITHOUT_ENGINE
+    return {
+        "state": snapshot.state.value,
+        "since_s": round(now - snapshot.since, 3),
+        "settled": is_settled(snapshot),
+        "reason": snapshot.reason,
+        "phase": snapshot.phase,
+        "progress": snapshot.progress,
+        "detail": snapshot.detail,
+        "retry_in_s": round(max(deadline - now, 0.0), 1)
+        if waits and deadline is not None
+        else None,
+        "looking": snapshot.looking,
+        "served": _served(plan) if snapshot.state is State.SERVING else None,
+        "model": plan.model if plan else None,
+        "mode": facts.mode,
+        "mode_origin": facts.mode_origin,
+        "engine_mode": facts.engine_mode,
+        "mtp": plan.mtp if plan else None,
+        "rungs": list(plan.rungs) if plan else [],
+        "degraded": _degraded(plan, facts.lowered_at),
+        "warnings": [*(plan.warnings if plan else ()), *facts.warnings],
+        "restarts": max(snapshot.spawns - 1, 0),
+        "failures": snapshot.failures,
+        "last_failure": _finding(snapshot.finding),
+        "last_failure_s": _age(snapshot.found_at, now),
+        "remedy": snapshot.remedy.text if snapshot.remedy else None,
+        "obstacles": list(snapshot.remedy.obstacles) if snapshot.remedy else [],
+        "refusal": _finding(snapshot.refusal),
+        "generation": snapshot.generation,
+        "revision": facts.revision,
+        "engine_pid": facts.engine_pid,
+        "log_bytes_lost": facts.log_bytes_lost,
+        "reported": dict(facts.figures),
+        "forecast": forecast_vs_reported(facts.forecast, facts.figures)
+        if facts.forecast and lives
+        else {},
+        "activity": dict(facts.progress) if lives else {},
+        "failed": dict(facts.failed),
+        "gpus": [asdict(sample) for sample in facts.gpus],
+        "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},
+    }
+
+
+def _age(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 3)
+
+
+def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
+    """The ladder's changes, their reasons, since when, and the way back; None for a full plan."""
+    if plan is None or not plan.degraded:
+        return None
+    degraded = [
+        setting.reason
+        for setting in (*plan.settings.values(), *plan.env.values())
+        if setting.origin in ("ladder", "remembered")
+    ]
+    return {
+        "why": list(dict.fromkeys(degraded)),
+        "since": since,
+        "rungs": list(plan.rungs),
+        "back": BACK,
+    }
+
+
+def is_settled(snapshot: Snapshot) -> bool:
+    """Whether the last request has succeeded or failed for good."""
+    return snapshot.state in SETTLED and not snapshot.replanning
+
+
+def one_line(snapshot: Snapshot) -> str:
+    """The state for `systemctl status` and the log."""
+    if snapshot.state is State.STARTING:
+        done = f" {snapshot.progress:.0%}" if snapshot.progress is not None else ""
+        detail = f": {public_detail(snapshot.detail)}" if public_detail(snapshot.detail) else ""
+        return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
+    if snapshot.state is State.SERVING and snapshot.plan:
+        served = _served(snapshot.plan)
+        rungs = ", ".join(snapshot.plan.rungs)
+        degraded = f", degraded: {rungs}" if snapshot.plan.degraded else ""
+        return f"SERVING {served['name']} on {served['url']}, MTP {snapshot.plan.mtp}{degraded}"
+    reason = snapshot.reason
+    if snapshot.finding is not None:
+        reason = reason.replace(snapshot.finding.text, snapshot.finding.public_text)
+    return f"{snapshot.state.value}: {reason}" if reason else snapshot.state.value
+
+
+def one_line_of_all(snapshots: Mapping[str, Snapshot]) -> str:
+    """The states of all slots on one line, the worst first; their names where there are several."""
+    if len(snapshots) == 1:
+        return one_line(*snapshots.values())
+    return "; ".join(f"{name}: {one_line(snapshots[name])}" for name in worst_first(snapshots))
+
+
+def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
+    """The names of slots: those that need somebody first, those that serve in full last."""
+
+    def rank(name: str) -> tuple[int, bool]:
+        snapshot = snapshots[name]
+        degraded = snapshot.plan is not None and snapshot.plan.degraded
+        return WORST_FIRST.index(snapshot.state), not degraded
+
+    return sorted(snapshots, key=rank)
+
+
+def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the list of slots has of one: all of its document but what is the daemon's."""
+    own = {key: value for key, value in document.items() if key not in DAEMONS}
+    return {"name": name, **own}
+
+
+def public(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The status document for the socket that everybody may read: without words of the engine."""
+    shown = {**document, "detail": public_detail(document["detail"])}
+    if "slots" in document:
+        shown["slots"] = [public(slot) for slot in document["slots"]]
+    for name in ("last_failure", "refusal"):
+        found = shown[name]
+        if found is None:
+            continue
+        text = Finding(**found).public_text
+        shown[name] = {**found, "text": text, "captures": {}}
+        shown["reason"] = shown["reason"].replace(found["text"], text)
+        if text != found["text"]:
+            # Texts derived from a finding quote its captures.
+            shown.update(remedy=None, obstacles=[])
+            if shown["degraded"] is not None:
+                shown["degraded"] = {**shown["degraded"], "why": []}
+    return shown
+
+
+def public_detail(detail: str) -> str:
+    """A phase's detail, if everybody may read it: words of the engine's log are in quotes."""
+    return "" if '"' in detail else detail
+
+
+def _served(plan: Plan | None) -> dict[str, Any]:
+    assert plan is not None
+    host, port = plan.value("host") or "127.0.0.1", plan.value("port") or 8000
+    scheme = "https" if plan.value("ssl_certfile") else "http"
+    return {
+        "name": plan.served_name,
+        "host": host,
+        "port": port,
+        "url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1",
+    }
+
+
+def _finding(finding: Finding | None) -> dict[str, Any] | None:
+    return None if finding is None else asdict(finding)

@@ -1,0 +1,129 @@
+"""The GPUs under running engines: samples for the detector, occupancy, memory that comes back.
+
+One sampler serves every slot: its samples come from its thread and are passed on in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+from caovand.adapters import nvml, processes
+from caovand.adapters.gpu_samples import GpuSampler
+from caovand.core.facts import occupancy
+from caovand.core.facts.inventory import Gpu
+from caovand.core.health.observation import GpuSample
+
+KEPT = 120  # samples, of all cards together
+BACK_S = 60.0
+STUCK_S = 10.0  # memory that nobody known holds and that does not move is not coming back
+LOOK_S = 1.0
+
+
+class InUse:
+    """The cards of one slot: `on_sample` and `on_kernel_line` get what concerns them.
+
+    `notice` is for what people should know.
+    """
+
+    def __init__(
+        self,
+        on_sample: Callable[[GpuSample], None],
+        on_kernel_line: Callable[[str], None],
+        notice: Callable[[str], None],
+    ) -> None:
+        self.used: frozenset[int] = frozenset()
+        self.ours: frozenset[int] = frozenset()
+        self.on_kernel_line = on_kernel_line
+        self._on_sample, self._notice = on_sample, notice
+        self._taken: occupancy.Occupancy | None = None
+        self._others: occupancy.Occupancy = {}
+
+    def engine(self, used: Collection[int], ours: Collection[int]) -> None:
+        """Which cards the engine uses, and which processes are its."""
+        self.used, self.ours = frozenset(used), frozenset(ours)
+
+    def others(self) -> occupancy.Used:
+        """What other programs have of the cards in use, when that was last known."""
+        return occupancy.by_card(self._others)
+
+    def take(self, samples: Sequence[GpuSample]) -> None:
+        """See one round of samples of all cards."""
+        mine = [sample for sample in samples if sample.index in self.used]
+        for sample in mine:
+            self._on_sample(sample)
+        now = occupancy.by_others(mine, self.ours)
+        if now is not None and self._taken is not None:
+            for (index, pid), mib in occupancy.grown(self._taken, now).items():
+                name = processes.name_of(pid) or "another program"
+                self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
+        self._taken = now
+        self._others = self._others if now is None else now
+
+
+class Cards:
+    """Samples all cards for every slot; `on_kernel_line` gets the faults of cards in use."""
+
+    def __init__(self, sample_s: float, on_kernel_line: Callable[[str], None]) -> None:
+        self.latest: dict[int, GpuSample] = {}
+        self.history: deque[GpuSample] = deque(maxlen=KEPT)
+        self._slots: list[InUse] = []
+        self._on_kernel_line = on_kernel_line
+        loop = asyncio.get_running_loop()
+
+        def on_loop(function: Callable[..., None]) -> Callable[..., None]:
+            def pass_on(*arguments: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(function, *arguments)
+
+            return pass_on
+
+        self._sampler = GpuSampler(sample_s, on_loop(self._samples), on_loop(self._xid))
+
+    def share(self, slot: InUse) -> InUse:
+        """Let a slot see its cards."""
+        self._slots.append(slot)
+        return slot
+
+    def stop(self) -> None:
+        """Sample no more."""
+        self._sampler.stop()
+
+    def _samples(self, samples: Sequence[GpuSample]) -> None:
+        self.latest.update((sample.index, sample) for sample in samples)
+        self.history.extend(samples)
+        for slot in self._slots:
+            slot.take(samples)
+
+    def _xid(self, index: int, line: str) -> None:
+        slots = [slot for slot in self._slots if index in slot.used]
+        if slots:
+            self._on_kernel_line(line)
+        for slot in slots:
+            slot.on_kernel_line(line)
+
+
+async def memory_back(
+    before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
+) -> str:
+    """Wait until the memory of processes that ended is free; what is not, in words."""
+    clock = asyncio.get_running_loop().time
+    begun = moved = clock()
+    last: tuple[int, ...] = ()
+    while before:
+        try:
+            now = await asyncio.wait_for(asyncio.to_thread(nvml.read_gpus), BACK_S)
+        except asyncio.TimeoutError:
+            return f"the driver has not answered for {BACK_S:.0f} s"
+        missing = occupancy.withheld(before, now, dead)
+        free = tuple(gpu.free_mib for gpu in now)
+        if free != last:
+            last, moved = free, clock()
+        held = any(pid in dead for gpu in now for pid, _, _ in gpu.users)
+        stuck = not held and clock() - moved >= STUCK_S
+        if not missing or stuck or hurry() or clock() - begun >= BACK_S:
+            return missing
+        await asyncio.sleep(LOOK_S)
+    return ""

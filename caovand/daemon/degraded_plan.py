@@ -1,0 +1,89 @@
+"""The lowered plan between starts: which steps of the ladder the next start takes over.
+
+Plans are kept once they served stably. `retry --full` leaves the steps out once, and has the way
+back to the plan that served until the full one has served stably itself.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import store
+from caovand.core.config import Mode
+from caovand.core.healing import degraded, ladder
+from caovand.core.healing.rung import Healing
+from caovand.core.plan import Plan
+
+FILE = "good-plan.json"  # in the state folder
+
+
+class Lowered:
+    """Remembers in the file `path`; `since` is when the present plan was lowered, None if not."""
+
+    def __init__(self, path: Path, healing: Healing) -> None:
+        self._path, self._healing = path, healing
+        self._full = False
+        self._fallback: Plan | None = None
+        self.since: float | None = None
+
+    def forget(self) -> None:
+        """Forget the plan that served; the next is made without the ladder's steps."""
+        self._path.unlink(missing_ok=True)
+        self._full, self._fallback = True, None
+
+    def leave_out_once(self, plan: Plan | None) -> None:
+        """Try without the ladder's steps; `plan`, the present one, is the way back."""
+        self._fallback = plan if plan and plan.taken else None
+        self._full = True
+
+    def no_way_back(self) -> None:
+        """The operator changed what the fallback was made for."""
+        self._fallback = None
+
+    def take_way_back(self) -> Plan | None:
+        """The plan to go back to after a failure, once; None where the ladder decides."""
+        good, self._fallback, self._full = self._fallback, None, False
+        return good
+
+    def document(self, living: Plan | None, fingerprint: str, mode: Mode) -> Any:
+        """What the next plan takes over: the steps of the living engine, else of the file.
+
+        The fingerprint in it decides whether they still hold. None where all is left out.
+        """
+        if self._full:
+            return None
+        if living is not None and living.taken:
+            return degraded.to_document(living, fingerprint, mode)
+        return store.read_json(self._path)
+
+    def date(self, plan: Plan | None) -> None:
+        """Note since when the plan is a lowered one; a remembered one says it itself."""
+        if plan is None or not plan.degraded:
+            self.since = None
+        elif self.since is None:
+            try:
+                kept = store.read_json(self._path)
+            except OSError:  # the date of the lowered plan is not worth an engine
+                kept = None
+            since = kept.get(degraded.SINCE) if degraded.well_formed(kept, self._healing) else None
+            lowered = (*plan.settings.values(), *plan.env.values())
+            remembered = any(setting.origin == "remembered" for setting in lowered)
+            self.since = time.time() if since is None or not remembered else float(since)
+
+    def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
+        """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot.
+
+        One that is just being replaced by the full plan is not: it was to be forgotten.
+        """
+        if self._full and plan.taken:
+            return
+        self._full, self._fallback = False, None
+        if not ladder.worth_remembering(plan):
+            return
+        if plan.taken:
+            document = degraded.to_document(plan, fingerprint, mode)
+            store.write_json(self._path, {**document, degraded.SINCE: self.since})
+        else:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,287 @@
+"""The run of one engine: spawned, proven, watched, and ended with everything it left.
+
+At most one engine of a slot runs at a time. What is seen of it becomes events of its machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from caovand.adapters.child import CannotSpawn, Child, end_leftovers, named
+from caovand.adapters.http import Endpoint
+from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
+from caovand.adapters.pump import Ring, RotatedFile
+from caovand.core import limits, secrets
+from caovand.core.config import Config, Mode, WatchSection
+from caovand.core.engine import Engine
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.ownership import Process
+from caovand.core.healing import ladder
+from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import GpuSample
+from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkillable
+from caovand.core.plan import Plan
+from caovand.core.slot import ONLY
+from caovand.daemon import inspection, memories
+from caovand.daemon.cards import InUse, memory_back
+from caovand.daemon.inspection import Prepared
+from caovand.daemon.shared import Shared, now
+from caovand.daemon.stale_files import Leavings
+from caovand.daemon.tasks import Task, cancel
+from caovand.daemon.watching import Watching
+
+RETRY_S = 1.0
+
+Publish = Callable[..., None]
+
+
+class EngineRun:
+    """The engine of the slot `name`: `apply` takes events, `notice` what people should know.
+
+    `endpoint` is where it, or the next one, answers; `argv`, `mode` and `forecast` are those of the
+    last start. `ring` and `file` keep what it prints.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shared: Shared,
+        engine: Engine,
+        section: WatchSection,
+        apply: Callable[[Event], None],
+        notice: Publish,
+    ) -> None:
+        self.child: Child | None = None
+        self.watching: Watching | None = None
+        self.endpoint: Endpoint | None = None
+        self.argv: tuple[str, ...] = ()
+        self.mode: Mode = "auto"
+        self.forecast: MemoryEstimate | None = None
+        places = shared.directories
+        log = "engine.log" if name == ONLY else f"engine-{name}.log"
+        self.ring, self.file = Ring(section.log_lines), RotatedFile(places.logs / log)
+        self._name, self._shared, self._engine = name, shared, engine
+        self._ledgers = memories.ledgers(places.state, name)
+        self._stale = Leavings(places, name, notice)
+        self._cgroup = engine_cgroup(os.environ, name)
+        former = former_cgroup(self._cgroup) if name == ONLY else None
+        self._groups = tuple(group for group in (self._cgroup, former) if group)
+        self._apply, self._notice = apply, notice
+        self._unrecorded = ""
+        self._heard: list[str] = []
+        self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
+        self._ending: Task | None = None
+        self._proving: Task | None = None
+        cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
+        self.cards = shared.cards.share(cards)
+        shared.kernel.listeners.append(self._heard.extend)
+
+    @property
+    def _leaving(
+        self,
+    ) -> tuple[Callable[[Sequence[int]], Awaitable[None]], Sequence[Path], Engines]:
+        """What ending an earlier engine takes, along with its ledger."""
+        return self._stale.take_over, self._groups, self._shared.engines
+
+    @property
+    def ending(self) -> bool:
+        """Whether an engine is just being ended."""
+        return self._ending is not None
+
+    def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
+        """What must be in no log and no incident."""
+        key = self.endpoint.key if self.endpoint else ""
+        typed = self._engine.arguments.secrets(plan.extra_args if plan else ())
+        return (key, *secrets.secrets_of(env), *typed)
+
+    # -- start ------------------------------------------------------------------------------
+
+    async def clear_the_way(self) -> None:
+        """End what an earlier engine left; raises inspection.Obstacle where it outlives KILL."""
+        ended: list[Process] = []
+        for ledger in self._ledgers:
+            ended += await inspection.end_leftovers(ledger, *self._leaving)
+        if ended:
+            self._notice("noticed", f"ended what an earlier engine left: {named(ended)}")
+        await self._stale.begin()
+
+    def start(
+        self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
+    ) -> None:
+        """Spawn the engine of a plan on the cards `used`; Exited where that cannot be."""
+        assert self.child is None
+        assert self.endpoint is not None
+        planning, plan = self._engine.planning, action.plan
+        cache = str(self._shared.directories.cache)
+        command = planning.command(plan, prepared.inventory.engine, cache)
+        env = self._environment(prepared.inventory.engine.python, command.env)
+        self.argv, self.mode = command.shown, prepared.mode
+        self.forecast = planning.forecast(plan, prepared.inventory)
+        self._heard.clear()
+        watching = Watching(
+            self._engine,
+            action.generation,
+            plan,
+            self.endpoint,
+            config.watch,
+            self.ring,
+            self._apply,
+            self._notice,
+        )
+
+        label = self._shared.label(self._name)
+
+        def on_lines(lines: Sequence[str]) -> None:
+            self._shared.echo.add([label + line for line in lines] if label else lines)
+            watching.on_lines(lines)
+
+        try:
+            child = Child(
+                command.argv,
+                env,
+                ledger=self._ledgers[0],
+                ring=self.ring,
+                file=self.file,
+                cgroup=self._cgroup,
+                on_lines=on_lines,
+                secrets=self.secrets(env, plan),
+                unlimited_stack=command.unlimited_stack,
+                engines=self._shared.engines,
+            )
+        except CannotSpawn as problem:
+            self._not_spawned(problem, action.generation)
+            return
+        self.child, self.watching = child, watching
+        self._gpus = prepared.inventory.gpus
+        watching.buses = frozenset(gpu.bus for gpu in self._gpus if gpu.index in used)
+        self.cards.engine(used, child.seen)
+        self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
+        self._shared.tasks.begin(watching.until_exit(child))
+        self._shared.look("see the files of the engine", self._stale.look(child))
+        self._proving = self._shared.tasks.begin(watching.prove(child))
+
+    def _environment(self, python: str, planned: Mapping[str, str]) -> dict[str, str]:
+        env = inherited(self._shared.environ, python)
+        if self._stale.folder is not None:
+            env["TMPDIR"] = str(self._stale.folder)
+        env.update(planned)
+        if self.endpoint and self.endpoint.key:
+            env[self._engine.arguments.api_key_variable] = self.endpoint.key
+        return env
+
+    def _not_spawned(self, problem: CannotSpawn, generation: int) -> None:
+        limit = limits.reached(problem)
+        text = f"{problem}: {limit}" if limit else str(problem)
+        captures = {ladder.LIMIT: limit} if limit else {}
+        finding = Finding("engine-died", text, "launch", captures)
+        exited = Exited(at=now(), chance=random.random(), generation=generation, finding=finding)
+        asyncio.get_running_loop().call_soon(self._apply, exited)
+
+    # -- end --------------------------------------------------------------------------------
+
+    def end(
+        self,
+        action: End,
+        before_kill: Callable[[], Awaitable[None]],
+        hurry: Callable[[], bool],
+    ) -> None:
+        """End the engine, then Gone or Unkillable; a second time it gets no more grace.
+
+        `before_kill` is waited for first; with `hurry` nobody waits for the cards' memory.
+        """
+        if self._ending is not None and self.child is not None:
+            if action.grace_s == 0:
+                self.child.hurry()
+            return
+        # It would go on while the next child starts, and prove that one under the old name.
+        cancel(self._proving)
+        self._ending = self._shared.tasks.begin(self._end(action, before_kill, hurry))
+
+    async def _end(
+        self, action: End, before_kill: Callable[[], Awaitable[None]], hurry: Callable[[], bool]
+    ) -> None:
+        while True:
+            try:
+                await before_kill()
+                left = await self._ended(action.grace_s, hurry)
+                break
+            except Exception as problem:
+                if not self._shared.shortage.met("end the engine", problem):
+                    raise
+            await asyncio.sleep(RETRY_S)
+            if self.child is not None:
+                self.child.hurry()  # it has had its grace
+        if self.child is not None:
+            self.child.give_up()
+        self.child, self._ending = None, None
+        at, chance, generation = now(), random.random(), action.generation
+        if left:
+            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
+            finding = Finding("unknown", text, "ending")
+            self._apply(Unkillable(at=at, chance=chance, generation=generation, finding=finding))
+        else:
+            self._apply(Gone(at=at, chance=chance, generation=generation))
+
+    async def _ended(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
+        """End the engine; what outlived that."""
+        child = self.child
+        await self._stale.look(child)
+        if child is None:
+            # The inspection that would have ended an earlier engine's may have been cut short.
+            earlier = [await end_leftovers(ledger, *self._leaving) for ledger in self._ledgers]
+            return tuple(process for _, left in earlier for process in left)
+        left = await child.end(grace_s, partial(self._stale.look, child))
+        if child.unknown:
+            other = "another engine that is running may have started it; it is ended with that one"
+            text = f"cannot tell which engine left {named(child.unknown)}: {other}"
+            self._notice("noticed", text)
+        if not left:
+            await self._stale.remove()
+            missing = await memory_back(self._gpus, child.seen, hurry)
+            if missing:
+                self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
+        return left
+
+    # -- watch ------------------------------------------------------------------------------
+
+    def look(self, used: frozenset[int]) -> None:
+        """Look after a living engine on the cards `used`."""
+        kernel = self._heard[:]
+        self._heard.clear()
+        child, watching = self.child, self.watching
+        if child is None or watching is None or self.ending:
+            return
+        if child.unrecorded != self._unrecorded:
+            self._unrecorded = child.unrecorded
+            if child.unrecorded:
+                text = "; if this daemon is killed, the next one may not find the engine"
+                self._notice("noticed", child.unrecorded + text)
+        self._shared.look("see the files of the engine", self._stale.look(child))
+        self.cards.engine(used, child.seen)
+        self._shared.look("ask the engine", watching.poll(child, kernel))
+
+    def members(self) -> tuple[Process, ...]:
+        """Its processes: those that are gone already, and those that came since."""
+        if self.child is None:
+            return ()
+        members = {p.pid: p for p in self.child.members}
+        try:
+            members.update({p.pid: p for p in self.child.look()})
+        except OSError as problem:
+            if not self._shared.shortage.met("see the engine's processes", problem):
+                raise
+        return tuple(members.values())
+
+    def _on_gpu(self, sample: GpuSample) -> None:
+        if self.watching is not None and self.child is not None:
+            self.watching.observe(sample)
+
+    def _on_kernel_line(self, line: str) -> None:
+        if self.watching is not None and self.child is not None and not self.ending:
+            self.watching.heard_kernel(self.child, [line])

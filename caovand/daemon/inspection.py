@@ -1,0 +1,212 @@
+"""Checks before an engine starts: orphans, port, engine, model, cards; then the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import (
+    chat_template,
+    child,
+    host,
+    model_folder,
+    nvml,
+    ports,
+    private_tmp,
+    probe,
+    trust,
+)
+from caovand.adapters.directories import Directories
+from caovand.adapters.engine_install import places
+from caovand.adapters.processes import Engines
+from caovand.core import limits
+from caovand.core.config import AUTO_SPEC, Config, Mode
+from caovand.core.engine import Engine
+from caovand.core.facts import occupancy
+from caovand.core.facts.inventory import Inventory, ModelCard, device_name
+from caovand.core.facts.ownership import Process
+from caovand.core.healing import degraded
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.registry import engine_of
+
+
+class Obstacle(Exception):
+    """The engine cannot start now; with `hold`, waiting may help."""
+
+    def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
+        super().__init__(text)
+        self.finding, self.hold = Finding(failure, text, phase), hold
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
+
+    plan: Plan
+    inventory: Inventory
+    fingerprint: str
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Everything a plan depends on except the machine: configuration, mode, environment."""
+
+    config: Config
+    mode: Mode | None
+    environ: Mapping[str, str]
+    good_plan: Any = None
+    before: Inventory | None = None
+    """The inventory from before the running engine took its share of memory."""
+    source: Path | None = None
+    """The file the configuration comes from."""
+
+    @property
+    def engine(self) -> Engine:
+        """The configured engine."""
+        return engine_of(self.config)
+
+    @property
+    def chosen_mode(self) -> Mode:
+        """The mode in force."""
+        return self.mode or self.config.policy.mode
+
+    @property
+    def python(self) -> str:
+        """The engine's Python."""
+        installed = places.root_from(None, self.environ) / "current/bin/python"
+        return str(places.settled(Path(self.config.engine.python or installed)))
+
+
+async def end_leftovers(
+    ledger: Path,
+    before_kill: Callable[[Sequence[int]], Awaitable[None]],
+    groups: Sequence[Path] = (),
+    engines: Engines | None = None,
+) -> tuple[Process, ...]:
+    """End and return the orphans of a killed daemon. Raises Obstacle if one survives SIGKILL."""
+    found, left = await child.end_leftovers(ledger, before_kill, groups, engines)
+    if left:
+        raise Obstacle(
+            "vram-busy",
+            f"cannot start: {child.named(left)} of an earlier engine cannot be killed;"
+            " check the kernel log for a hung driver, and reboot if they stay",
+            hold=True,
+            phase="ending",
+        )
+    return found
+
+
+def check_cards(plan: Plan, before: Inventory) -> None:
+    """Raise Obstacle if a card is gone that a plan from this inventory uses (blocking)."""
+    cards = [gpu for gpu in before.gpus if device_name(gpu) in (plan.cards or ())]
+    present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
+    gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
+    if gone:
+        raise Obstacle(
+            "gpu-absent",
+            f"cannot start: GPU {', '.join(gone)} does not answer; check `nvidia-smi` and the"
+            " kernel log; a lost card needs a reset or a reboot",
+            hold=True,
+        )
+
+
+def check_port(port: int) -> None:
+    """Raise Obstacle if another process listens on the engine's port."""
+    others = ports.listeners(port)
+    if others:
+        who = ", ".join(str(other) for other in others)
+        raise Obstacle(
+            "port-busy",
+            f"cannot use port {port}: {who} listens there; stop it, or choose another [server]"
+            " port",
+            hold=True,
+        )
+
+
+def read_model(config: Config) -> ModelCard:
+    """The configured model with its effective chat template. Raises ModelProblem."""
+    arguments = engine_of(config).arguments
+    weights = not arguments.invents_weights(config)
+    card = model_folder.read_model(config.model.path, weights=weights)
+    return chat_template.effective(card, arguments.chat_template(config))
+
+
+def _reachable(problem: Exception, path: str) -> str:
+    """The problem with this path; with another remedy if it is hidden from the service only."""
+    remedy = private_tmp.remedy(path)
+    return f"{str(problem).partition('; ')[0]}; {remedy}" if remedy else str(problem)
+
+
+def prepare(request: PlanRequest, directories: Directories) -> Prepared:
+    """Inspect engine, model and machine (blocking, a second or so), and plan.
+
+    Raises Obstacle.
+    """
+    config = request.config
+    try:
+        trust.require(request.python, request.source)
+        engine = probe.probe_engine(request.engine.probe, request.python, directories.cache)
+    except trust.Distrusted as problem:
+        raise Obstacle("unknown", str(problem), hold=True) from problem
+    except probe.EngineMissing as problem:
+        raise Obstacle("unknown", _reachable(problem, request.python), hold=True) from problem
+    if not config.model.path:
+        raise Obstacle(
+            "model-missing",
+            "cannot start: [model] path is empty; set it to a model folder",
+            hold=False,
+        )
+    try:
+        model = read_model(config)
+    except model_folder.ModelProblem as problem:
+        text = _reachable(problem, config.model.path)
+        hold = bool(limits.reached(problem))
+        raise Obstacle("model-missing", text, hold=hold) from problem
+    gpus = request.before.gpus if request.before else nvml.read_gpus()
+    if engine.build == "cuda" and not gpus:
+        raise Obstacle(
+            "gpu-absent",
+            "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
+            " the CPU build: `caovanctl engine install --build cpu`",
+            hold=True,
+        )
+    machine = request.before.host if request.before else host.read_host(directories.cache)
+    inventory = Inventory(gpus, machine, engine, model)
+    mark = degraded.fingerprint(config, inventory)
+    # A running engine keeps its rungs, even if others have freed memory since.
+    used = None if request.before else occupancy.used(gpus)
+    try:
+        plan = _planned(request, inventory, mark, used)
+    except Unplannable as problem:
+        hold = problem.failure in ("gpu-absent", "vram-busy")
+        raise Obstacle(problem.failure, str(problem), hold=hold) from problem
+    return Prepared(plan, inventory, mark, request.chosen_mode)
+
+
+def _planned(
+    request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
+) -> Plan:
+    """The plan, with the rungs that served last time if they still allow one."""
+    healing = request.engine.healing
+    kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
+
+    def plan(remembered: Plan | None) -> Plan:
+        auto_spec = request.environ.get(AUTO_SPEC)
+        return request.engine.planning.make(
+            request.config, inventory, mode=request.mode, auto_spec=auto_spec, remembered=remembered
+        )
+
+    try:
+        return plan(kept)
+    except Unplannable:
+        raise
+    except Exception as problem:  # a file of another version that passed the check
+        if kept is None:
+            raise
+        text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
+        full = plan(None)
+        return replace(full, warnings=(*full.warnings, text))

@@ -1,0 +1,26 @@
+"""The kernel's lines, read once for all slots: kept for incidents, and passed on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from caovand.adapters.kernel_log import KernelLog
+
+KEPT = 200
+
+
+class Kernel:
+    """`kept` are the latest lines; each of `listeners` gets the new ones."""
+
+    def __init__(self) -> None:
+        self.kept: deque[str] = deque(maxlen=KEPT)
+        self.listeners: list[Callable[[Sequence[str]], None]] = []
+        self._log = KernelLog()
+
+    def read(self) -> None:
+        """Read what is new; never waits."""
+        lines = self._log.read()
+        self.kept.extend(lines)
+        for listener in self.listeners:
+            listener(lines)

@@ -1,0 +1,223 @@
+"""The supervisor: the daemon's one loop, over its slots and what they share.
+
+Everything here runs on the main thread's event loop. What happens inside one slot is in `slot`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters.directories import Directories
+from caovand.adapters.log import Echo
+from caovand.adapters.notify import Notifier
+from caovand.adapters.processes import Engines
+from caovand.core import limits
+from caovand.core.config import Config
+from caovand.core.lifecycle.events import Event, Tick
+from caovand.core.lifecycle.state import State
+from caovand.core.reporting import status
+from caovand.core.reporting.wire import Notice
+from caovand.core.slot import slots_of
+from caovand.daemon.cards import Cards
+from caovand.daemon.kernel import Kernel
+from caovand.daemon.shared import Changes, Shared, now
+from caovand.daemon.shortage import Shortage
+from caovand.daemon.slot import Slot
+from caovand.daemon.tasks import Tasks
+from caovand.daemon.unwritten import Unwritten
+
+LONGEST_TICK_S = 5.0
+POLL_S = 5.0
+NOTICES = 1000
+RECORD_S = 5.0
+DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
+
+
+class Supervisor:
+    """Runs the slots: those of `config`, or `slots`, each with a configuration of its own."""
+
+    def __init__(
+        self,
+        config_path: Path,
+        config: Config,
+        directories: Directories,
+        environ: Mapping[str, str],
+        log: Any,
+        echo: Echo,
+        slots: Mapping[str, Config] | None = None,
+    ) -> None:
+        self.config_path, self.config = config_path, config
+        self.notices: deque[Notice] = deque(maxlen=NOTICES)
+        self.notifier = Notifier(environ)
+        self.publish: list[Any] = []
+        self.slots: dict[str, Slot] = {}
+        self._log = log
+        self._quit = False
+        self._fault: BaseException | None = None
+        self._shown = ""
+        kernel, configs = Kernel(), slots_of(config) if slots is None else slots
+        self._shared = Shared(
+            config_path=config_path,
+            directories=directories,
+            environ=environ,
+            log=log,
+            echo=echo,
+            publish=self._notice_of,
+            changes=Changes(self._show_status),
+            tasks=Tasks(self._give_up),
+            shortage=Shortage(self.notice),
+            unwritten=Unwritten(directories, self.notice),
+            kernel=kernel,
+            cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
+            engines=Engines(),
+            several=len(configs) > 1,
+        )
+        for name, own in configs.items():
+            self.slots[name] = Slot(name, own, self._shared)
+        self._shown = self.one_line
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tick, feed the watchdog and look after the engines, until every slot has quit."""
+        beat_s = min(LONGEST_TICK_S, (self.notifier.watchdog_s or LONGEST_TICK_S * 3) / 3)
+        next_poll = now()
+        while not self._quit and self._working():
+            self.notifier.alive()
+            at = now()
+            for slot in self._working():
+                slot.apply(Tick(at=at, chance=random.random()))
+            if at >= next_poll:
+                next_poll = at + POLL_S
+                try:
+                    self._look()
+                except Exception as problem:
+                    if not self._shared.shortage.met("look after the engine", problem):
+                        raise
+                self._shared.shortage.look()
+            deadlines = (slot.snapshot.deadline for slot in self._working())
+            due = min((at for at in deadlines if at is not None), default=at + beat_s)
+            wait_s = min(beat_s, max(due - at, 0.01))
+            self._extend_stop()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), wait_s)
+        self._shared.tasks.cancel()
+        self._shared.cards.stop()
+        try:
+            for slot in self.slots.values():
+                await asyncio.to_thread(slot.recorder.flush, RECORD_S)
+        except RuntimeError as problem:
+            if not limits.reached(problem):
+                raise
+        if self._fault is not None:
+            raise self._fault
+
+    def _working(self) -> list[Slot]:
+        """The slots that have not quit."""
+        return [slot for slot in self.slots.values() if not slot.quit]
+
+    def _look(self) -> None:
+        """Look after what is shared, and after each engine."""
+        shared = self._shared
+        shared.kernel.read()
+        files = [slot.run.file for slot in self.slots.values()]
+        shared.look("see whether the disks can be written", shared.unwritten.look(files))
+        for slot in self.slots.values():
+            slot.look()
+
+    def _extend_stop(self) -> None:
+        """Let systemd wait for the engines that are being ended."""
+        ending = [
+            slot.snapshot.deadline
+            for slot in self.slots.values()
+            if slot.snapshot.state is State.STOPPING and slot.snapshot.deadline is not None
+        ]
+        if not ending:
+            return
+        within_s = max(ending) - now() + LONGEST_TICK_S
+        if any(slot.snapshot.quitting for slot in self.slots.values()):
+            self.notifier.stopping(within_s)
+        else:
+            self.notifier.extend(within_s)
+
+    def _give_up(self, fault: BaseException) -> None:
+        """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
+        self._fault, self._quit = fault, True
+        self._shared.changes.wake()
+
+    # -- what the operator does -------------------------------------------------------------
+
+    def command(self, event: Event) -> None:
+        """Apply an operator's event to every slot."""
+        for slot in self.slots.values():
+            slot.command(event)
+
+    def reconfigure(self, config: Config) -> None:
+        """Use another configuration from now on."""
+        before, self.config = self.config, config
+        fixed = [f"[{n}]" for n in DAEMONS_OWN if getattr(config, n) != getattr(before, n)]
+        for name in ("gpu_sample_s", "log_lines"):
+            if getattr(config.watch, name) != getattr(before.watch, name):
+                fixed.append(f"[watch] {name}")
+        if fixed:
+            names = ", ".join(fixed)
+            self.notice("noticed", f"changes of {names} count from the daemon's next start on")
+        for name, own in slots_of(config).items():
+            if name in self.slots:
+                self.slots[name].reconfigure(own)
+
+    # -- what people see --------------------------------------------------------------------
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set when a slot has changed."""
+        return self._shared.changes.event
+
+    @property
+    def one_line(self) -> str:
+        """The state of all slots, for `systemctl status`."""
+        return status.one_line_of_all({n: slot.snapshot for n, slot in self.slots.items()})
+
+    @property
+    def worst(self) -> Slot:
+        """The slot that is worst off."""
+        return self.slots[self._worst_first()[0]]
+
+    def _worst_first(self) -> list[str]:
+        return status.worst_first({name: slot.snapshot for name, slot in self.slots.items()})
+
+    def describe(self, name: str = "") -> dict[str, Any]:
+        """The status document: that of the slot `name`, or of the one that is worst off, and each.
+
+        With one slot they are the same.
+        """
+        names = [name] if name else self._worst_first()
+        documents = {n: self.slots[n].describe() for n in names}
+        slots = [status.entry(n, document) for n, document in documents.items()]
+        return {**next(iter(documents.values())), "slots": slots}
+
+    def notice(self, kind: str, text: str, **data: Any) -> None:
+        """Publish an event and log it."""
+        seq = self.notices[-1].seq + 1 if self.notices else 1
+        entry = Notice(seq, time.time(), kind, text, data)
+        self.notices.append(entry)
+        for listener in self.publish:
+            listener(entry)
+        (self._log.error if kind == "failure" else self._log.info)(text)
+
+    def _notice_of(self, name: str, kind: str, text: str, **data: Any) -> None:
+        """Publish what concerns one slot."""
+        self.notice(kind, self._shared.label(name) + text, slot=name, **data)
+
+    def _show_status(self) -> None:
+        line = self.one_line
+        if line != self._shown:
+            self._shown = line
+            self.notifier.status(line)

@@ -1,0 +1,110 @@
+"""What the daemon writes down of a slot for its next life: where, and what makes it usable.
+
+All of it is in a folder of the slot, STATE/slots/NAME. Versions without slots kept it in STATE
+itself: the daemon moves it, and whoever reads a file without the daemon finds it in either place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import child, stale_files, state_file
+from caovand.adapters.incidents import Incidents
+from caovand.core.config import MODES
+from caovand.core.healing.degraded import well_formed
+from caovand.core.healing.rung import Healing
+from caovand.core.slot import ONLY
+from caovand.daemon import degraded_plan
+
+SLOTS = "slots"
+MODE = "mode.json"
+PROCESSES = "engine-processes.json"
+FILES = "engine-files.json"
+INCIDENTS = "incidents"
+ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS)
+
+
+def folder(state: Path, name: str = ONLY) -> Path:
+    """The folder of a slot's state."""
+    return state / SLOTS / name
+
+
+def make(state: Path, name: str) -> None:
+    """Make the folder of a slot's state; OSError."""
+    folder(state, name).mkdir(mode=0o750, parents=True, exist_ok=True)
+
+
+def find(state: Path, file: str, name: str = ONLY) -> Path:
+    """Where this file of a slot is, or will be.
+
+    The only slot's may still be where versions without slots kept it: such a daemon ran last, or
+    the file could not be moved.
+    """
+    own, former = folder(state, name) / file, state / file
+    return former if name == ONLY and os.path.lexists(former) else own
+
+
+def take_over(state: Path) -> Iterator[str]:
+    """Move what a version without slots left to the only slot; what was done, in words.
+
+    Each is moved by one rename, so that it is in one place or the other whatever interrupts this.
+    What the slot has already gives way: the older version ran last. But its engine's processes may
+    live, and its incidents are worth reading: those are kept too.
+    """
+    own, moved = folder(state), list[str]()
+    for file in filter(lambda file: os.path.lexists(state / file), ALL):
+        former, target = state / file, own / file
+        try:
+            make(state, ONLY)
+            if file == INCIDENTS and target.is_dir() and former.is_dir():
+                Incidents(target).take_over(Incidents(former))
+            elif file == PROCESSES and os.path.lexists(target):
+                continue  # the processes of both are ended before a start
+            else:
+                state_file.move(former, target)
+        except OSError as problem:
+            yield f"cannot move {former} to {own}: {problem.strerror}; it is used where it is"
+        else:
+            moved.append(file)
+    if moved:
+        yield f"moved {', '.join(moved)} of an earlier version from {state} to {own}"
+
+
+def ledgers(state: Path, name: str) -> tuple[Path, ...]:
+    """Where processes of the slot's earlier engines are written down, its own ledger first."""
+    former = (state / PROCESSES,) if name == ONLY else ()
+    return (folder(state, name) / PROCESSES, *former)
+
+
+def mark(state: Path, name: str) -> Path:
+    """What the name of the engine's temporary folder is made from.
+
+    The only slot's is that of versions without slots, so that what their engines left there goes.
+    """
+    return (state if name == ONLY else folder(state, name)) / FILES
+
+
+def _is_mode(found: Any) -> bool:
+    mode = found.get("mode", 0) if isinstance(found, dict) else 0
+    return mode is None or (isinstance(mode, str) and mode in MODES)
+
+
+def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
+    """Whether a file's content can be used, by its name."""
+    return {
+        MODE: _is_mode,
+        degraded_plan.FILE: partial(well_formed, healing=healing),
+        PROCESSES: child.is_ledger,
+        FILES: stale_files.is_ledger,
+    }
+
+
+def set_aside(state: Path, healing: Healing) -> Iterator[str]:
+    """Rename what this version cannot use of them; what was done, in words."""
+    for text in state_file.set_aside(state, checks(healing)):
+        lost = "; processes of an engine before, if any, are not known" if PROCESSES in text else ""
+        yield text + lost

@@ -1,0 +1,119 @@
+"""Proves readiness by real work: /health is only a flag, so two completions must come back.
+
+The first completion is long enough for drafting and verification, the second repeats its prompt to
+use the prefix cache. The port must be the engine's alone: vLLM 0.21 shares it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from caovand.adapters import http
+from caovand.adapters.http import Endpoint, Stranger, Unanswered
+from caovand.core import limits
+from caovand.core.engine import Engine
+from caovand.core.healing.failure import Finding
+from caovand.core.plan import Plan
+from caovand.daemon.peers import Peers
+
+LOOK_S = 0.25
+HEALTH_TIMEOUT_S = 10.0
+# Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
+# so that the second completion can hit the prefix cache, if that is on.
+PROMPT_TOKENS = 1024
+T = TypeVar("T")
+
+
+class NotReady(Exception):
+    """The engine answers, but wrongly: waiting longer cannot help."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+async def prove(
+    engine: Engine,
+    peers: Peers,
+    plan: Plan,
+    endpoint: Endpoint,
+    limit_s: float,
+    on_step: Callable[[str], None],
+) -> None:
+    """Wait until the engine has completed real work; raises NotReady.
+
+    `peers` know the engine's processes. Each completion may take `limit_s` seconds: the first one
+    compiles kernels. `on_step` gets the name of each step.
+    """
+    try:
+        await _listening(engine.api.health, peers, endpoint)
+        await _working(engine, plan, endpoint, limit_s, on_step)
+    except Stranger as problem:
+        raise NotReady(shared(problem)) from problem
+
+
+def shared(problem: Stranger) -> Finding:
+    """The finding when another process has the engine's port."""
+    return Finding("port-busy", str(problem), "http")
+
+
+async def _working(
+    engine: Engine, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+) -> None:
+    tokens = 2 * (plan.mtp + 1)
+    model = plan.served_name
+    prompt = _prompt(engine.planning.context(plan))
+    for name in ("first completion", "second completion"):
+        on_step(name)
+        try:
+            got = await tried(
+                http.complete, endpoint, engine.api.completions, model, prompt, tokens, limit_s
+            )
+        except Stranger:
+            raise
+        except Unanswered as problem:
+            text = f"the {name} failed: {problem}"
+            raise NotReady(Finding("engine-died", text, "proof")) from problem
+        if got != tokens:
+            text = f"the {name} returned {got} tokens instead of {tokens}"
+            raise NotReady(Finding("engine-died", text, "proof"))
+
+
+async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
+    """Wait for the engine's listener and its health; raises Stranger if the port is shared."""
+    while True:
+        if await tried(peers.listening, endpoint.port):
+            try:
+                answer = await tried(http.call, endpoint, health, HEALTH_TIMEOUT_S)
+                if answer.status == 200:
+                    return
+            except Stranger:
+                raise
+            except Unanswered:
+                pass  # a busy machine answers late; the start's own deadline bounds this
+        await asyncio.sleep(LOOK_S)
+
+
+async def tried(
+    call: Callable[..., T], *arguments: Any, lacking: Callable[[], None] = lambda: None
+) -> T:
+    """`call` in a thread, repeated while our own limits prevent it: that is not the engine's fault.
+
+    The start's own deadline bounds this; `lacking` is called each time.
+    """
+    while True:
+        try:
+            return await asyncio.to_thread(call, *arguments)
+        except Exception as problem:
+            if not limits.reached(problem):
+                raise
+        lacking()
+        await asyncio.sleep(LOOK_S)
+
+
+def _prompt(longest: int | None) -> list[int]:
+    """Token ids of every vocabulary, at most half of the longest context."""
+    length = min(PROMPT_TOKENS, longest // 2) if longest else PROMPT_TOKENS
+    return [16 + (7 * place + place // 29) % 192 for place in range(max(length, 1))]

@@ -1,0 +1,81 @@
+"""What the slots of one daemon share: the places, the cards, the kernel log, what people see."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from caovand.adapters.directories import Directories
+from caovand.adapters.log import Echo
+from caovand.adapters.processes import Engines
+from caovand.daemon.cards import Cards
+from caovand.daemon.kernel import Kernel
+from caovand.daemon.shortage import Shortage
+from caovand.daemon.tasks import Tasks
+from caovand.daemon.unwritten import Unwritten
+
+
+class Publish(Protocol):
+    """Publishes and logs an event of the slot `name`, "" for the daemon itself."""
+
+    def __call__(self, name: str, kind: str, text: str, **data: Any) -> None: ...
+
+
+class Changes:
+    """`event` is set, and replaced by another, when a slot has changed; `show` is called first."""
+
+    def __init__(self, show: Callable[[], None]) -> None:
+        self.event = asyncio.Event()
+        self._show = show
+
+    def wake(self) -> None:
+        """Wake whoever waits for a change."""
+        self._show()
+        self.event.set()
+        self.event = asyncio.Event()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One a daemon; `publish` is for what people should know."""
+
+    config_path: Path
+    directories: Directories
+    environ: Mapping[str, str]
+    log: Any
+    echo: Echo
+    publish: Publish
+    changes: Changes
+    tasks: Tasks
+    shortage: Shortage
+    unwritten: Unwritten
+    kernel: Kernel
+    cards: Cards
+    engines: Engines
+    several: bool
+    """Whether the daemon has more than one slot: then what is printed names it."""
+
+    def label(self, name: str) -> str:
+        """What goes before words of the slot `name`: "" where it is the only one."""
+        return f"{name}: " if self.several else ""
+
+    def look(self, doing: str, work: Awaitable[None]) -> None:
+        """Begin what is done again and again: if it lacks the means, the next time is soon."""
+
+        async def looked() -> None:
+            try:
+                await work
+            except Exception as problem:
+                if not self.shortage.met(doing, problem):
+                    raise
+
+        self.tasks.begin(looked())
+
+
+def now() -> float:
+    """The clock of snapshots and events."""
+    return time.monotonic()

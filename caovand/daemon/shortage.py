@@ -1,0 +1,38 @@
+"""Work that a limit of the machine delays: reported once, and once when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from caovand.core import limits
+
+OVER_S = 15.0  # without hitting the limit: time for several tries of each kind
+
+
+class Shortage:
+    """`text` is the work that cannot be done now and why, else ""; `notice` reports changes."""
+
+    def __init__(
+        self, notice: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.text = ""
+        self._notice, self._clock = notice, clock
+        self._at = 0.0
+
+    def met(self, doing: str, problem: BaseException) -> bool:
+        """Whether `problem` comes from a limit: then the work is to be tried again."""
+        limit = limits.reached(problem)
+        if not limit:
+            return False
+        self._at = self._clock()
+        if not self.text:
+            self.text = f"cannot {doing}: {limit}; retrying"
+            self._notice("noticed", self.text)
+        return True
+
+    def look(self) -> None:
+        """Report the end, once it has lasted for a while."""
+        if self.text and self._clock() - self._at >= OVER_S:
+            self.text = ""
+            self._notice("noticed", "there are enough descriptors, threads and memory again")

@@ -1,0 +1,368 @@
+"""A slot: one served model with its machine, its plans, its engine and what is remembered of them.
+
+What blocks (probes, HTTP) runs in threads and comes back as an event. Decisions are made in `core`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import traceback
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from caovand import __version__
+from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.incidents import Incidents
+from caovand.core import limits
+from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.facts import occupancy
+from caovand.core.healing import ladder
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle import events, transitions
+from caovand.core.lifecycle.announcement import announcement
+from caovand.core.lifecycle.events import (
+    Action,
+    End,
+    Event,
+    Inspect,
+    Planned,
+    Quit,
+    Refused,
+    Spawn,
+)
+from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.plan import Plan
+from caovand.core.reporting import incident, status
+from caovand.core.reporting.incident import Case
+from caovand.core.slot import ONLY
+from caovand.daemon import degraded_plan, inspection, memories
+from caovand.daemon.chronicle import Recorder
+from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.engine_run import EngineRun
+from caovand.daemon.planning import Planning
+from caovand.daemon.shared import Shared, now
+from caovand.daemon.tasks import Task, cancel
+from caovand.engines.registry import engine_of
+
+
+class Slot:
+    """Runs one engine; `apply` is the only way its snapshot changes.
+
+    `quit` says that the machine has performed its last action: the daemon may end.
+    """
+
+    def __init__(self, name: str, config: Config, shared: Shared) -> None:
+        self.name, self.config = name, config
+        self.engine = engine_of(config)
+        self.snapshot = Snapshot(since=now())
+        self.quit = False
+        self._shared = shared
+        self.notice = partial(shared.publish, name)
+        self._made = False
+        for text in self._remembered():
+            self.notice("noticed", text)
+        find = partial(memories.find, shared.directories.state, name=name)
+        self.modes = ModeMemory(find(memories.MODE))
+        self.incidents = Incidents(find(memories.INCIDENTS))
+        self._lowered = Lowered(find(degraded_plan.FILE), self.engine.healing)
+        self._planning = Planning(
+            self.engine, shared.directories, shared.environ, self._lowered, shared.config_path
+        )
+        self.run = EngineRun(name, shared, self.engine, config.watch, self.apply, self.notice)
+        self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
+        self._inspecting: Task | None = None
+        self._revision = 0
+        self._failed: Counter[str] = Counter()
+        self._last_mark = ""
+
+    # -- what is remembered -----------------------------------------------------------------
+
+    def _remembered(self) -> list[str]:
+        """Take over what an earlier version kept, and set aside what cannot be used, in words."""
+        state = self._shared.directories.state
+        texts, folders = list[str](), [memories.folder(state, self.name)]
+        if self.name == ONLY:
+            texts += memories.take_over(state)
+            folders.append(state)
+        with contextlib.suppress(OSError):
+            self._make_folder()
+        for folder in folders:
+            texts += memories.set_aside(folder, self.engine.healing)
+        return texts
+
+    def _make_folder(self) -> None:
+        """Make the folder of what is remembered; OSError, as of a disk that takes nothing."""
+        if not self._made:
+            memories.make(self._shared.directories.state, self.name)
+            self._made = True
+
+    async def _try_folder(self) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self._make_folder)
+
+    # -- the machine ------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Let the machine take one event, and perform what it asks for.
+
+        An exception is a fault of ours that may leave work half done: the daemon ends with it.
+        Other slots may still be ending when this one has quit: nothing starts it again.
+        """
+        if self.quit:
+            return
+        try:
+            before = self.snapshot
+            self.snapshot, actions = transitions.step(before, event, self._rules())
+            if self.snapshot is not before:
+                self._tell(before, self.snapshot)
+            for action in actions:
+                self._perform(action)
+        except Exception as problem:
+            self._shared.tasks.on_fault(problem)
+            raise
+
+    def _rules(self) -> Rules:
+        watch = self.config.watch
+        return Rules(
+            failures=watch.failures,
+            stall_s=watch.stall_s,
+            stable_after_s=watch.stable_after_s,
+            drain_s=watch.shutdown_timeout_s,
+            recheck_s=watch.recheck_s,
+            judge=self._judge,
+        )
+
+    def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
+        """The ladder's decision; a failed `retry --full` goes back to what served."""
+        good = self._lowered.take_way_back()
+        if good is not None:
+            return Decision("lower", good, text="back to the plan that served")
+        used = self._planning.used(self.config.engine.gpus)
+        others = occupancy.most(used, self.run.cards.others())
+        healing, conflicts = self.engine.healing, self._planning.conflicts
+        rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
+        return ladder.decide(plan, finding, repeats, rules)
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Inspect):
+            cancel(self._inspecting)
+            self._inspecting = self._shared.tasks.begin(self._inspect(action))
+        elif isinstance(action, Spawn):
+            prepared = self._planning.prepared
+            assert prepared is not None
+            self.run.start(action, self.config, prepared, self._cards)
+        elif isinstance(action, End):
+            # It would end what it finds in the ledger, though that may be the next child's.
+            if not (self.run.ending and self.run.child):
+                cancel(self._inspecting)
+            # A daemon that ends has no next engine to wait for.
+            hurry = lambda: self.snapshot.quitting  # noqa: E731
+            self.run.end(action, self.recorder.before_kill, hurry)
+        elif isinstance(action, Quit):
+            self.quit = True
+            self._shared.changes.wake()
+
+    @property
+    def _cards(self) -> frozenset[int]:
+        return self._planning.cards(self.config.engine.gpus)
+
+    # -- what the operator does -------------------------------------------------------------
+
+    def command(self, event: Event) -> None:
+        """Apply an operator's event; replies can refer to the new `revision`."""
+        self._revision += 1
+        self.apply(event)
+
+    def reconfigure(self, config: Config) -> None:
+        """Use another configuration from now on."""
+        before, self.config = self.config, config
+        if self.run.watching is not None:
+            self.run.watching.reconfigure(config.watch)
+        self._lowered.no_way_back()
+        self.command(events.Reconfigured(at=now(), changed=config != before))
+
+    def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
+        """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
+        self._make_folder()
+        self.modes.choose(mode)
+        self._lowered.no_way_back()
+        self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
+        if not defer:
+            self.command(events.Reconfigured(at=now()))
+
+    def forget(self) -> None:
+        """Forget the lowered plan that served; a changed plan restarts the engine."""
+        self._lowered.forget()
+        self.command(events.Reconfigured(at=now()))
+
+    def retry_full(self) -> None:
+        """Try the plan without the ladder's steps once; the present one is the way back."""
+        self._lowered.leave_out_once(self.snapshot.plan)
+        self.command(events.Restart(at=now(), reason="the full plan is tried again"))
+
+    @property
+    def mode(self) -> tuple[Mode, str]:
+        """The mode in force and where it comes from."""
+        if self.modes.mode is not None:
+            return self.modes.mode, "caovanctl mode"
+        return self.config.policy.mode, str(self._shared.config_path)
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set when this slot, or another one, has changed."""
+        return self._shared.changes.event
+
+    @property
+    def environ(self) -> Any:
+        """The daemon's environment."""
+        return self._shared.environ
+
+    def describe(self) -> dict[str, Any]:
+        """The status document."""
+        child = self.run.child
+        # What an engine that is gone reported is of no interest any more.
+        watching = self.run.watching if child else None
+        progress = watching.progress if watching else None
+        shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
+        lacks = (shortage, *unwritten, child.unrecorded if child else "")
+        facts = status.Facts(
+            version=__version__,
+            pid=os.getpid(),
+            mode=self.mode[0],
+            mode_origin=self.mode[1],
+            engine_mode=self.run.mode if child else "",
+            config_path=str(self._shared.config_path),
+            engine_pid=child.pid if child else None,
+            figures=watching.figures if watching else {},
+            progress=vars(progress) if progress else {},
+            revision=self._revision,
+            gpus=tuple(self._shared.cards.latest.values()),
+            forecast=self.run.forecast,
+            lowered_at=self._lowered.since,
+            failed=dict(self._failed),
+            log_bytes_lost=self.run.file.lost_bytes,
+            warnings=tuple(filter(None, lacks)),
+        )
+        return status.describe(self.snapshot, facts, now())
+
+    # -- inspections ------------------------------------------------------------------------
+
+    async def _inspect(self, action: Inspect) -> None:
+        run, number = self.run, action.number
+        living = self.snapshot.plan if run.child else None
+        try:
+            if run.ending:
+                # The machine gave up waiting for that; a second child must not run as well.
+                text = "cannot start: the engine before is still being ended"
+                raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
+            if run.child is None:
+                await run.clear_the_way()
+            plan, endpoint = await self._planning.plan(
+                self.config, self.modes.mode, action.plan, living, run.mode
+            )
+            if run.child is None:
+                await asyncio.to_thread(inspection.check_port, endpoint.port)
+        except Exception as problem:
+            event: Event = self._refused(number, problem)
+        else:
+            if run.child is None:
+                run.endpoint = endpoint
+            event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
+        self.apply(event)
+
+    @staticmethod
+    def _refused(number: int, problem: Exception) -> Refused:
+        """Why an inspection found that no engine can start."""
+        limit = limits.reached(problem)
+        if isinstance(problem, inspection.Obstacle):
+            finding, hold = problem.finding, problem.hold or bool(limit)
+        elif isinstance(problem, ConfigError):
+            # The key's file, read anew for each engine: it may be on its way.
+            finding, hold = Finding("bad-arguments", str(problem), "plan"), True
+        elif limit:
+            text = f"cannot find out whether the engine can start: {limit}"
+            finding, hold = Finding("unknown", text, "plan"), True
+        else:
+            # A fault of ours on this model or machine: it must not cost an engine that serves.
+            traceback.print_exception(problem)
+            fault = f"{type(problem).__name__} in caovand: {problem}"
+            text = f"cannot plan: {fault}; please report it"
+            finding, hold = Finding("unknown", text, "plan"), False
+        return Refused(
+            at=now(), chance=random.random(), inspection=number, finding=finding, hold=hold
+        )
+
+    def look(self) -> None:
+        """Look after the engine, every few seconds."""
+        if not self._made:
+            self._shared.look("make the folder of its state", self._try_folder())
+        self.run.look(self._cards)
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def _tell(self, before: Snapshot, after: Snapshot) -> None:
+        if after.state is State.SERVING and before.deadline and after.deadline is None:
+            self._remember(after)
+        if after.plan is not before.plan:
+            self._lowered.date(after.plan)
+        told = announcement(before, after)
+        if told is not None:
+            self.notice(told.kind, told.text, **told.data)
+        if told is not None and told.failed:
+            assert after.finding is not None
+            self._failed[after.finding.failure] += 1
+            self._record(after)
+        self._shared.changes.wake()
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """The plan has served stably: keep it for the next start if the ladder had to lower it."""
+        prepared = self._planning.prepared
+        if snapshot.plan is None or prepared is None:
+            return
+        try:
+            self._lowered.served_stably(snapshot.plan, prepared.fingerprint, self.run.mode)
+        except OSError as problem:
+            self._shared.log.warning(f"cannot remember the plan that served: {problem}")
+
+    def _record(self, snapshot: Snapshot) -> None:
+        """Begin an incident for the failure in `snapshot`."""
+        run, plan = self.run, snapshot.plan
+        assert snapshot.finding is not None
+        last, self._last_mark = self._last_mark, incident.mark(snapshot)
+        if snapshot.failures > 1 and last and last == self._last_mark:
+            again = f"the same failure, {snapshot.failures} in a row now"
+            self.notice("incident", f"{again}: the incident of the first is kept, no other written")
+            return
+        self._shared.kernel.read()
+        env = {**self._shared.environ, **dict(self.config.engine.env)}
+        inventory = self._planning.inventory
+        child, watching = run.child, run.watching if run.child else None
+        case = Case(
+            snapshot.finding,
+            watching.evidence() if watching else (),
+            self.describe(),
+            plan=plan,
+            decision=snapshot.remedy if child else None,
+            inventory=inventory,
+            argv=run.argv if child else (),
+            extra_args=self.engine.arguments.shown(plan.extra_args) if plan else (),
+            samples=tuple(self._shared.cards.history),
+            kernel=tuple(self._shared.kernel.kept),
+            metrics=watching.metrics if watching else "",
+            secrets=run.secrets(env, plan),
+        )
+        python = inventory.engine.python if inventory else ""
+        self.recorder.take(case, run.members(), python)
+
+    def _recorded(self, name: str, problem: str) -> None:
+        if not name:
+            self.notice("incident", f"cannot keep what happened: {problem}")
+            return
+        number = int(name.partition("-")[0])
+        lacks = f"; {problem}" if problem else ""
+        self.notice("incident", f"incident {name}: caovanctl incidents show {number}{lacks}")

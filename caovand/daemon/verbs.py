@@ -1,0 +1,310 @@
+"""Carries out requests of the control sockets: one function an op, in one table."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, cast
+
+from caovand import __version__
+from caovand.adapters import config_file
+from caovand.adapters.incidents import REPORT, NoIncident
+from caovand.core import secrets
+from caovand.core.config import AUTO_SPEC, MODES, ConfigError, Mode
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.reporting import status
+from caovand.core.reporting.wire import Reply, Request, notice_fields
+from caovand.daemon.loop import Supervisor
+from caovand.daemon.slot import Slot
+
+LONGEST_WAIT_S = 86400.0
+LONGEST_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
+LOG_BYTES = 48 * 1024
+PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
+
+Result = Mapping[str, Any]
+OfDaemon = Callable[[Supervisor, Request], Awaitable[Result]]
+OfSlot = Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]
+
+
+class VerbError(Exception):
+    """A request that cannot be carried out, as code, message and hint."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+
+
+async def answer(supervisor: Supervisor, request: Request) -> Reply:
+    """Carry out a request; every outcome is a Reply."""
+    if request.op not in VERBS:
+        return Reply(
+            request.id,
+            code="unknown-op",
+            message=f'cannot do "{request.op[:64]}": this daemon ({__version__}) does not know it',
+            hint="caovanctl and caovand must have the same version",
+        )
+    unknown = set(request.args) - ARGUMENTS[request.op]
+    if unknown:
+        text = f'cannot do "{request.op}": unknown argument "{sorted(unknown)[0][:64]}"'
+        return Reply(request.id, code="bad-argument", message=text)
+    try:
+        if request.op == "wait" and not request.trusted:
+            _check_wait(request.args, LONGEST_OPEN_WAIT_S)
+        result = await _carry_out(supervisor, request)
+        if not request.trusted and "last_failure" in result:
+            result = status.public(result)
+        return Reply(request.id, result=result)
+    except VerbError as problem:
+        return Reply(request.id, None, problem.code, problem.message, problem.hint)
+    except ConfigError as problem:
+        hint = "no change made; correct the file and reload again"
+        return Reply(request.id, None, "bad-config", str(problem), hint)
+    except OSError as problem:
+        text = f"cannot do {request.op}: {problem}"
+        return Reply(request.id, None, "failed", text, "check space and permissions on that disk")
+
+
+async def _carry_out(supervisor: Supervisor, request: Request) -> Result:
+    _check_model(request.op, request.model, supervisor.slots)
+    if request.op in OF_DAEMON:
+        return await OF_DAEMON[request.op](supervisor, request)
+    slot = supervisor.slots[request.model or next(iter(supervisor.slots))]
+    return await OF_SLOT[request.op](slot, request.args)
+
+
+def _check_model(op: str, name: str, slots: Collection[str]) -> None:
+    """Raise VerbError unless it is clear which model a request is about."""
+    known = f"name one of: {', '.join(slots)}"
+    if name and op in OF_DAEMON and op != "status":
+        text = f'cannot do "{op}" for one model: it concerns the whole daemon'
+        raise VerbError("bad-argument", text, "leave the model out")
+    if name and name not in slots:
+        text = f'cannot do "{op}": there is no model "{name[:64]}"'
+        raise VerbError("unknown-model", text, known)
+    if not name and op in OF_SLOT and len(slots) > 1:
+        text = f'cannot do "{op}": it does not name one of the {len(slots)} models'
+        raise VerbError("which-model", text, known)
+
+
+def _argument(args: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = args.get(name, default)
+    if kind is float and isinstance(value, int) and abs(value) < 1 << 53:
+        value = float(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(args.get(name), bool)):
+        raise VerbError("bad-argument", f"argument {name} must be of type {kind.__name__}")
+    return value
+
+
+async def _status(supervisor: Supervisor, request: Request) -> Result:
+    return supervisor.describe(request.model)
+
+
+async def _version(supervisor: Supervisor, request: Request) -> Result:
+    return {"version": __version__}
+
+
+async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
+    plan = slot.snapshot.plan
+    if plan is None:
+        raise VerbError("no-plan", "cannot show a plan: there is none yet", "caovanctl status")
+    return {
+        "model": plan.model,
+        "settings": {name: vars(setting) for name, setting in plan.settings.items()},
+        "env": {
+            name: {**vars(setting), "value": secrets.shown_value(name, setting.value)}
+            for name, setting in plan.env.items()
+        },
+        "extra_args": list(slot.engine.arguments.shown(plan.extra_args)),
+        "rungs": list(plan.rungs),
+        "warnings": list(plan.warnings),
+        "argv": list(slot.run.argv),
+    }
+
+
+async def _mode(slot: Slot, args: Mapping[str, Any]) -> Result:
+    if "mode" in args:
+        mode = args["mode"]
+        if mode != "default" and mode not in MODES:
+            known = ", ".join(MODES)
+            raise VerbError("bad-argument", f"cannot use mode {mode!r}: it must be one of {known}")
+        chosen = None if mode == "default" else cast(Mode, mode)
+        slot.choose_mode(chosen, defer=_argument(args, "defer", bool, False))
+    mode, origin = slot.mode
+    auto_spec = slot.environ.get(AUTO_SPEC)
+    overruled = slot.engine.planning.overruling(slot.config, auto_spec)
+    return {"mode": mode, "origin": origin, "overruled": overruled, **_outcome(slot)}
+
+
+async def _reload(supervisor: Supervisor, request: Request) -> Result:
+    supervisor.notifier.reloading()
+    try:
+        config = config_file.load(supervisor.config_path)
+        config_file.check_secret(config, supervisor.config_path)
+        supervisor.reconfigure(config)
+    except ConfigError as problem:
+        supervisor.notice("failure", f"cannot reload the configuration: {problem}")
+        raise
+    finally:
+        supervisor.notifier.ready(supervisor.one_line)
+    supervisor.notice("reload", f"reloaded {supervisor.config_path}")
+    return _outcome(supervisor.worst)
+
+
+async def _start(slot: Slot, args: Mapping[str, Any]) -> Result:
+    slot.command(events.Start(at=time.monotonic()))
+    return _outcome(slot)
+
+
+async def _stop(slot: Slot, args: Mapping[str, Any]) -> Result:
+    slot.command(events.Stop(at=time.monotonic()))
+    return _outcome(slot)
+
+
+async def _restart(slot: Slot, args: Mapping[str, Any]) -> Result:
+    slot.command(events.Restart(at=time.monotonic()))
+    return _outcome(slot)
+
+
+async def _reset(slot: Slot, args: Mapping[str, Any]) -> Result:
+    slot.forget()
+    return _outcome(slot)
+
+
+async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
+    if _argument(args, "full", bool, False):
+        slot.retry_full()
+    else:
+        slot.command(events.Start(at=time.monotonic()))
+    return _outcome(slot)
+
+
+def _outcome(slot: Slot) -> dict[str, Any]:
+    snapshot = slot.snapshot
+    return {"state": snapshot.state.value, "settled": status.is_settled(snapshot)}
+
+
+async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Answer when the state is `until` (serving, settled, stopped) or after `timeout_s`."""
+    until = _argument(args, "until", str, "serving")
+    if until not in ("serving", "settled", "stopped"):
+        raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
+    timeout_s = _check_wait(args, LONGEST_WAIT_S)
+    deadline = time.monotonic() + timeout_s
+
+    def reached() -> bool:
+        snapshot = slot.snapshot
+        if until == "settled":
+            return status.is_settled(snapshot)
+        wanted = State.SERVING if until == "serving" else State.STOPPED
+        return snapshot.state is wanted and not snapshot.replanning
+
+    while not (done := reached()):
+        left_s = deadline - time.monotonic()
+        # FAILED does not end by itself.
+        if left_s <= 0 or slot.snapshot.state is State.FAILED:
+            break
+        try:
+            await asyncio.wait_for(slot.changed.wait(), left_s)
+        except asyncio.TimeoutError:
+            continue
+    return {"reached": done, **slot.describe()}
+
+
+def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
+    timeout_s: float = _argument(args, "timeout_s", float, LONGEST_OPEN_WAIT_S)
+    if not 0 <= timeout_s <= longest_s:
+        raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {longest_s:.0f}")
+    return timeout_s
+
+
+async def _logs(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """The latest `lines` lines, or those after line number `since`, as many as fit a frame.
+
+    `end` is the number of the latest line at the time of the request.
+    """
+    end = slot.run.ring.count
+    if "since" in args:
+        since = _argument(args, "since", int, 0)
+    else:
+        since = end - max(_argument(args, "lines", int, 100), 0)
+    lines, last = slot.run.ring.since(max(since, 0), LOG_BYTES)
+    return {"lines": lines, "last": last, "more": last < slot.run.ring.count, "end": end}
+
+
+async def _events(supervisor: Supervisor, request: Request) -> Result:
+    """The notices after sequence number `since`, as many as fit a frame.
+
+    A number not reached yet is an earlier daemon's: then every notice is new.
+    """
+    since = _argument(request.args, "since", int, 0)
+    if supervisor.notices and since > supervisor.notices[-1].seq:
+        since = 0
+    chosen: list[dict[str, Any]] = []
+    size = 0
+    for notice in supervisor.notices:
+        if notice.seq > since:
+            entry = notice_fields(notice)
+            size += len(str(entry)) * 2
+            if size > LOG_BYTES and not chosen:  # a polling client must make progress
+                entry = {**entry, "text": entry["text"][:1000], "data": {}}
+            elif size > LOG_BYTES:
+                break
+            chosen.append(entry)
+    return {"events": chosen}
+
+
+async def _incidents(slot: Slot, args: Mapping[str, Any]) -> Result:
+    return {"incidents": await asyncio.to_thread(slot.incidents.listed)}
+
+
+async def _incident(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """The names of an incident's files, and a piece of one file from `offset` on."""
+    number = _argument(args, "number", int, 0)
+    name = _argument(args, "file", str, REPORT)
+    offset = max(_argument(args, "offset", int, 0), 0)
+    store = slot.incidents
+    try:
+        files = await asyncio.to_thread(store.files, number)
+        data = await asyncio.to_thread(store.read, number, name, offset, PIECE_BYTES)
+    except NoIncident as problem:
+        raise VerbError("no-incident", str(problem), "caovanctl incidents") from problem
+    return {
+        "files": files,
+        "data": base64.b64encode(data).decode("ascii"),
+        "next": offset + len(data) if offset + len(data) < files[name] else None,
+    }
+
+
+OF_DAEMON: Mapping[str, OfDaemon] = {
+    "status": _status,
+    "version": _version,
+    "reload": _reload,
+    "events": _events,
+}
+OF_SLOT: Mapping[str, OfSlot] = {
+    "plan": _plan,
+    "mode": _mode,
+    "start": _start,
+    "stop": _stop,
+    "restart": _restart,
+    "reset": _reset,
+    "retry": _retry,
+    "wait": _wait,
+    "logs": _logs,
+    "incidents": _incidents,
+    "incident": _incident,
+}
+VERBS = (*OF_DAEMON, *OF_SLOT)
+ARGUMENTS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(VERBS, frozenset()),
+    "mode": frozenset({"mode", "defer"}),
+    "wait": frozenset({"until", "timeout_s"}),
+    "logs": frozenset({"lines", "since"}),
+    "events": frozenset({"since"}),
+    "retry": frozenset({"full"}),
+    "incident": frozenset({"number", "file", "offset"}),
+}

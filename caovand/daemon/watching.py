@@ -1,0 +1,414 @@
+"""Watches one child: feeds its lines, HTTP answers and exit to the detector.
+
+A lock guards the detector's Watch, since the log pump's thread and the loop both feed it. Its signs
+become events of the machine on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import http, kernel_log
+from caovand.adapters.child import Child
+from caovand.adapters.http import Endpoint, Stranger, Unanswered
+from caovand.adapters.pump import Ring
+from caovand.core import limits
+from caovand.core.config import WatchSection
+from caovand.core.engine import Engine
+from caovand.core.healing.failure import Finding
+from caovand.core.health import detector
+from caovand.core.health.detector import (
+    Advanced,
+    Broken,
+    Cleared,
+    Noticed,
+    Observation,
+    Probe,
+    Sign,
+)
+from caovand.core.health.observation import (
+    ChildExit,
+    Health,
+    LogLine,
+    ProbeResult,
+    Progress,
+    Tick,
+    Unseen,
+)
+from caovand.core.health.stall import stall_s
+from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
+from caovand.core.plan import Plan
+from caovand.daemon import proof
+from caovand.daemon.peers import Peers
+from caovand.daemon.reading import find_cause
+from caovand.engines.common.kernel import find_in_kernel
+
+ANSWER_S = 5.0
+DRAIN_S = 0.2
+LAST_WORDS_S = 5.0
+LOG_BYTES = 4 << 20
+FAILURE_GRACE_S = 300.0  # without progress, after a process of a start has reported a failure
+FAILURE_CONTEXT_LINES = 400  # kept from around the first line that reports a failed process
+PROBE_PROMPT = tuple(range(32, 48))
+
+
+class Watching:
+    """Observes the child of one generation; `apply` takes events, `notice` texts for people.
+
+    `first_line` is the ring's line number before the child's first line; `buses` are the PCI
+    addresses of the cards it uses.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        generation: int,
+        plan: Plan,
+        endpoint: Endpoint,
+        section: WatchSection,
+        ring: Ring,
+        apply: Callable[[Event], None],
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self.figures: dict[str, Any] = {}
+        self.progress: Progress | None = None
+        self.metrics = ""
+        self.first_line = ring.count
+        self.buses: frozenset[str] = frozenset()
+        self._engine = engine
+        self._generation, self._plan, self._endpoint = generation, plan, endpoint
+        self._section, self._ring = section, ring
+        self._rules = detector.rules_of(section)
+        self._apply, self._notice = apply, notice
+        self._recent: deque[str] = deque(maxlen=engine.log.near)
+        self._failure_lines: tuple[str, ...] = ()
+        self._seen = self._failure_end = self.first_line
+        self._lock = threading.Lock()
+        self._watch = detector.begin(_now())
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._evidence: Sequence[str] = ()
+        self._polling = self._gave_up = self._over = self._shared = False
+        # The memory limit is the unit's and applies to us and the engine together.
+        self._memory = _memory_cgroup()
+        self._oom_kills: int | None = None
+
+    def reconfigure(self, section: WatchSection) -> None:
+        """Use these thresholds from now on."""
+        self._section, self._rules = section, detector.rules_of(section)
+
+    # -- observing --------------------------------------------------------------------------
+
+    def on_lines(self, lines: Sequence[str]) -> None:
+        """Take lines of the child; called from the log pump's thread."""
+        serving, now = self._watch.serving, _now()
+        for line in lines:
+            texts = self._engine.log.plain(line)
+            self._keep(line, texts)
+            for text in texts:
+                self._read(text, serving, now)
+
+    def _read(self, line: str, serving: bool, now: float) -> None:
+        mark, figures = self._engine.log.read(line)
+        listens = mark is not None and mark.phase == self._engine.log.listening
+        if listens and mark is not None and mark.progress == 1.0 and not serving:
+            self._failure_lines = ()  # the start has recovered from it
+        if serving and mark is None:
+            return
+        for name, value in () if serving else figures.items():
+            # The draft model's figures follow those of the model.
+            self.figures.setdefault(name, value)
+        self.observe(LogLine(line, now, mark))
+
+    def _keep(self, line: str, texts: Sequence[str]) -> None:
+        """Keep the lines around the first failure; `line` stands for `texts`.
+
+        Every pending request adds a traceback after it, and those may fill the ring.
+        """
+        self._seen += 1
+        if not self._failure_lines:
+            self._recent.append(line)
+            if any(map(self._engine.log.announces, texts)):
+                self._failure_lines, self._failure_end = tuple(self._recent), self._seen
+        elif len(self._failure_lines) < FAILURE_CONTEXT_LINES:
+            self._failure_lines, self._failure_end = (*self._failure_lines, line), self._seen
+
+    def observe(self, observation: Observation) -> None:
+        """Pass an observation to the detector; from any thread."""
+        with self._lock:
+            self._watch, signs = detector.observe(self._watch, observation, self._rules)
+        for sign in signs:
+            # The loop is closed if the last lines come after the daemon's own end.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._act, sign)
+
+    def heard_kernel(self, child: Child, lines: Sequence[str]) -> None:
+        """Check lines of the kernel for a lost card and for faults of our processes."""
+        lines = kernel_log.without_other_cards(lines, self.buses)
+        found = find_in_kernel(lines, {process.pid for process in child.members})
+        if found is not None and child.status is None:
+            self._fail(replace(found, phase=self._phase))
+
+    async def poll(self, child: Child, kernel: Sequence[str]) -> None:
+        """Check the kernel's lines, and once the HTTP server unless a check is under way."""
+        self.heard_kernel(child, kernel)
+        self.observe(Tick(_now()))
+        self._give_up(child)
+        if self._polling or not self._watch.serving:
+            return
+        self._polling, api = True, self._engine.api
+        try:
+            health = await self._answer(api.health)
+            self.observe(Health(health.status if health else None, _now()))
+            metrics = await self._answer(api.metrics)
+            if metrics is not None and metrics.status == 200:
+                load = await asyncio.to_thread(self._load)
+                self.metrics = metrics.body
+                # Megabytes of short lines take a second: the loop feeds the watchdog.
+                self.progress = await asyncio.to_thread(
+                    api.read_metrics, metrics.body, load, _now()
+                )
+                self.observe(self.progress)
+        except Stranger as problem:
+            self._met(problem)
+        except Exception as problem:
+            if limits.reached(problem):
+                self.observe(Unseen(_now()))
+            raise
+        else:
+            self._shared = False
+        finally:
+            self._polling = False
+
+    def _give_up(self, child: Child) -> None:
+        """Fail a start that has stood still since one of its processes reported a failure.
+
+        The machine would wait for the phase's whole time, since it does not know the log.
+        """
+        watch, waited_s = self._watch, _now() - self._watch.moved_at
+        if not self._failure_lines or watch.serving or self._gave_up or child.status is not None:
+            return
+        if waited_s < min(stall_s(watch.phase, self._rules.stall_s) / 2, FAILURE_GRACE_S):
+            return
+        self._gave_up = True
+        text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
+        self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
+
+    def _met(self, stranger: Stranger) -> None:
+        """Another process has the engine's port: it counts when two checks in a row find it.
+
+        Requests are still served, and a restart would end them.
+        """
+        if self._shared:
+            self._fail(proof.shared(stranger))
+        else:
+            self._notice("noticed", f"skipped a check of the engine: {stranger}")
+        self._shared = True
+
+    async def _answer(self, path: str) -> http.Answer | None:
+        try:
+            return await asyncio.to_thread(http.call, self._endpoint, path, ANSWER_S)
+        except Stranger:
+            raise
+        except Unanswered as problem:
+            if limits.reached(problem):
+                raise  # we could not ask: not the engine's fault
+            return None
+
+    def _load(self) -> int | None:
+        api = self._engine.api
+        try:
+            if not api.pending:
+                return None
+            return http.counted(self._endpoint, api.pending, api.pending_key, ANSWER_S)
+        except Stranger:
+            raise
+        except Unanswered:
+            return None
+
+    # -- readiness and end ------------------------------------------------------------------
+
+    async def prove(self, child: Child) -> None:
+        """Wait for the child to do real work; Proven, or Failed if it never will."""
+
+        def on_step(text: str) -> None:
+            self._apply(
+                Progressed(at=_now(), generation=self._generation, phase="proof", detail=text)
+            )
+
+        limit_s = stall_s("proof", self._section.stall_s)
+        peers = Peers(child.pids)
+        self._endpoint = replace(self._endpoint, vet=peers.vet)
+        try:
+            await proof.prove(self._engine, peers, self._plan, self._endpoint, limit_s, on_step)
+        except proof.NotReady as problem:
+            # The exit of a dying engine says more than the request that failed with it.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(child.ended(), LAST_WORDS_S)
+            cause = None if child.status is not None else await self._cause("serving")
+            if child.status is None:
+                self._fail(cause or problem.finding)
+            return
+        with self._lock:
+            self._watch = detector.proven(self._watch, _now())
+        self._apply(Proven(at=_now(), chance=random.random(), generation=self._generation))
+
+    async def until_exit(self, child: Child) -> None:
+        """Wait for the child's end; Exited with the cause from its log."""
+        self._oom_kills = kernel_log.oom_kills(self._memory) if self._memory else None
+        code = await child.ended()
+        # Its last lines, which have the cause, are still in the pipe.
+        try:
+            await asyncio.to_thread(child.drain, DRAIN_S)
+        except RuntimeError as problem:
+            if not limits.reached(problem):
+                raise
+            child.drain(DRAIN_S)  # no thread available; this is short
+        phase = self._phase
+        cause = await self._cause(phase) or self._killed_for_memory(phase)
+        how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        text = f"the engine ended ({how}) in phase {phase or 'launch'}"
+        if cause is not None:
+            finding = replace(cause, text=f"{cause.text} ({text})", phase=cause.phase or phase)
+        else:
+            finding = Finding("engine-died", text, phase)
+        self._over = True
+        self.observe(ChildExit(code, _now()))
+        self._apply(
+            Exited(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
+        )
+
+    def _killed_for_memory(self, phase: str) -> Finding | None:
+        now = kernel_log.oom_kills(self._memory) if self._memory else None
+        if now is None or self._oom_kills is None or now <= self._oom_kills:
+            return None
+        text = "the kernel killed a process of the engine at its memory limit"
+        return Finding("host-oom", text, phase)
+
+    def lines(self) -> list[str]:
+        """The child's lines that are still kept, with those around its first failure."""
+        kept, last = self._ring.since(self.first_line, LOG_BYTES)
+        failure, printed = self._failure_lines, last - self.first_line
+        if not failure or len(kept) == printed >= self._failure_end - self.first_line:
+            return kept
+        return [*failure, *self._ring.since(self._failure_end, LOG_BYTES)[0]]
+
+    def evidence(self) -> Sequence[str]:
+        """The lines in which a cause was found, else all kept ones."""
+        return self._evidence or self.lines()
+
+    async def _cause(self, phase: str, *, alive: bool = False) -> Finding | None:
+        """The cause of failure in the child's log, None if it shows none."""
+        lines = self.lines()
+        try:
+            finding, why = await asyncio.to_thread(
+                find_cause, self._engine.log, lines, phase, alive=alive
+            )
+        except (RuntimeError, MemoryError) as problem:  # there are too many threads
+            finding, why = None, str(problem) or type(problem).__name__
+        if why:
+            self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
+        if finding is not None:
+            self._evidence = lines
+        return finding
+
+    async def _blamed(self, finding: Finding) -> Finding | None:
+        """The cause that a process of a stopped engine reports."""
+        cause = await self._cause(finding.phase, alive=True)
+        return cause and replace(cause, text=f"{cause.text} ({finding.text})")
+
+    @property
+    def _phase(self) -> str:
+        return "serving" if self._watch.serving else self._watch.phase
+
+    # -- signs -----------------------------------------------------------------------------
+
+    def _act(self, sign: Sign) -> None:
+        if isinstance(sign, Advanced):
+            self._apply(
+                Progressed(
+                    at=sign.at,
+                    generation=self._generation,
+                    phase=sign.phase,
+                    progress=sign.progress,
+                    detail=sign.detail,
+                    heartbeat=sign.heartbeat,
+                )
+            )
+        elif isinstance(sign, Probe):
+            self._notice("suspicion", f"{sign.reason}: sending a test completion")
+            self._begin(self._probe(sign.timeout_s))
+        elif isinstance(sign, Cleared):
+            self._notice("suspicion", f"the engine works: {sign.reason}")
+        elif isinstance(sign, Noticed):
+            self._notice("noticed", sign.text)
+        elif isinstance(sign, Broken):
+            self._begin(self._break(sign.finding))
+
+    async def _break(self, finding: Finding) -> None:
+        cause = None
+        if finding.failure in ("hang", "start-stall"):
+            cause = await self._blamed(finding)
+        elif finding.failure == "engine-died":
+            cause = await self._cause(self._phase)
+        self._fail(cause or finding)
+
+    async def _fail_of_cause(self, stalled: Finding) -> None:
+        """Fail only if a process reports a cause."""
+        cause = await self._blamed(stalled)
+        if cause is not None:
+            self._fail(cause)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # A fault of ours: reported at once, not when the task is collected.
+            context = {"message": "a check of the engine failed", "exception": problem}
+            self._loop.call_exception_handler(context)
+
+    def _fail(self, finding: Finding) -> None:
+        if self._over:
+            return  # it ended while its log was read, which is already reported
+        self._apply(
+            Failed(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
+        )
+
+    async def _probe(self, timeout_s: float) -> None:
+        tokens, model = self._plan.mtp + 2, self._plan.served_name
+        path = self._engine.api.completions
+        asked = (http.complete, self._endpoint, path, model, PROBE_PROMPT, tokens, timeout_s)
+        try:
+            await proof.tried(*asked, lacking=lambda: self.observe(Unseen(_now())))
+        except Stranger as problem:
+            self._met(problem)
+        except Unanswered as problem:
+            self.observe(ProbeResult(False, str(problem), _now()))
+        else:
+            self.observe(ProbeResult(True, "", _now()))
+
+
+def _memory_cgroup() -> Path | None:
+    try:
+        return kernel_log.memory_cgroup(
+            Path("/proc/self/cgroup").read_text(errors="surrogateescape")
+        )
+    except OSError:
+        return None
+
+
+def _now() -> float:
+    return time.monotonic()

@@ -1,0 +1,1 @@
+"""Shared by all engines: log texts of the host's own failures."""

@@ -1,0 +1,58 @@
+"""Log texts of kernel and driver for the host's own failures: Xid, lost cards, the OOM killer.
+
+They strike every engine alike, and an engine's own log repeats some of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.signature import first, signature
+
+LONGEST_TEXT = 500  # characters kept of a line
+
+CARD_LOST = (
+    signature("xid.lost", "cause", "gpu-lost",
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
+    signature("gpu.lost", "cause", "gpu-lost",
+         r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
+         r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
+         r"|CUDA-capable device\(s\) is/are busy or unavailable"
+         r"|Unable to determine the device handle"),
+)  # fmt: skip
+# A fault of the program on the card.
+XID_APP = signature("xid.app", "consequence", "illegal-access",
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31|43|45),")  # fmt: skip
+HOST_KILLED = signature("host.killed", "cause", "host-oom",
+    r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
+    r"\((?P<name>[^)]*)")  # fmt: skip
+ROWS = (*CARD_LOST, XID_APP, HOST_KILLED)
+
+# How a line of the kernel begins, also when an engine's log repeats it.
+KERNEL_LINE = re.compile(
+    r".{0,80}?(?:NVRM: |Out of memory: Killed process|Memory cgroup out of memory: Killed process)"
+)
+_XID_PID = re.compile(r"\bpid='?(\d+)")
+
+
+def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | None:
+    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log."""
+    symptom: Finding | None = None
+    for number, line in enumerate(lines, 1):
+        found = first(ROWS, line) if KERNEL_LINE.match(line) else None
+        if found is None:
+            continue
+        row, captures = found
+        finding = Finding(row.failure, line.strip()[:LONGEST_TEXT], "", captures, row.id, number)
+        if row is HOST_KILLED and int(captures["pid"]) not in pids:
+            continue
+        if row is not XID_APP:
+            return finding
+        # Skip another program's fault on the same card. If no pid is named, the engine's log
+        # decides.
+        blamed = _XID_PID.search(line)
+        if blamed is not None and int(blamed[1]) in pids and symptom is None:
+            symptom = finding
+    return symptom

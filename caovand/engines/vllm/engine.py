@@ -1,0 +1,76 @@
+"""The record of vLLM: its functions and data for the rest of caovan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.config import Config
+from caovand.core.engine import Api, Arguments, Engine, Planning
+from caovand.core.facts.inventory import Inventory
+from caovand.core.plan import Plan
+from caovand.engines.vllm import command
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.log.explain import explain
+from caovand.engines.vllm.log.reader import LOG
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.metrics import parse_metrics
+from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.planning.checkup import checkup
+from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.overruling import overruling
+from caovand.engines.vllm.planning.planner import make_plan
+from caovand.engines.vllm.probe import PROBE
+
+
+def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[str]:
+    return conflicts(plan, inventory, gpus_of(plan, inventory))
+
+
+def _context(plan: Plan) -> int | None:
+    return flags.count(plan.value("max_model_len"))
+
+
+def _chat_template(config: Config) -> str:
+    typed = flags.values(flags.read(config.engine.extra_args))
+    found = typed.get("chat_template", config.model.chat_template)
+    return found if isinstance(found, str) else ""
+
+
+def _invents_weights(config: Config) -> bool:
+    words = " ".join(config.engine.extra_args)
+    return "load-format dummy" in words or "load-format=dummy" in words
+
+
+ENGINE = Engine(
+    name="vllm",
+    probe=PROBE,
+    planning=Planning(
+        make=make_plan,
+        conflicts=_conflicts,
+        forecast=forecast,
+        cards=gpus_of,
+        context=_context,
+        command=command.build,
+        overruling=overruling,
+        checks=checkup,
+    ),
+    arguments=Arguments(
+        shown=flags.redact,
+        secrets=flags.secret_values,
+        api_keys=flags.api_keys,
+        api_key_variable="VLLM_API_KEY",
+        chat_template=_chat_template,
+        invents_weights=_invents_weights,
+    ),
+    log=LOG,
+    explain=explain,
+    api=Api(
+        health="/health",
+        metrics="/metrics",
+        read_metrics=parse_metrics,
+        pending="/load",
+        pending_key="server_load",
+        completions="/v1/completions",
+    ),
+    healing=HEALING,
+)

@@ -1,0 +1,245 @@
+"""Advice for people about a failure, in sentences with known figures.
+
+The settings to change come from the ladder's tables, in its order and words, so that no sentence
+here can contradict it. Sentences say what happened, and what only a person can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.rung import Rung
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.healing.rungs import BLOCK
+from caovand.engines.vllm.planning.spelling import option
+
+Figures = Mapping[str, float | int | str]
+
+# One row a failure. A sentence with an unknown {name} is left out.
+_GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "device-oom-load": (
+        "The weights do not fit: use a smaller quantization, or more GPUs (tensor_parallel_size).",
+        "Check with nvidia-smi whether another process uses the card's memory.",
+    ),
+    "kv-cache-none": ("No memory is left for the KV cache.",),
+    "kv-cache-short": (
+        "Set max_model_len = {context}: that fits into the available {have} GiB.",
+        "The whole context of {len} tokens needs {need} GiB.",
+    ),
+    "vram-busy": (
+        "Another process uses memory: {free} of {total} GiB are free, {wanted} GiB are wanted.",
+        "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
+    ),
+    "device-oom-capture": (
+        "Memory for CUDA graphs and activations is outside vLLM's share of the card.",
+    ),
+    "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
+    "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
+    "illegal-access": (
+        "A kernel accessed invalid memory. Lowering memory shares does not help.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+    ),
+    "launch-failure": (
+        "A kernel could not be launched.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+    ),
+    "collective-timeout": ("One GPU stopped answering the others: start again once.",),
+    "gpu-lost": (
+        "The driver lost a GPU. Only a reboot recovers it; check power supply, cables, riser and "
+        "temperature.",
+    ),
+    "gpu-absent": (
+        "No usable GPU was found: run nvidia-smi. After a driver update, reboot; after suspend, "
+        "reload the kernel module nvidia_uvm.",
+    ),
+    "host-oom": ("The machine ran out of memory: close other programs, or add swap.",),
+    "compile-cache-stale": (
+        "The compile cache does not belong to these settings: delete torch_compile_cache once.",
+    ),
+    "shared-memory-limit": (
+        "A kernel needs {required} bytes of shared memory; this card has {limit}.",
+        "No memory setting helps.",
+    ),
+    "jit-toolchain": (
+        "A kernel must be built here and the tools are missing: install gcc, ninja and the CUDA "
+        "toolkit that fits the driver, and set CUDA_HOME.",
+    ),
+    "backend-unsupported": (
+        "This card cannot run these settings; a model in another quantization may run.",
+    ),
+    "bad-arguments": (
+        "vLLM refused its arguments; starting again cannot help. Correct the argument in the line.",
+    ),
+    "model-missing": (
+        "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
+        "download missing or broken files again.",
+    ),
+    "network": (
+        "The model hub could not be reached: check the network, or download the model once and set "
+        "HF_HUB_OFFLINE=1.",
+    ),
+    "access-denied": (
+        "Permission denied: for a folder, let the engine's user read it; for a hub model, set "
+        "HF_TOKEN and accept the model's licence.",
+    ),
+    "port-busy": (
+        "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
+    ),
+    "plugin-error": ("A plugin failed. vLLM runs without it.",),
+    "compile-failed": ("torch.compile failed.",),
+    "engine-died": (
+        "The engine process ended while serving; the line says with what. vLLM then exits with "
+        "status 0, so a supervisor that reads only the exit status does nothing.",
+        "A process of it ended with {fault}: start the same plan again first.",
+    ),
+    "start-stall": (
+        "The start made no progress for {waited_s} s while waiting for another process.",
+        "Check the host's free memory and swap, and the disk.",
+    ),
+    "hang": (
+        "A process of the engine stopped answering: end the whole process group and start again.",
+    ),
+    "draft-collapse": (
+        "No draft is accepted, so drafting only costs time: start again.",
+    ),
+    "unknown": (
+        "This failure is unknown; the line shows where it began. Please report the log.",
+    ),
+}  # fmt: skip
+
+# Signatures with better advice than their failure.
+_SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "model.architecture": (
+        "This vLLM does not know the model's architecture: use a newer engine or another model.",
+    ),
+    "gpu.count": (
+        "{found} GPUs were found, {wanted} are wanted: a card is missing (nvidia-smi), or "
+        "tensor_parallel_size is too high.",
+    ),
+    "ram.kv": (
+        "The KV cache needs {wanted} GiB of host memory, {free} are free: lower "
+        "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
+    ),
+    "cuda.arch": (
+        "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
+        "that was built for this card and driver.",
+    ),
+    "build.killed": (
+        "A compiler was killed while building a kernel: the host has too little memory for so "
+        "many at once; finished parts are kept.",
+        "Or close other programs, or add swap.",
+    ),
+    "nvml.unknown": (
+        "The driver denies this process the card. In a container that happens after `systemctl "
+        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
+        "by name.",
+        "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    "disk.full": ("The disk is full: free some space, then start again.",),
+    "disk.error": (
+        "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
+        "drive (smartctl) or remount the share.",
+    ),
+    "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
+    "args.split": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and of its quantized blocks.",
+    ),
+    "args.address": (
+        "This machine does not have the address to listen on: correct [server] host.",
+    ),
+    "engine.package": (
+        "The engine lacks the package {module}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+        "The engine lacks the package {package}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+    ),
+    "engine.broken": (
+        "The engine's installation is incomplete: {library} is missing, or belongs to another "
+        "PyTorch or CUDA.",
+        "The engine's installation is incomplete: its compiled operator {operator} is missing.",
+        "The engine's installation is incomplete: its module {part} is missing.",
+        "Reinstall the engine: `caovanctl engine verify` lists the differences, `caovanctl engine "
+        "install` repairs them.",
+    ),
+    "args.uneven": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and sizes, key-value heads included, and check that none of them is 0 in config.json.",
+    ),
+    "model.json": (
+        "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
+        "weights): the traceback names it; download it again.",
+    ),
+    "watchdog.dump": (
+        "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
+        "whole process group and start again.",
+    ),
+}
+
+# The component in a failure's traceback comes first.
+_WHERE: Mapping[str, str] = {
+    "plugin": "It happened in a plugin.",
+    "drafter": "It happened while drafting.",
+    "prefix-cache": "It happened in prefix caching.",
+    "weights": "The weights do not fit config.json: are both of the same model and revision?",
+}
+
+
+def advise(finding: Finding, figures: Figures) -> list[str]:
+    """What happened and what to do, most promising first; settings to change come last."""
+    known = {**figures, **finding.captures}
+    if "fits" in finding.captures:
+        known["context"] = usable_context(finding.captures["fits"])
+    sentences = _SPECIAL.get(finding.signature) or _GENERAL[finding.failure]
+    advice = [text for text in (_fill(sentence, known) for sentence in sentences) if text]
+    advice += _of_ladder(finding)
+    where = _WHERE.get(finding.captures.get("component", ""))
+    if where and finding.failure != "plugin-error":
+        advice.insert(0, where)
+    if finding.failure == "start-stall" and _host_is_short(figures):
+        advice.insert(
+            0,
+            f"The checkpoint has {figures['checkpoint_gib']} GiB and only "
+            f"{figures['available_ram_gib']} GiB of host memory were free: reading it drives the "
+            "host into swap.",
+        )
+    return advice
+
+
+def usable_context(fits: str) -> int:
+    """The longest context that fits, as a whole number of blocks."""
+    return int(fits) // BLOCK * BLOCK
+
+
+def _of_ladder(finding: Finding) -> list[str]:
+    """What the ladder would change, in its order; nothing where it waits or gives up."""
+    if finding.signature in DISK or LIMIT in finding.captures:
+        return []
+    changes = "; ".join(f"{rung.does} ({_way(rung)})" for rung in HEALING.against(finding))
+    if not changes:
+        return []
+    at_once = REACTIONS[finding.failure].kind == "rung"
+    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+
+
+def _way(rung: Rung) -> str:
+    """The key of caovan.toml, the flag or the variable by which a person changes the same."""
+    name = rung.key or rung.touches[0]
+    if rung.key or name.isupper():
+        return name
+    return option(f"no_{name}" if name.startswith("enable_") else name)  # no rung turns one on
+
+
+def _fill(sentence: str, known: Figures) -> str:
+    try:
+        return sentence.format_map(known)
+    except KeyError:
+        return ""
+
+
+def _host_is_short(figures: Figures) -> bool:
+    free, needed = figures.get("available_ram_gib"), figures.get("checkpoint_gib")
+    return isinstance(free, float) and isinstance(needed, float) and free < needed

@@ -1,0 +1,83 @@
+"""Which rungs help against which failure of vLLM, best first, by phase where that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.vllm.healing.rungs import RUNGS
+from caovand.engines.vllm.planning.flag_table import KINDS
+from caovand.engines.vllm.planning.spelling import option
+
+_CRASH = ("mtp-safe", "plugin-off", "mtp-off", "piecewise", "eager")
+_JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
+_PEAK = ("batch", "sequences", "mtp", "offload")
+
+CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+    ("device-oom-load", ANY): ("mtp-off", "offload"),
+    ("kv-cache-none", ANY): (
+        "gmu-up", "batch", "mtp", "kv-dtype", "sequences", "eager", "offload", "kv-memory",
+    ),
+    ("kv-cache-short", ANY): (
+        "context", "gmu-up", "kv-memory", "kv-dtype", "batch", "mtp", "eager",
+    ),
+    ("vram-busy", ANY): ("share",),
+    ("device-oom-capture", ANY): ("gmu-down", "graph-sizes", "mtp", "eager"),
+    ("device-oom-capture", "profile"): _PEAK,
+    ("device-oom-capture", "compile"): _PEAK,
+    ("device-oom-run", ANY): ("gmu-down", "batch", "mtp", "sequences", "eager"),
+    ("sampler-oom", ANY): ("sequences", "gmu-down", "batch"),
+    ("illegal-access", ANY): _CRASH,
+    ("launch-failure", ANY): _CRASH,
+    ("launch-failure", "capture"): ("piecewise", "eager", "plugin-off", "mtp-off"),
+    ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "eager"),
+    ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
+    ("gpu-lost", ANY): (),
+    ("gpu-absent", ANY): (),
+    ("host-oom", ANY): ("jobs", "kv-memory-less", "sequences", "mtp-off"),
+    ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
+    ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
+    ("jit-toolchain", ANY): _JIT,
+    # Mostly torch.compile's compiler; kernels may be built in this phase, too.
+    ("jit-toolchain", "compile"): ("eager", *_JIT[:-1]),
+    ("backend-unsupported", ANY): ("half", "kv-dtype-plain", "attention"),
+    ("bad-arguments", ANY): (),
+    ("model-missing", ANY): (),
+    ("network", ANY): (),
+    ("access-denied", ANY): (),
+    ("port-busy", ANY): (),
+    ("plugin-error", ANY): ("plugin-off",),
+    ("compile-failed", ANY): ("fresh-cache", "eager", "plugin-off"),
+    ("engine-died", ANY): (*_CRASH[:3], "prefix-caching-off", *_CRASH[3:]),
+    ("start-stall", ANY): ("mtp-safe", "plugin-off", "mtp-off", "eager"),
+    # Reading files waits for a disk or the network, which no setting makes faster.
+    ("start-stall", "resolve"): (),
+    ("start-stall", "load"): ("plugin-off",),
+    ("start-stall", "drafter"): ("mtp-off", "plugin-off"),
+    ("start-stall", "engine"): ("p2p-off", "all-reduce-off"),
+    ("start-stall", "compile"): ("fresh-cache", "eager"),
+    ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
+    ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", *_CRASH[-1:]),
+    ("draft-collapse", ANY): ("piecewise", "mtp-off"),
+    ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
+}  # fmt: skip
+
+# The rung for a component that a traceback names; tried before all others.
+BLAMED: Mapping[str, str] = {
+    "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
+}  # fmt: skip
+
+# Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
+WHATEVER_PHASE = frozenset({"jit.nvcc"})
+
+HEALING = Healing(
+    rungs=RUNGS,
+    cures=CURES,
+    option=option,
+    blamed=BLAMED,
+    whatever_phase=WHATEVER_PHASE,
+    mode_rungs=frozenset({"mtp", "mtp-safe", "mtp-off"}),
+    mode_settings=("speculative_config",),
+    kinds=KINDS,
+)

@@ -1,0 +1,258 @@
+"""Explains a whole vLLM log after the fact: versions, phases, figures, the failure, advice.
+
+Pure: lines in, an Explanation out. A log of several starts is explained by its last one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import Mark
+from caovand.core.log import Explanation, PhaseTime
+from caovand.core.secrets import hide, hide_in
+from caovand.engines.vllm.healing.advice import advise
+from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.json_lines import NO_TIME, loads, plain
+from caovand.engines.vllm.log.line import take_apart
+from caovand.engines.vllm.log.phases import Figure, figures, phase_of, read
+from caovand.engines.vllm.log.signatures import benign
+
+WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
+HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
+COLLAPSED = 3  # intervals in a row with drafts and none accepted
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Prefixes of container tools, journald and the like.
+_UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
+_WRAPPING = re.compile(
+    rf"[\w.@-]+ +\| |\[pod/[\w./-]+\] |(?:\w{{3}} [ \d]\d \d\d:\d\d:\d\d|\[ *\d+\.\d+\]) {_UNIT}"
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? "
+    rf"(?:\| |std(?:out|err) [FP] |{_UNIT})?"
+)
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+# Wrappers that only a serving engine prints.
+_SERVING = re.compile(
+    r"EngineCore encountered a fatal error|AsyncLLM output_handler failed"
+    r"|WorkerProc hit an exception"
+)
+_HEAD = 400  # characters of a line that may contain one
+_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+HIDDEN = "(hidden)"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One printed line and its number in the file; bars share a number."""
+
+    number: int
+    text: str
+
+
+def explain(text: str) -> Explanation:
+    """Explain the text of a log file."""
+    lines = _last_start(_split(text))
+    seen: dict[str, Figure] = {}
+    windows: dict[str, list[float]] = {}
+    marks: list[tuple[Mark, str]] = []
+    harmless: dict[str, int] = {}
+    configured: Mapping[str, Any] = {}
+    for line in lines:
+        parts = take_apart(line.text)
+        mark, told = read(line.text)
+        for name, value in told.items():
+            seen.setdefault(name, value)
+            if name in WINDOWED and isinstance(value, (int, float)) and value > 0:
+                windows.setdefault(name, []).append(value)
+        if parts.level == "WARNING" and parts.source not in _PROMPTS and _WSL.search(parts.message):
+            seen["machine"] = "WSL"
+        if mark:
+            marks.append((mark, parts.time))
+        row = benign(parts.message)
+        if row:
+            harmless[row.id] = harmless.get(row.id, 0) + 1
+        if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
+            configured = _arguments(parts.message)
+    reached = _reached(lines)
+    finding = _finding(lines, reached)
+    version = seen.pop("version", None)
+    seen.update(_over_windows(windows))
+    return Explanation(
+        str(version) if version else None, _phase_times(marks), reached, finding,
+        tuple(advise(finding, seen)) if finding else (), seen, configured, harmless,
+    )  # fmt: skip
+
+
+def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
+    """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
+    found: dict[str, Figure] = {name: round(median(told), 2) for name, told in windows.items()}
+    if "generation_tps" in windows:
+        found["generation_best_tps"] = max(windows["generation_tps"])
+    return found
+
+
+def _split(text: str) -> list[_Line]:
+    lines: list[_Line] = []
+    for number, raw in enumerate(re.split(r"\r?\n", _COLOUR.sub("", text)), start=1):
+        for piece in raw.split("\r"):
+            lines.extend(_Line(number, text) for text in plain(_unwrap(piece)))
+    return lines
+
+
+def _unwrap(line: str) -> str:
+    if line.startswith('{"log":'):  # Docker's own files
+        try:
+            line = _COLOUR.sub("", str(loads(line)["log"])).rstrip("\r\n")
+        except (ValueError, RecursionError):
+            return line
+    wrapping = _WRAPPING.match(line)
+    return line[wrapping.end() :] if wrapping else line
+
+
+def _last_start(lines: list[_Line]) -> list[_Line]:
+    """The lines from the banner, or the arguments, of the last start on."""
+    banner = 0
+    for index, line in enumerate(lines):
+        parts = take_apart(line.text)
+        message = parts.message
+        if parts.source in _PROMPTS:
+            continue
+        if message.startswith("non-default args: ") or "█     █     █▄   ▄█" in message:
+            recent = index - banner < 10 and banner > 0
+            banner = banner if recent else index
+    return lines[banner:]
+
+
+def _reached(lines: Sequence[_Line]) -> str:
+    reached = "resolve"
+    for line in lines:
+        mark = phase_of(line.text)
+        if mark and mark.phase and reached != "serving":
+            done = mark.phase == "http" and mark.progress == 1.0
+            reached = "serving" if done else mark.phase
+        elif "Avg generation throughput:" in line.text and "loggers.py" in line.text:
+            reached = "serving"
+    return reached
+
+
+def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
+    texts = [line.text for line in lines]
+    finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
+    if finding is None:
+        return None
+    return replace(
+        finding,
+        line=lines[finding.line - 1].number,
+        text=_public(finding.text),
+        captures={name: _public(value) for name, value in finding.captures.items()},
+    )
+
+
+def _begun(texts: Sequence[str]) -> str:
+    """The engine's phase when the log began: an excerpt of a journal may begin late."""
+    for text in texts:
+        mark = phase_of(text)
+        if mark and mark.phase:
+            return "resolve"
+        if _is_live(text) is not None or _SERVING.search(text[:_HEAD]):
+            return "serving"
+    return "resolve"
+
+
+def _is_live(text: str) -> bool | None:
+    """Whether vLLM's line of statistics shows work; None for another line."""
+    if "Avg generation throughput:" not in text or "loggers.py" not in text:
+        return None
+    told = figures(text)
+    return bool(told.get("generation_tps")) or told.get("running") == 0
+
+
+def _silence(texts: Sequence[str], reached: str) -> Finding | None:
+    """A log that ends in nothing but heartbeats: the engine hung there."""
+    first = waited_s = beats = 0
+    for index, text in enumerate(texts):
+        mark = phase_of(text)
+        if mark and mark.heartbeat:
+            first = first if beats else index + 1
+            beats += 1
+            seconds = re.search(r"in (\d{1,9}) seconds", text)
+            waited_s += int(seconds.group(1)) if seconds else 0
+        elif (mark and not mark.heartbeat) or _is_live(text):
+            beats = waited_s = 0
+    if beats < HEARTBEATS:
+        return None
+    failure = "hang" if reached == "serving" else "start-stall"
+    text = take_apart(texts[first - 1]).message
+    captures = {"waited_s": str(waited_s)}
+    return Finding(failure, text, reached, captures, "benign.shared-memory", first)  # type: ignore[arg-type]
+
+
+def _collapse(texts: Sequence[str]) -> Finding | None:
+    """Drafts without any accepted token, interval after interval, up to the end."""
+    barren = first = 0
+    for index, text in enumerate(texts):
+        told = figures(text)
+        if "drafted" not in told:
+            continue
+        if told["accepted"] == 0 and told["drafted"] != 0:
+            first = first if barren else index + 1
+            barren += 1
+        elif told["accepted"] != 0:
+            barren = 0
+    if barren < COLLAPSED:
+        return None
+    text = take_apart(texts[first - 1]).message
+    return Finding("draft-collapse", text, "serving", {"intervals": str(barren)}, "", first)
+
+
+def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
+    """Time from each phase's mark to the next phase's, added up over a phase's returns."""
+    spent: dict[str, float | None] = {}
+    phase = ""
+    since: int | None = None
+    last: int | None = None
+    for mark, stamp in marks:
+        now = _moment(stamp)
+        last = now or last
+        if mark.phase is not None and mark.phase != phase:
+            _spend(spent, phase, since, now)
+            phase, since = mark.phase, now or since
+            spent.setdefault(phase, None)
+        if mark.phase == "http" and mark.progress == 1.0:
+            break
+    _spend(spent, phase, since, last)
+    return tuple(PhaseTime(name, seconds) for name, seconds in spent.items())
+
+
+def _spend(spent: dict[str, float | None], phase: str, since: int | None, now: int | None) -> None:
+    if phase and since and now and now >= since:
+        spent[phase] = (spent.get(phase) or 0.0) + float(now - since)
+
+
+def _moment(stamp: str) -> int | None:
+    """Seconds since the new year of `MM-DD HH:MM:SS`; the log has no year, so each has 366 days."""
+    if not stamp or stamp == NO_TIME:
+        return None
+    month, day, hour, minute, second = (int(number) for number in re.findall(r"\d\d", stamp))
+    days = sum(_DAYS[: month - 1]) + day - 1
+    return ((days * 24 + hour) * 60 + minute) * 60 + second
+
+
+def _arguments(message: str) -> Mapping[str, Any]:
+    """The arguments that vLLM reports, without secrets."""
+    try:
+        told = ast.literal_eval(message.split(": ", 1)[1])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    return hide_in(told, mark=HIDDEN) if isinstance(told, dict) else {}
+
+
+def _public(text: str) -> str:
+    """Text without anything that looks like a secret, or is named like one."""
+    return hide(text, mark=HIDDEN)

@@ -1,0 +1,56 @@
+"""Splits a line of vLLM's log into process, level, source and message.
+
+vLLM writes `(EngineCore pid=31) ERROR 11-20 09:13:16 [core.py:1140] text`. Up to 0.21 every line
+of a child begins with the process, tracebacks and C++ included; from 0.22 on only those that
+went through its logger. Uvicorn writes `INFO:     text`. A newline inside a logged message
+repeats the whole prefix, so that nothing a client sent can begin a line of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SHAPE = re.compile(
+    r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
+    r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
+)
+_TAG = re.compile(r"\[\w+\] ")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A line's parts, empty if missing. `source` is the name of a file."""
+
+    process: str
+    pid: str
+    level: str
+    time: str
+    source: str
+    message: str
+
+    @property
+    def uvicorn(self) -> bool:
+        """Whether the HTTP server wrote it, not vLLM's own logger."""
+        return bool(self.level) and not self.source
+
+
+def take_apart(line: str) -> Parts:
+    """The parts of one line, without colours and line ends."""
+    shape = _SHAPE.match(line)
+    assert shape is not None  # every part is optional
+    process, pid, level, time, source = shape.groups(default="")
+    return Parts(process, pid, level, time, source, line[shape.end() :])
+
+
+def message_of(line: str) -> str:
+    """The message alone, for callers that read every line.
+
+    Newer versions put a tag such as `[backbone] ` before compiler messages; it is dropped.
+    """
+    shape = _SHAPE.match(line)
+    message = line[shape.end() :] if shape else line
+    tag = _TAG.match(message) if message[:1] == "[" else None
+    return message[tag.end() :] if tag else message

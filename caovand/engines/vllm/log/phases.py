@@ -1,0 +1,240 @@
+"""Reads the phases of vLLM's start from its log: phase, progress, and reported figures.
+
+One table, a row a message, looked up by the message's first word, so that a line costs the same
+however many rows there are. Wordings are those of 0.19 to 0.33, on GPUs and on the CPU build.
+The phase of a start is that of its latest mark: vLLM compiles a drafter after it has profiled,
+and newer versions warm kernels up before they capture graphs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caovand.core.health.observation import Mark
+from caovand.engines.common.signature import LONGEST
+from caovand.engines.vllm.log.line import message_of
+
+PHASES = (
+    "resolve", "engine", "load", "drafter", "compile", "profile", "kv", "capture", "warmup", "http",
+)  # fmt: skip
+
+Figure = float | int | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message that begins with `start`: its phase, a detail for people, figures by group name.
+
+    `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in Mark,
+    "note" for figures alone.
+    """
+
+    start: str
+    phase: str | None
+    detail: str = ""
+    figures: re.Pattern[str] | None = None
+    kind: str = "mark"
+
+
+def _row(start: str, phase: str | None, detail: str, figures: str = "", kind: str = "mark") -> Row:
+    return Row(start, phase, detail, re.compile(figures) if figures else None, kind)
+
+
+_CACHE_SIZE = (
+    r"KV cache size: (?P<kv_tokens>[\d,]+) tokens"
+    r"(?:, Maximum concurrency for (?P<kv_len>[\d,]+) tokens per request: "
+    r"(?P<concurrency>[\d.]+)x)?"
+)
+
+ROWS = (
+    _row("vLLM server version", "resolve", "reading the configuration",
+         r"version (?P<version>[^\s,]+), serving model (?P<model>\S+)"),
+    _row("non-default args:", "resolve", "reading the configuration"),
+    _row("Resolved architecture:", "resolve", "model recognised", r": (?P<architecture>\w+)"),
+    _row("Using max model len", "resolve", "model recognised", r"len (?P<max_model_len>\d+)"),
+    _row("Chunked prefill is enabled", "resolve", "model recognised",
+         r"max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"),
+    _row("Initializing a V1 LLM engine", "engine", "engine process started",
+         r"engine \(v(?P<version>[^)]{1,60})\)(?: with config: model='(?P<model>[^']{0,400})')?"),
+    _row("world_size=", "engine", "joining the other processes", r"world_size=(?P<world_size>\d+)"),
+    _row("Starting to load model", "load", "loading the model"),
+    _row("Using ", None, "",
+         r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
+         r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
+         kind="note"),
+    _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
+         r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "
+         r"Available RAM: (?P<available_ram_gib>[\d.]+) GiB"),
+    _row("Time spent downloading weights", "load", "weights downloaded",
+         r": (?P<download_s>[\d.]+) seconds"),
+    _row("Loading safetensors checkpoint shards:", "load", "shard", kind="bar"),
+    _row("Loading pt checkpoint shards:", "load", "shard", kind="bar"),
+    _row("Multi-thread loading shards:", "load", "shard", kind="bar"),
+    _row("Initializing model took", "load", "loading the weights"),
+    _row("Loading weights took", "load", "weights read", r"took (?P<weights_read_s>[\d.]+) s"),
+    _row("Loading drafter model", "drafter", "loading the draft model"),
+    _row("Detected MTP model", "drafter", "sharing weights with the draft model"),
+    # Next comes a profiling run, which compiles first if compiling is on.
+    _row("Model loading took", "profile", "model loaded",
+         r"took (?P<weights_gib>[\d.]+) GiB (?:memory )?and (?P<load_s>[\d.]+) s"),
+    _row("Warming up model for the compilation", "compile", "compiling"),
+    _row("Starting torch.compile", "compile", "compiling"),
+    _row("Using cache directory:", "compile", "compiling"),
+    _row("Dynamo bytecode transform time:", "compile", "model traced", r": (?P<dynamo_s>[\d.]+) s"),
+    _row("Cache the graph", "compile", "compiling"),
+    _row("Compiling a graph", "compile", "graph compiled"),
+    _row("Compiling model again", "compile", "compiling again, the cache could not be used"),
+    _row("Directly load ", "compile", "compiled code read from the cache"),
+    _row("saved AOT compiled function", "compile", "compiled code saved"),
+    _row("torch.compile took", "compile", "compiled", r"took (?P<compile_s>[\d.]+) s"),
+    _row("torch.compile and", "compile", "compiled", r"took (?P<compile_s>[\d.]+) s"),
+    _row("Warming up done", "profile", "compiled"),
+    _row("Initial profiling/warmup run took", "profile", "profiled",
+         r"took (?P<profile_s>[\d.]+) s"),
+    _row("Profiling CUDA graph memory:", "profile", "measuring CUDA graphs"),
+    _row("Estimated CUDA graph memory:", "profile", "CUDA graphs measured",
+         r": (?P<graph_estimate_gib>[\d.]+) GiB"),
+    _row("Available KV cache memory:", "kv", "KV cache sized", r": (?P<kv_gib>-?[\d.]+) GiB"),
+    _row("Explicitly set", "kv", "KV cache sized", r"\((?P<kv_gib>[\d.]+)/[\d.]+\) GiB for KV"),
+    *(_row(f"{device} KV cache size:", "kv", "KV cache sized", _CACHE_SIZE)
+      for device in ("GPU", "CPU", "XPU", "TPU", "HPU", "NPU")),
+    _row("Maximum concurrency for", "kv", "KV cache sized",
+         r"for (?P<kv_len>[\d,]+) tokens per request: (?P<concurrency>[\d.]+)x"),
+    _row("Auto-fit max_model_len: reduced", "kv", "context shortened to what fits",
+         r"from \d+ to (?P<fitted_model_len>\d+)"),
+    _row("JIT kernel warmup", "warmup", "kernel", kind="bar"),
+    _row("Warming up", "warmup", "warming kernels up"),
+    _row("Capturing CUDA graphs", "capture", "graph", kind="bar"),
+    _row("Graph capturing finished", "capture", "CUDA graphs captured",
+         r"in (?P<capture_s>[\d.]+) secs, took (?P<graph_gib>-?[\d.]+) GiB"),
+    _row("CUDA graph pool memory:", "capture", "CUDA graphs captured",
+         r": (?P<graph_gib>-?[\d.]+) GiB"),
+    _row("Free memory on device", "warmup", "memory settled",
+         r"`--kv-cache-memory=(?P<kv_cache_memory_bytes>\d+)` \([\d.]+ GiB\) to fit"),
+    _row("init engine (profile,", "warmup", "engine ready",
+         r"took (?P<engine_init_s>[\d.]+) s"),
+    _row("Kernel JIT monitor activated", "warmup", "engine ready"),
+    _row("Supported tasks:", "http", "starting the HTTP server"),
+    _row("Multi-modal warmup completed", "http", "starting the HTTP server"),
+    _row("Starting vLLM server on", "http", "starting the HTTP server",
+         r"on (?P<url>\S+)"),
+    _row("Started server process", "http", "starting the HTTP server"),
+    _row("Waiting for application startup", "http", "starting the HTTP server"),
+    _row("Application startup complete", "http", "HTTP server up", kind="done"),
+    _row("Fetching ", "resolve", "file", kind="bar"),
+    _row("No available shared memory broadcast block", None, "a process waits for another",
+         kind="heartbeat"),
+    _row("Engine ", None, "",
+         r"Avg prompt throughput: (?P<prompt_tps>[\d.]+) tokens/s, Avg generation throughput: "
+         r"(?P<generation_tps>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs, Waiting: "
+         r"(?P<waiting>\d+) reqs.{0,200}KV cache usage: (?P<kv_usage_percent>[\d.]+)%",
+         kind="note"),
+    _row("SpecDecoding metrics:", None, "",
+         r"Mean acceptance length: (?P<acceptance_length>[\d.]{1,20}|nan).{0,200} Accepted: "
+         r"(?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens", kind="note"),
+)  # fmt: skip
+
+_BY_WORD: dict[str, tuple[Row, ...]] = {}
+for _entry in ROWS:
+    _word = _entry.start.split(" ", 1)[0]
+    _BY_WORD[_word] = (*_BY_WORD.get(_word, ()), _entry)
+# `world_size=1 rank=0` has no space after the row's first word.
+_BY_WORD.update({f"world_size={n}": _BY_WORD["world_size="] for n in range(1, 65)})
+
+_JIT = re.compile(
+    r"[\w ]{0,40}(?:JIT compilation|autotuning benchmark) during inference: (\S+?)\.? "
+)
+_COUNT = re.compile(r"(\d{1,9})/(\d{1,9}) \[")
+_PERCENT = re.compile(r"(\d{1,3})%(?:\||\ Completed)")
+_BAR = 400  # characters at the end of a line that contain a bar's last state
+_LOGO = re.compile(r"[█▄▀ ]+  (?:version (?P<version>\S+)|model   (?P<model>\S+))$")
+_NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
+
+
+def phase_of(line: str) -> Mark | None:
+    """The mark of a start in a line, None without one."""
+    message = message_of(line)
+    return _mark(_find(message), message)
+
+
+def figures(line: str) -> Mapping[str, Figure]:
+    """Sizes, times and versions in a line, by name; the unit is in the name.
+
+    If a name repeats, as for the draft model, the first is the main model's.
+    """
+    message = message_of(line)
+    return _figures(_find(message), message)
+
+
+def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+    """Both at once, at half the cost."""
+    message = message_of(line)
+    row = _find(message)
+    return _mark(row, message), _figures(row, message)
+
+
+def _mark(row: Row | None, message: str) -> Mark | None:
+    if row is None:
+        return _unnamed(message)
+    if row.kind == "note":
+        return None
+    if row.kind == "bar":
+        return _bar(row, message)
+    return Mark(
+        row.phase,
+        row.detail,
+        progress=1.0 if row.kind == "done" else None,
+        heartbeat=row.kind == "heartbeat",
+    )
+
+
+def _figures(row: Row | None, message: str) -> Mapping[str, Figure]:
+    if row is None:
+        found = _LOGO.match(message[:LONGEST]) if "█" in message[:LONGEST] else None
+    else:
+        found = row.figures.search(message[:LONGEST]) if row.figures else None
+    return {k: _value(v) for k, v in found.groupdict().items() if v is not None} if found else {}
+
+
+def _find(message: str) -> Row | None:
+    for row in _BY_WORD.get(message.split(" ", 1)[0], ()):
+        if message.startswith(row.start):
+            if row.kind == "note" and row.figures and not row.figures.search(message[:LONGEST]):
+                continue
+            return row
+    return None
+
+
+def _bar(row: Row, message: str) -> Mark:
+    """A bar prints itself repeatedly, sometimes without a line end: the last state counts."""
+    end = message[-_BAR:]
+    counts = _COUNT.findall(end)
+    if counts and int(counts[-1][1]):
+        done, total = (int(n) for n in counts[-1])
+        return Mark(row.phase, f"{row.detail} {done} of {total}", min(1.0, done / total))
+    percents = _PERCENT.findall(end)
+    if percents:
+        return Mark(row.phase, f"{row.detail}s {percents[-1]} %", min(1.0, int(percents[-1]) / 100))
+    return Mark(row.phase, f"{row.detail}s")
+
+
+def _unnamed(message: str) -> Mark | None:
+    """Lines known by a later word: kernels compiled while serving, and bars with other names."""
+    if "during inference" in message:
+        late = _JIT.match(message)
+        return Mark(None, f'compiling "{late.group(1)}"', jit=True) if late else None
+    end = message[-_BAR:]
+    percents = _PERCENT.findall(end) if "%|" in end else ()
+    if not percents:
+        return None
+    name = message.split(":", 1)[0].strip()[:60]
+    return Mark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
+
+
+def _value(text: str) -> Figure:
+    if not _NUMBER.match(text):
+        return text
+    plain = text.replace(",", "")
+    return float(plain) if "." in plain else int(plain)

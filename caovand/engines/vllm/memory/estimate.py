@@ -1,0 +1,343 @@
+"""The memory forecast: what one card holds when the engine runs, and what would make it fit.
+
+Weights and cache blocks are computed exactly as vLLM computes them, and what a step holds from the
+tensors that live at its peak (activations.py). Graphs, and what no tensor holds, are constants
+fitted to measured starts, to which tests/engines/test_memory.py and test_starts.py hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, log2
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, ModelCard, Part, Weights
+from caovand.core.facts.occupancy import in_use
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory import graphs
+from caovand.engines.vllm.memory.activations import (
+    forward_bytes,
+    sampler_bytes,
+    uncompressed_tokens,
+)
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, Layout, layout
+
+MIB, GIB = 1 << 20, 1 << 30
+CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
+ROUNDED_MIB = 2
+"""What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+UNPACKED = 4.25
+"""Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
+ONLINE: Mapping[str, Mapping[str, float]] = {
+    "fp8": FP8,
+    "fp8_per_tensor": FP8,
+    "fp8_per_block": FP8,
+    "int8_per_channel_weight_only": FP8,
+    "experts_int8": {"experts": 1},
+}
+"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+
+Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
+"""
+GRANULE = 1024
+"""Tokens; a context chosen by us is a multiple of it."""
+OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
+"""What --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
+
+Releases after 0.21 move a vision tower too, which is not counted on.
+"""
+STARTUP_MIB = 256
+"""What a CUDA context takes before vLLM looks at the free memory."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
+
+    `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
+    --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold.
+    """
+
+    context: int
+    sequences: int
+    batch_tokens: int
+    utilization: float
+    tensor_parallel: int = 1
+    mtp: int = 0
+    kv_dtype: str = "auto"
+    activation: int = 2
+    eager: bool = False
+    aligned_states: bool = False
+    vision: bool = False
+    turing: bool = False
+    offload_gib: float = 0.0
+    version: tuple[int, ...] = releases.REFERENCE
+    kv_bytes: int | None = None
+    alignment: int = 16
+    compilation: Mapping[str, Any] = field(default_factory=dict)
+    quantization: str = ""
+    kv_blocks: int | None = None
+    state_dtype: str = "auto"
+
+
+def visible_mib(total_mib: float) -> float:
+    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
+    return total_mib * 0.9965 - 240
+
+
+def reserve_mib(load: Load) -> float:
+    """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
+
+    The driver's and the context's own, what long prompts gather and plan beyond the profiled
+    step, drafting buffers, transients of large batches, collectives, and a little a sequence.
+    """
+    return (
+        752
+        + load.context * 4 / 1024
+        + load.mtp * 128
+        + load.batch_tokens * 48 / 1024
+        + 256 * log2(load.tensor_parallel)
+        + load.sequences * 8
+    )
+
+
+def utilization(load: Load, gpus: Sequence[Gpu]) -> float:
+    """AutoMem: the share of every card that leaves the reserve, and that is free at all.
+
+    What is free is taken coarsely, since what others use comes and goes a little. It bounds the
+    share always, so that less free memory or a longer context never give a larger one.
+    """
+    wanted = min(1 - reserve_mib(load) / gpu.total_mib for gpu in gpus)
+    room = int(free_share(gpus) * 100 - 0.5) / 100
+    return max(int(min(wanted, room) * 1000) / 1000, 0.0)
+
+
+def free_share(gpus: Sequence[Gpu]) -> float:
+    """The largest share of every card that vLLM can ask for and get."""
+    return max(min(_free_share(gpu) for gpu in gpus), 0.0)
+
+
+def _free_share(gpu: Gpu) -> float:
+    visible = visible_mib(gpu.total_mib)
+    free = min(gpu.free_mib, visible) - STARTUP_MIB
+    return min(free / visible, gpu.free_mib / gpu.total_mib) if visible > 0 else 0.0
+
+
+def weights_bytes(model: ModelCard, load: Load) -> float:
+    """What loading leaves on one rank, buffers of the step and of the positions included."""
+    kept = [w for w in model.weights if _loaded(w, load)]
+    stored = sum(_on_rank(w, model, load) for w in kept)
+    layers = sum(_on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
+    drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
+    rope = model.rope_elements * load.activation
+    absorbed = _absorbed_bytes(model, load)
+    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + absorbed
+
+
+def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+
+    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    """
+    if model.mla is None or "attention" in model.spared:
+        return 0.0
+    if model.quantization is None and "layers" not in ONLINE.get(load.quantization, {}):
+        return 0.0
+    widths = model.mla.key_dim + model.mla.value_dim
+    size = model.heads * widths * model.mla.rank * len(model.layer_types)
+    return size * load.activation / load.tensor_parallel
+
+
+def _loaded(weights: Weights, load: Load) -> bool:
+    if weights.part == "mtp":
+        return load.mtp > 0
+    return weights.part != "vision" or load.vision
+
+
+def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+    size = float(weights.size)
+    stored = FLOATS.get(weights.dtype) if model.quantization is None else None
+    left = ONLINE.get(load.quantization, {}).get(weights.part)
+    if stored and left and weights.sharding != "replicated":
+        size *= left / stored
+    elif stored:
+        size *= load.activation / stored  # float parameters are loaded as the activation type
+    if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
+        size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
+    if weights.sharding == "replicated":
+        return size
+    if weights.sharding == "kv" and not model.latent:
+        return size / min(load.tensor_parallel, model.kv_heads)
+    return size / load.tensor_parallel
+
+
+def _padded(width: int, multiple: int) -> float:
+    """By how much a kernel's padding grows a dimension."""
+    return ceil(width / multiple) * multiple / width if width else 1.0
+
+
+def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
+    """Bytes on one rank beside weights and cache, by what they are for."""
+    drafting = load.mtp > 0
+    forward = forward_bytes(
+        model,
+        tokens=load.batch_tokens,
+        ranks=load.tensor_parallel,
+        activation=load.activation,
+        compiled=not load.eager,
+        drafting=drafting,
+        uncompressed=uncompressed_tokens(load.context, load.sequences, load.alignment),
+    )
+    sampler = sampler_bytes(model, load.sequences, load.batch_tokens, drafting)
+    fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
+    fixed += 0 if load.eager else COMPILED_MIB * MIB
+    fixed += COLLECTIVE_MIB * MIB if load.tensor_parallel > 1 else 0
+    return (
+        ("context", fixed),
+        ("activations", max(forward, sampler) + _special(model, load)),
+        ("graphs", 0 if load.eager else _graphs_mib(model, load) * MIB),
+    )
+
+
+def _special(model: ModelCard, load: Load) -> float:
+    """What only some models and cards need in a step."""
+    size = float(VISION_MIB * MIB) if load.vision else 0.0
+    if load.turing:
+        size += FLASHINFER_MIB * MIB
+    if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
+        heads = max(1, model.kv_heads // load.tensor_parallel)
+        size += load.context * heads * model.head_dim * 2 * load.activation * UNPACKED
+    return size
+
+
+def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
+    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
+    mode = graphs.mode(load.compilation)
+    captured = graphs.sizes(
+        load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
+    )
+    layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
+    experts = bool(model.experts) and model.quantization != "mxfp4"
+    largest = max(captured, default=0)
+    piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
+    if expected:
+        return graphs.expected_mib(piecewise, full, layers, experts, largest)
+    return graphs.graphs_mib(piecewise + full, layers, experts, largest)
+
+
+def layout_for(model: ModelCard, load: Load) -> Layout:
+    """The cache blocks of this load."""
+    return layout(
+        model,
+        dtype=load.kv_dtype,
+        activation=load.activation,
+        tensor_parallel=load.tensor_parallel,
+        mtp=load.mtp,
+        batch_tokens=load.batch_tokens,
+        aligned_states=load.aligned_states,
+        alignment=load.alignment,
+        version=load.version,
+        state_dtype=load.state_dtype,
+    )
+
+
+def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What is left for the cache on the smallest card; negative where weights alone overflow."""
+    if load.kv_blocks is not None:
+        return load.kv_blocks * layout_for(model, load).block_bytes
+    if load.kv_bytes is not None:
+        return load.kv_bytes
+    share = load.utilization * _smallest_mib(gpus) * MIB
+    graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
+    spent = sum(size for name, size in overheads(model, load) if name != "graphs")
+    if graphs_counted and not load.eager:
+        spent += _graphs_mib(model, load, expected=True) * MIB
+    return share - weights_bytes(model, load) - spent
+
+
+def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimate:
+    """The forecast; without cards only the cache is forecast, from the bytes it was given."""
+    blocks = layout_for(model, load)
+    available = kv_bytes(model, load, gpus)
+    weights = weights_bytes(model, load)
+    longest = blocks.longest(int(available), model.max_model_len)
+    room = not gpus or load.utilization <= free_share(gpus) + 1e-9
+    smallest = min((gpu.total_mib for gpu in gpus), default=0)
+    others = max(map(in_use, gpus), default=0) * MIB
+    parts = [
+        ("weights", weights),
+        *overheads(model, load),
+        ("kv", max(available, 0)),
+        ("others", others),
+    ]
+    used = sum(size for _, size in parts) / MIB
+    if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
+        room = used <= _smallest_mib(gpus)
+    if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
+        room = room and used <= _smallest_mib(gpus)
+    return MemoryEstimate(
+        fits=room and load.context <= longest,
+        gpu_memory_utilization=load.utilization if gpus else None,
+        weights_mib=weights / MIB,
+        kv_mib=available / MIB,
+        needed_mib=blocks.needed(load.context) / MIB,
+        kv_tokens=blocks.tokens(int(available), load.context, load.version),
+        max_model_len=longest,
+        concurrency=blocks.concurrency(int(available), load.context),
+        reserve_mib=smallest * (1 - load.utilization) if gpus else 0.0,
+        parts=(
+            *((name, size / MIB) for name, size in parts),
+            ("free", max(smallest - used, 0.0)),
+        ),
+    )
+
+
+def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
+    """What is known where nothing is forecast: the share, and what it leaves."""
+    reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
+    return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
+
+
+def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
+    """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
+    low, high = 0, model.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        asked = replace(load, context=middle)
+        asked = replace(asked, utilization=utilization(asked, gpus))
+        if layout_for(model, asked).needed(middle) <= room_for_context(model, asked, gpus):
+            low = middle
+        else:
+            high = middle - 1
+    return granular(low, model.max_model_len)
+
+
+def granular(context: int, limit: int) -> int:
+    """The model's limit, or a whole multiple of GRANULE: forecasts err by more than the rest."""
+    return context if context == limit else context // GRANULE * GRANULE or context
+
+
+def spare(available: float) -> float:
+    """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
+    return available * 0.95 - 128 * MIB
+
+
+def room_for_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
+    available = kv_bytes(model, load, gpus)
+    return available if load.kv_blocks is not None else spare(available)
+
+
+def _smallest_mib(gpus: Sequence[Gpu]) -> float:
+    return visible_mib(min(gpu.total_mib for gpu in gpus))
+
+
+def lacking_gib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
+    missing = layout_for(model, load).needed(load.context) - kv_bytes(model, load, gpus)
+    return max(missing / GIB, 0.0)

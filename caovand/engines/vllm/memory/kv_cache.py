@@ -1,0 +1,190 @@
+"""How vLLM lays out its cache memory, computed as vLLM computes it (kv_cache_utils.py).
+
+Memory is cut into blocks that any layer kind can use. Layers of one kind form groups of equal
+length; a block holds one page for each layer of a group, and all pages are of one size. In a
+hybrid model an attention page is made long enough to cover one recurrent state, and the state
+is padded to it. A request takes blocks of every group: attention by its length, windows by
+their width, states one for itself and one for each drafted token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.engines.vllm import releases
+
+FULL, WINDOW, STATE = "full_attention", "sliding_attention", ("linear_attention", "mamba")
+TURBOQUANT = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+"""Bits of keys and values; the formats of vLLM's TurboQuantConfig."""
+BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an activation type by any of its names; 2 where the name is not known."""
+    return BYTES.get(dtype.removeprefix("torch."), 2)
+
+
+def head_bytes(dtype: str, width: int, activation: int) -> float:
+    """Bytes a token takes for one key-value head of this width, keys and values together."""
+    if dtype in TURBOQUANT:
+        keys, values = TURBOQUANT[dtype]
+        packed = width if keys == 8 else ceil(width * keys / 8) + 2
+        slot = packed + ceil(width * values / 8) + 4
+        return slot + slot % 2
+    if dtype in ("int8_per_token_head", "fp8_per_token_head"):
+        return 2 * (width + 4)
+    if dtype == "int4_per_token_head":
+        return 2 * (ceil(width / 2) + 4)
+    if dtype.startswith("nvfp4"):
+        return 2 * (ceil(width / 2) + ceil(width / 16))
+    if dtype.startswith("fp8") or dtype in ("int8", "uint8"):
+        return 2 * width
+    return 2 * width * (activation if dtype == "auto" else element_bytes(dtype))
+
+
+def token_bytes(
+    model: ModelCard, dtype: str, tensor_parallel: int, activation: int, kind: str = FULL
+) -> float:
+    """Bytes a token takes in one attention layer of one rank; kinds may have heads of their own."""
+    if model.latent:
+        one = 1 if dtype.startswith("fp8") else activation
+        return model.latent * one  # not split, and keys and values are one
+    heads, width = model.kv_heads, model.head_dim
+    if kind == FULL:
+        heads, width = model.global_kv_heads or heads, model.global_head_dim or width
+    return max(1, heads // tensor_parallel) * head_bytes(dtype, width, activation)
+
+
+def state_bytes(
+    model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
+) -> int:
+    """Bytes of one recurrent state of one layer of one rank, convolution included.
+
+    `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
+    """
+    linear = model.linear or model.mamba
+    if linear is None:
+        return 0
+    kind = linear.state_dtype if dtype == "auto" else dtype
+    element = activation if kind == "auto" else element_bytes(kind)
+    key_heads = linear.key_heads
+    if model.mamba and key_heads % tensor_parallel:  # every rank needs the groups of its heads
+        key_heads = tensor_parallel
+    channels = 2 * key_heads * linear.key_dim + linear.value_heads * linear.value_dim
+    convolution = (linear.conv_kernel - 1 + mtp) * (channels // tensor_parallel) * activation
+    heads = linear.value_heads // tensor_parallel
+    return convolution + heads * linear.value_dim * linear.key_dim * element
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Blocks: tokens in one, its bytes on one rank, and how many groups of each kind use them.
+
+    `window_tokens` are a window's in one block, 0 for as many as full attention has.
+    `held_blocks` is what vLLM keeps back from requests: one since the releases after 0.21.
+    """
+
+    block_tokens: int
+    block_bytes: int
+    full_groups: int
+    window_groups: int
+    state_groups: int
+    state_blocks: int
+    window: int
+    batch_tokens: int
+    held_blocks: int = 0
+    window_tokens: int = 0
+
+    def blocks_of_request(self, context: int) -> int:
+        """Blocks that one request of this length takes at most."""
+        held = min(self.window - 1 + self.batch_tokens, context)
+        return (
+            self.full_groups * ceil(context / self.block_tokens)
+            + self.window_groups * (ceil(held / (self.window_tokens or self.block_tokens)) + 1)
+            + self.state_groups * self.state_blocks
+        )
+
+    def needed(self, context: int) -> int:
+        """Bytes without which vLLM refuses to serve requests of this length."""
+        return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
+
+    def concurrency(self, available: int, context: int) -> float:
+        """Requests of this length that fit at once."""
+        if available <= 0 or not self.block_bytes:
+            return 0.0
+        return available // self.block_bytes / self.blocks_of_request(context)
+
+    def tokens(self, available: int, context: int, version: tuple[int, ...]) -> int:
+        """The cache size as vLLM of this version reports it."""
+        if version and version < releases.TOKENS_BY_REQUEST and available > 0:
+            groups = self.full_groups + self.window_groups + self.state_groups
+            tokens = min(self.block_tokens, self.window_tokens or self.block_tokens)
+            return available // self.block_bytes // groups * tokens
+        return int(self.concurrency(available, context) * context)
+
+    def longest(self, available: int, limit: int) -> int:
+        """The longest context, up to a limit, of which one request fits; 0 for none."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.needed(middle) <= available:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def layout(
+    model: ModelCard,
+    *,
+    dtype: str = "auto",
+    activation: int = 2,
+    tensor_parallel: int = 1,
+    mtp: int = 0,
+    batch_tokens: int = 8192,
+    aligned_states: bool = False,
+    alignment: int = 16,
+    version: tuple[int, ...] = releases.REFERENCE,
+    state_dtype: str = "auto",
+) -> Layout:
+    """The layout for this model; `alignment` is the attention kernel's block of tokens.
+
+    `aligned_states` is vLLM's mamba cache mode "align", which keeps one state more a request.
+    """
+    layers = model.cached_layers
+    full = sum(kind == FULL for kind in layers) + (model.mtp_layers if mtp else 0)
+    window = sum(kind == WINDOW for kind in layers)
+    states = sum(kind in STATE for kind in layers)
+    per_token = token_bytes(model, dtype, tensor_parallel, activation)
+    state = state_bytes(model, mtp, tensor_parallel, activation, state_dtype) if states else 0
+    block = max(alignment, alignment * ceil(state / (alignment * per_token))) if per_token else 1
+    page = ceil(block * per_token) or state
+    per_window = token_bytes(model, dtype, tensor_parallel, activation, WINDOW) if window else 0.0
+    if window and not full:
+        page = ceil(block * per_window)
+    # Pages become as long as the longest: blocks of the smaller kind hold more tokens.
+    longest = max(page, ceil(block * per_window))
+    tokens = block * max(longest // page, 1) if page else block
+    window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
+    page = longest
+    present = [count for count in (full, window, states) if count] or [1]
+    group = max(present) if max(present) < 1.5 * min(present) else min(present)
+    return Layout(
+        block_tokens=tokens,
+        block_bytes=page * group,
+        full_groups=ceil(full / group),
+        window_groups=ceil(window / group),
+        state_groups=ceil(states / group),
+        state_blocks=(2 if aligned_states else 1) + mtp,
+        window=model.sliding_window or 1,
+        batch_tokens=batch_tokens,
+        held_blocks=1 if version >= releases.HELD_BLOCK else 0,
+        window_tokens=window_tokens,
+    )

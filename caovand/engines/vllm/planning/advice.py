@@ -1,0 +1,238 @@
+"""What would make a plan fit, cheapest first: each change is planned before it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from caovand.core.config import Config
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.plan import Plan
+from caovand.engines.vllm.memory.estimate import GIB, lacking_gib, visible_mib
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.planning.devices import indivisible
+from caovand.engines.vllm.planning.flag_table import EASING, HINDERING
+from caovand.engines.vllm.planning.offload import step_cost
+from caovand.engines.vllm.planning.resize import emptied, holders
+from caovand.engines.vllm.planning.sizing import OFFLOAD_MARGIN_GIB
+from caovand.engines.vllm.planning.spelling import option, whole_number
+
+Planner = Callable[[Config, Inventory], "Plan | None"]
+"""Makes the plan of a changed configuration or machine; None where there is none."""
+MOST_CARDS = 64
+STEP = 256  # tokens
+FOUR_BIT = 4.5 / 16
+"""Of half-precision layers: four bits, and a scale and zero for each group."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan that does not fit, what it was made from, and how another one is made."""
+
+    config: Config
+    inventory: Inventory
+    plan: Plan
+    memory: MemoryEstimate
+    planner: Planner
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return gpus_of(self.plan, self.inventory)
+
+    def tried(
+        self, changes: Mapping[str, Any], inventory: Inventory | None = None
+    ) -> tuple[Plan, MemoryEstimate] | None:
+        """The plan with these settings changed (None leaves one to the policy), if it fits."""
+        inventory = inventory or self.inventory
+        plan = self.planner(changed(self.config, self.inventory, changes), inventory)
+        found = forecast(plan, inventory) if plan else None
+        return (plan, found) if plan and found and found.fits is not False else None
+
+    def said(self, name: str, value: Any) -> str:
+        """The change as it would be typed: a flag where the operator gave one."""
+        if name in self.plan.verbatim or name == "cpu_offload_gb":
+            return f"{option(name)} {value}"
+        return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
+
+
+def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
+    """The configuration with other settings: verbatim flags of these names give way."""
+    asked = inventory.engine
+    words, model, policy = config.engine.extra_args, config.model, config.policy
+    for name, value in changes.items():
+        words = flags.without(flags.read(words, asked.flags, asked.switches), name)
+        if hasattr(model, name):
+            model = replace(model, **{name: value})
+        elif hasattr(policy, name):
+            policy = replace(policy, **{name: value})
+        elif value is not None:
+            words = (*words, option(name), str(value))
+    engine = replace(config.engine, extra_args=words)
+    return replace(config, model=model, policy=policy, engine=engine)
+
+
+def advise(case: Case) -> tuple[str, ...]:
+    """Everything that would do; what is missing where nothing would."""
+    found = [text for remedy in REMEDIES for text in remedy(case)]
+    return tuple(found or _together(case) or [_too_large(case)])
+
+
+def sparing(case: Case) -> str:
+    """What the operator decided without which nothing would be offloaded; empty for nothing."""
+    asked = [name for name in (*EASING, *HINDERING) if _asked(case, name)]
+    for names in (*((name,) for name in asked), asked):
+        found = case.tried(dict.fromkeys(names)) if names else None
+        if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
+            planned = found[0].value(names[0]) if len(names) == 1 else None
+            then = "" if planned is None else f": it plans {planned}"
+            return f"leave {', '.join(names)} to the policy and none are{then}"
+    return ""
+
+
+def _free(case: Case) -> Iterator[str]:
+    free = emptied(case.inventory.gpus)
+    if free != case.inventory.gpus and case.tried({}, replace(case.inventory, gpus=free)):
+        yield f"free the cards: {holders(case.gpus)}"
+
+
+def _sequences(case: Case) -> Iterator[str]:
+    now = load_of(case.plan, case.inventory).sequences
+    if now > 1 and case.tried({"max_num_seqs": 1}):
+        yield f"{case.said('max_num_seqs', 1)} instead of {now} leaves room for the context"
+
+
+def _cache_type(case: Case) -> Iterator[str]:
+    now = case.plan.value("kv_cache_dtype")
+    found = case.tried({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
+    if found and found[1].fits:
+        said = case.said("kv_cache_dtype", "fp8")
+        yield f"{said} holds a context of {found[0].value('max_model_len')} tokens"
+
+
+def _share(case: Case) -> Iterator[str]:
+    """The smallest share that holds it, else what the policy would take."""
+    name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
+    if not case.gpus or not isinstance(asked, (int, float)):
+        return
+    lacking = lacking_gib(case.inventory.model, load_of(case.plan, case.inventory), case.gpus)
+    least = asked + lacking * 1024 / visible_mib(min(gpu.total_mib for gpu in case.gpus))
+    free = case.tried({name: None})
+    for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
+        if share and share != asked and share < 1 and case.tried({name: share}):
+            yield f"{case.said(name, share)} holds it, and is free"
+            return
+
+
+def _graphs(case: Case) -> Iterator[str]:
+    if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
+        return
+    if case.tried({"cuda_graphs": "none"}):
+        yield f"{case.said('cuda_graphs', 'none')} leaves room for the context, and is slower"
+
+
+def _context(case: Case) -> Iterator[str]:
+    asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
+    if not asked or not _asked(case, name) or case.tried({name: 1}) is None:
+        return
+    low, high = 1, asked // STEP
+    while low < high:  # a shorter context never needs more
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if case.tried({name: middle * STEP}) else (low, middle - 1)
+    if low * STEP < asked and case.tried({name: low * STEP}):
+        yield f"{case.said(name, low * STEP)} fits with everything else as it is"
+
+
+def _flags(case: Case) -> Iterator[str]:
+    """Any one verbatim flag that stands in the way, alone."""
+    remedied = {"max_num_seqs", "max_model_len", "gpu_memory_utilization"}
+    for name in (*EASING, *HINDERING):
+        if name not in case.plan.verbatim or name in remedied:
+            continue
+        found = case.tried({name: None})
+        if found:
+            planned = found[0].value(name)
+            then = "" if planned is None else f": caovan plans {planned}"
+            yield f"leave {option(name)} out{then}"
+
+
+def _cards(case: Case) -> Iterator[str]:
+    """More cards like the first; the split has to divide the model's heads."""
+    if not case.gpus or case.memory.conflicts:
+        return
+    card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
+    for count in range(len(case.gpus) + 1, MOST_CARDS + 1):
+        if indivisible(case.inventory.model, count):
+            continue
+        more = replace(
+            case.inventory, gpus=tuple(replace(card, index=index) for index in range(count))
+        )
+        config = replace(case.config, engine=replace(case.config.engine, gpus=None))
+        wider = replace(case, config=config).tried({"tensor_parallel_size": count}, more)
+        if wider and wider[0].value("cpu_offload_gb") is None:
+            yield f"{count} such cards hold it: {case.said('tensor_parallel_size', count)}"
+            return
+
+
+def _quantised(case: Case) -> Iterator[str]:
+    model, machine = case.inventory.model, case.inventory
+    if model.quantization is not None or not case.gpus or not case.memory.parts:
+        return
+    weights = tuple(
+        replace(w, size=int(w.size * FOUR_BIT)) if w.part in ("layers", "experts") else w
+        for w in model.weights
+    )
+    smaller: ModelCard = replace(model, weights=weights, quantization="awq")
+    found = case.tried({}, replace(machine, model=smaller))
+    if found and found[0].value("cpu_offload_gb") is None:
+        now, then = case.memory.weights_mib / 1024, found[1].weights_mib / 1024
+        yield f"a 4-bit checkpoint (AWQ, GPTQ): about {then:.1f} GiB a card instead of {now:.1f}"
+
+
+def _offload(case: Case) -> Iterator[str]:
+    if case.memory.conflicts or not case.gpus or case.plan.value("cpu_offload_gb"):
+        return
+    load = load_of(case.plan, case.inventory)
+    lacking = ceil(lacking_gib(case.inventory.model, load, case.gpus) + OFFLOAD_MARGIN_GIB)
+    room = case.inventory.host.ram_mib * 0.8 / 1024 / len(case.gpus)
+    for amount in range(lacking, min(lacking + 3, int(room) + 1)):
+        if case.tried({"cpu_offload_gb": amount}):
+            cost = step_cost(amount, case.gpus)
+            yield f"{case.said('cpu_offload_gb', amount)} keeps weights in host memory: {cost}"
+            return
+
+
+def _together(case: Case) -> list[str]:
+    """Where no single change does: all that the operator decided, left to the policy."""
+    ours = [name for name in EASING if _asked(case, name)]
+    names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
+    found = case.tried(dict.fromkeys(names)) if names else None
+    if not found:
+        return []
+    context = found[0].value("max_model_len")
+    holds = f": a context of {context} tokens fits" if context else ""
+    return [f"leave {', '.join(names)} to the policy{holds}"]
+
+
+def _asked(case: Case, name: str) -> bool:
+    keys = (case.config.model, case.config.policy)
+    return name in case.plan.verbatim or any(getattr(key, name, None) is not None for key in keys)
+
+
+def _too_large(case: Case) -> str:
+    cards = sum(gpu.total_mib for gpu in case.gpus)
+    room = (
+        f"the cards {cards / 1024:.1f}"
+        if cards
+        else f"RAM {case.inventory.host.ram_mib / 1024:.1f}"
+    )
+    size = case.inventory.model.size() / GIB
+    return f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
+
+
+REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
+    _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards, _quantised, _offload,
+)  # fmt: skip

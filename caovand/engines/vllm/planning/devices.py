@@ -1,0 +1,261 @@
+"""Which cards are used, and over how many of them one model is split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import lcm, prod
+from typing import Any
+
+from caovand.core.config import Config
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.vllm.planning.draft import TURING, Draft, policy, user
+from caovand.engines.vllm.planning.spelling import whole_number
+
+LEAST_MIB = 1024
+"""What a CUDA context, PyTorch and a first buffer take before there is any model."""
+SMALL_CARD = 2
+"""A card with less than this part of the largest one's memory would hold the others back."""
+
+
+def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards the engine may use; none for a CPU build.
+
+    Memory is taken evenly from all of them, so a display card is left out unless it is named.
+    """
+    if inventory.engine.build == "cpu":
+        return ()
+    if not inventory.gpus:
+        raise Unplannable(
+            "cannot start the engine: it is built for CUDA and no NVIDIA GPU is visible; "
+            "check `nvidia-smi`, or install the CPU build with `caovanctl engine install`",
+            "gpu-absent",
+        )
+    chosen = _chosen(config.engine.gpus, inventory)
+    for gpu in chosen:
+        if gpu.total_mib < LEAST_MIB:
+            raise Unplannable(
+                f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
+                " takes; name other cards in [engine] gpus, or install the CPU build with"
+                " `caovanctl engine install --build cpu`"
+            )
+    return chosen
+
+
+def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, ...]:
+    if wanted is None:
+        return _of_one_kind(inventory.gpus)
+    # Parts of one partitioned card share its index: the freest is meant.
+    present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
+    absent = [index for index in wanted if index not in present]
+    if absent:
+        raise Unplannable(
+            f"cannot use GPU {absent[0]}: the visible ones are {sorted(present)}; "
+            "correct [engine] gpus or CUDA_VISIBLE_DEVICES",
+            "gpu-absent",
+        )
+    for index in wanted:
+        _refuse(present[index])
+    return tuple(present[index] for index in wanted)
+
+
+def unusable(gpu: Gpu) -> str:
+    """Why vLLM cannot use this card, and the remedy; empty where it can."""
+    major, minor = gpu.compute_capability
+    if gpu.compute_capability < TURING:
+        return (
+            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75; "
+            "leave it out of [engine] gpus, or use a newer card"
+        )
+    if gpu.mig and not gpu.uuid.startswith("MIG-"):
+        return (
+            "it is partitioned (MIG), and the inventory does not tell its parts; set "
+            "CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the partitioning: "
+            f"`sudo nvidia-smi -i {gpu.index} -mig 0`"
+        )
+    return ""
+
+
+def left_out(config: Config, inventory: Inventory) -> list[str]:
+    """A warning for each card that vLLM cannot use though nobody left it out."""
+    if inventory.engine.build == "cpu" or config.engine.gpus is not None:
+        return []
+    found = [(gpu, unusable(gpu)) for gpu in inventory.gpus]
+    return [f"GPU {gpu.index} ({gpu.name}) is not used: {why}" for gpu, why in found if why]
+
+
+def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
+    """So many of the cards, those with the most free memory, in their own order."""
+    chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
+    return tuple(gpu for gpu in gpus if gpu in chosen)
+
+
+def _of_one_kind(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The usable cards that are large enough; of a partitioned card one part, as CUDA does."""
+    usable = [gpu for gpu in gpus if not unusable(gpu)]
+    if not usable:
+        _refuse(gpus[0])
+    whole = [gpu for gpu in usable if not gpu.mig]
+    if not whole:
+        return (max(usable, key=lambda gpu: gpu.free_mib),)
+    largest = max(gpu.total_mib for gpu in whole)
+    return tuple(gpu for gpu in whole if gpu.total_mib * SMALL_CARD >= largest)
+
+
+def _refuse(gpu: Gpu) -> None:
+    """Raise Unplannable where this card cannot be used."""
+    why = unusable(gpu)
+    if why:
+        raise Unplannable(f"cannot use GPU {gpu.index}: {why}", "backend-unsupported")
+
+
+def stages(given: Mapping[str, Any]) -> int:
+    """How many cards hold one place in the split: pipeline stages times replicas."""
+    names = ("pipeline_parallel_size", "data_parallel_size")
+    return prod(max(whole_number(given.get(name)) or 1, 1) for name in names)
+
+
+def spans_machines(given: Mapping[str, Any]) -> bool:
+    """Whether the engine runs on several machines, whose cards are not all seen here."""
+    flags = ("nnodes", "data_parallel_address", "data_parallel_size_local")
+    return any(given.get(name) is not None for name in flags)
+
+
+def cards_lacking(size: int, given: Mapping[str, Any], cards: int) -> int:
+    """How many cards a split takes in all where that is more than are here; else 0."""
+    elsewhere = spans_machines(given) or given.get("distributed_executor_backend") == "ray"
+    wanted = size * stages(given)
+    return 0 if elsewhere or wanted <= cards else wanted
+
+
+def split_for(model: ModelCard, given: Mapping[str, Any], cards: int) -> int:
+    """The largest split that so many cards, and the model's shape, allow with these settings."""
+    each = max(cards // stages(given), 1)
+    return largest_split(model, each, whole_experts=shards_whole_experts(given))
+
+
+def world_size(draft: Draft) -> int:
+    """How many cards the engine uses in all."""
+    return draft.count("tensor_parallel_size") * stages(draft.given)
+
+
+def tensor_parallel_size(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.tensor_parallel_size
+    if not draft.cuda:
+        if typed is not None and typed > 1:
+            raise Unplannable(
+                f"cannot split the model over {typed} GPUs: the engine is a CPU build; "
+                'set tensor_parallel_size = "auto", or install a CUDA engine'
+            )
+        return None
+    if typed is not None:
+        why = refusal(draft, typed)
+        if why:
+            raise Unplannable(f"cannot split the model over {typed} GPUs: {why}")
+        return user(typed, "[policy] tensor_parallel_size")
+    size = split_for(draft.model, draft.given, len(draft.gpus))
+    return policy(size, f"the largest split the model's shape allows on {len(draft.gpus)} cards")
+
+
+def split_is_ours(draft: Draft) -> bool:
+    """Whether the policy chooses over how many cards the model is split."""
+    given, typed = draft.given, draft.config.policy.tensor_parallel_size
+    return typed is None and "tensor_parallel_size" not in given and stages(given) == 1
+
+
+def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
+    """The smaller splits that the model's shape allows, the largest first."""
+    return [
+        fewer
+        for fewer in range(size - 1, 0, -1)
+        if not indivisible(model, fewer, whole_experts=whole_experts)
+    ]
+
+
+def refusal(draft: Draft, size: int) -> str:
+    """Why the model cannot be split over so many cards; empty where it can."""
+    given, cards = draft.given, len(draft.gpus)
+    wanted = cards_lacking(size, given, cards)
+    if wanted:
+        stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
+        fits = split_for(draft.model, given, cards)
+        return f"{stated}there are {cards}; set tensor_parallel_size = {fits}"
+    return indivisible(draft.model, size, whole_experts=shards_whole_experts(given))
+
+
+def shards_whole_experts(given: Mapping[str, Any]) -> bool:
+    """Whether each card holds whole experts instead of a part of every one."""
+    return bool(given.get("enable_expert_parallel"))
+
+
+def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
+    """The largest split that the model's shape allows, over so many cards at most.
+
+    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    """
+    if not model.architecture:
+        return 1 << most.bit_length() - 1
+    return max(splits_below(model, most + 1, whole_experts=whole_experts))
+
+
+def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> str:
+    """Why the model's shape does not allow this split, and which would do; empty where it does.
+
+    With expert parallelism each card holds whole experts.
+    """
+    if not model.architecture or size == 1:
+        return ""
+    if model.heads % size:
+        return f"it has {model.heads} attention heads; choose a divisor of {model.heads}"
+    if model.kv_heads % size and size % model.kv_heads:
+        return f"it has {model.kv_heads} key-value heads; choose a divisor or a multiple"
+    linear = model.linear
+    if linear and (linear.key_heads % size or linear.value_heads % size):
+        return (
+            f"its linear attention has {linear.key_heads} key and {linear.value_heads} value "
+            "heads; choose a divisor of both"
+        )
+    return next((why for part in _cut(model, whole_experts) if (why := _uneven(part, size))), "")
+
+
+@dataclass(frozen=True)
+class _Width:
+    """A dimension that is cut over the ranks, and of what each rank must get a multiple."""
+
+    part: str
+    width: int
+    multiple: int = 1
+
+
+def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
+    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
+    # mxfp4 kernels pad every rank's part, and say so in no group size.
+    group, block = max(model.group_size, 1), max(model.block_size, 1)
+    quantised = lcm(group, block)
+
+    def beside(part: str, width: int) -> _Width:
+        return _Width(part, width, 1 if part in model.spared else quantised)
+
+    found = []
+    if model.experts and model.expert_size:
+        if not whole_experts:
+            found.append(_Width("experts", model.expert_size, quantised))
+    elif not (model.experts and whole_experts):
+        found.append(_Width("MLP", model.intermediate_size, quantised))
+    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
+    if not model.latent and "attention" not in model.spared:
+        found.append(_Width("attention", model.heads * model.head_dim, quantised))
+    return found
+
+
+def _uneven(cut: _Width, size: int) -> str:
+    if cut.width % size:
+        return f"its {cut.part} of {cut.width} cannot be cut in {size}; choose a divisor"
+    if cut.width // size % cut.multiple:
+        return (
+            f"its {cut.part} of {cut.width} cannot be cut in {size} at quantisation groups of"
+            f" {cut.multiple}; choose fewer GPUs"
+            + (" or --enable-expert-parallel" if cut.part == "experts" else "")
+        )
+    return ""

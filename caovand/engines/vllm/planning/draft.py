@@ -1,0 +1,109 @@
+"""What a rule of the policy sees: the facts, and the settings decided before it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from caovand.core.config import Config, Mode
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
+from caovand.core.plan import Origin, Setting
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.spelling import whole_number
+
+TURING = (7, 5)
+"""The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
+WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
+"""Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used.
+
+    `sizing` is there once the cards were sized; `unweighed` says why it knows no context, as where
+    the weights on a card are unknown.
+    """
+
+    config: Config
+    inventory: Inventory
+    given: Mapping[str, Any]
+    gpus: tuple[Gpu, ...]
+    mode: Mode
+    mode_setting: Setting
+    auto_spec: str | None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    sizing: Sizing | None = None
+    unweighed: str = ""
+    weights_unknown: bool = False
+
+    @property
+    def engine(self) -> EngineInfo:
+        return self.inventory.engine
+
+    @property
+    def host(self) -> Host:
+        return self.inventory.host
+
+    @property
+    def model(self) -> ModelCard:
+        return self.inventory.model
+
+    @property
+    def cuda(self) -> bool:
+        return self.engine.build == "cuda"
+
+    @property
+    def turing(self) -> bool:
+        """Whether a card is older than what most kernels of today are written for."""
+        return any(gpu.compute_capability == TURING for gpu in self.gpus)
+
+    def value(self, name: str) -> Any:
+        """The value of an earlier setting, None where there is none."""
+        setting = self.settings.get(name)
+        return setting.value if setting else None
+
+    def count(self, name: str) -> int:
+        """An earlier setting as a count of one or more, also where a verbatim flag is none."""
+        return max(whole_number(self.value(name)) or 1, 1)
+
+    @property
+    def mtp(self) -> int:
+        """The drafting depth decided, 0 where nothing is drafted or a verbatim flag says else."""
+        config = self.value("speculative_config")
+        depth = config.get("num_speculative_tokens") if isinstance(config, Mapping) else 0
+        return max(whole_number(depth) or 0, 0)
+
+    @property
+    def drafts_spoil_states(self) -> bool:
+        """Whether requests that draft may go on from wrong states, as `DRAFTS_KEEP_STATES` says.
+
+        A verbatim flag may leave the depth to vLLM, and a model not here yet may be a hybrid.
+        """
+        config = self.value("speculative_config")
+        if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
+            return False
+        old = self.engine.version < releases.DRAFTS_KEEP_STATES
+        hybrid = self.model.hybrid or not self.model.architecture
+        return self.cuda and hybrid and old
+
+    def pinned(self, name: str) -> bool:
+        return self.config.policy.strict or name in self.config.policy.pinned
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, or all of them."""
+    listed = sorted(known)
+    close = difflib.get_close_matches(name, listed, n=1, cutoff=0.5)
+    return f'"{close[0]}"' if close else f"one of {', '.join(listed)}"
+
+
+def policy(value: Any, reason: str) -> Setting:
+    return Setting(value, "policy", reason)
+
+
+def user(value: Any, reason: str, origin: Origin = "user") -> Setting:
+    return Setting(value, origin, reason)

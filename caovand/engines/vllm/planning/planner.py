@@ -1,0 +1,391 @@
+"""The policy: from configuration and inventory to a plan, by the rules.
+
+A flag the operator gave verbatim is never decided again: its rule does not run.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.config import MODES, Config, Mode
+from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.plan import Origin, Plan, Setting, Unplannable
+from caovand.engines.vllm.memory import graphs
+from caovand.engines.vllm.memory.estimate import free_share
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
+from caovand.engines.vllm.planning import flags, goals, turing, verbatim
+from caovand.engines.vllm.planning.advice import Case, advise, sparing
+from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.devices import (
+    choose_gpus,
+    freest,
+    left_out,
+    shards_whole_experts,
+    split_is_ours,
+    splits_below,
+    world_size,
+)
+from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.environment import allocator_warnings, environment
+from caovand.engines.vllm.planning.flag_row import Rule
+from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
+from caovand.engines.vllm.planning.offload import step_cost
+from caovand.engines.vllm.planning.resize import emptied, holders, sized
+from caovand.engines.vllm.planning.speculation import spec_of_environment, spoiling_warnings
+from caovand.engines.vllm.planning.spelling import option, whole_number
+
+TURBOQUANT_COST = {
+    "turboquant_k8v4": "1.2 %",
+    "turboquant_4bit_nc": "2.7 %",
+    "turboquant_k3v4_nc": "10.6 %",
+    "turboquant_3bit_nc": "20.6 %",
+}
+"""Perplexity that each cache type costs, by vLLM's own measurements."""
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    mode_origin: Origin = "user",
+    auto_spec: str | None = None,
+    remembered: Plan | None = None,
+) -> Plan:
+    """The plan for this configuration on this machine; Unplannable where there is none.
+
+    `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
+    CAOVAN_AUTO_SPEC; `remembered` a lowered plan whose rungs are kept.
+    """
+
+    def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
+        return _plan(config, inventory, mode, mode_origin, auto_spec, remembered)
+
+    def tried(config: Config, inventory: Inventory) -> Plan | None:
+        try:
+            return planned(config, inventory)
+        except Unplannable:
+            return None
+
+    plan = planned(config, inventory, remembered)
+    plan = replace(
+        plan, warnings=(*plan.warnings, *_cost_of_others(plan, config, inventory, tried))
+    )
+    memory = forecast(plan, inventory)
+    case = Case(config, inventory, plan, memory, tried)
+    offload = plan.value("cpu_offload_gb")
+    gpus = gpus_of(plan, inventory)
+    if gpus and isinstance(offload, (int, float)) and offload > 0:
+        cost = step_cost(offload, gpus)
+        told = (f"weights are offloaded to host memory: {cost}", sparing(case))
+        plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
+    if memory.fits is not False:
+        return plan
+    advice = memory.advice or advise(case)
+    if memory.conflicts:  # told already
+        return replace(plan, advice=advice)
+    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+    short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    short = memory.lack or memory.no_room or short
+    warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
+    return replace(plan, advice=advice, warnings=warnings)
+
+
+def _cost_of_others(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    tried: Callable[[Config, Inventory], Plan | None],
+) -> list[str]:
+    """A warning where the context is shorter, or fewer cards are used, for what others hold."""
+    context = plan.settings.get("max_model_len")
+    gpus = choose_gpus(config, inventory)
+    if not context or context.origin != "policy" or emptied(gpus) == gpus:
+        return []
+    alone = tried(config, replace(inventory, gpus=emptied(inventory.gpus)))
+    if alone is None:
+        return []
+    lost = []
+    if (alone.value("max_model_len") or 0) > (context.value or 0):
+        longer = alone.value("max_model_len")
+        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
+    if (whole_number(wider) or 1) > (whole_number(split) or 1):
+        lost.append(f"{split} instead of {wider} cards serve the model")
+    if not lost:
+        return []
+    remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
+    return [f"{holders(gpus)}: {' and '.join(lost)}; {remedy}"]
+
+
+def _plan(
+    config: Config,
+    inventory: Inventory,
+    mode: Mode | None,
+    mode_origin: Origin,
+    auto_spec: str | None,
+    remembered: Plan | None,
+) -> Plan:
+    engine = inventory.engine
+    words = flags.read(config.engine.extra_args, engine.flags, engine.switches)
+    given = flags.values(words)
+    verbatim.check(given)
+    chosen = _mode(config, given, mode, mode_origin)
+    draft = Draft(
+        config=config,
+        inventory=inventory,
+        given=given,
+        gpus=choose_gpus(config, inventory),
+        mode=chosen.value,
+        mode_setting=chosen,
+        auto_spec=spec_of_environment(config, auto_spec),
+        unweighed=unmodelled(given, inventory.model),
+        weights_unknown=bool(weights_unknown(given, inventory.model)),
+    )
+    draft = _decide(SECOND, _with_cards(draft))
+    rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in DECIDED}
+    settings = {**draft.settings, **rest}
+    plan = Plan(
+        model=inventory.model.path,
+        settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
+        env=environment(draft),
+        extra_args=config.engine.extra_args,
+        verbatim=frozenset(given),
+        device=_device(draft),
+        engine=f"{inventory.engine.python} {inventory.engine.vllm} {inventory.engine.plugin or ''}",
+    )
+    if remembered is not None:
+        plan = _kept(plan, remembered)
+    return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+
+
+def _with_cards(draft: Draft) -> Draft:
+    """The draft with its cards, the rules up to their sizing, and the sizing.
+
+    Memory is taken evenly from every card, so one that is small or that others use holds the rest
+    back: fewer of them may hold more.
+    """
+    ours, best, problem = split_is_ours(draft), None, None
+    try:
+        best = _on_freest(draft, len(draft.gpus))
+    except Unplannable as found:
+        if found.failure != "vram-busy" or not ours:
+            raise
+        problem = found
+    if best and (best.sizing is None or best.unweighed or not ours):
+        return best
+    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
+    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
+        if best and best.sizing and best.sizing.unbounded(draft.model):
+            break
+        try:
+            fewer = _on_freest(draft, size)
+        except Unplannable:
+            continue
+        if fewer.sizing and fewer.sizing.sound and fewer.sizing.worth > _worth(best):
+            best = _told(fewer, draft)
+    if best is None:
+        raise problem or AssertionError
+    return best
+
+
+def _worth(draft: Draft | None) -> tuple[bool, int, bool, int]:
+    return draft.sizing.worth if draft and draft.sizing else (False, 0, False, 0)
+
+
+def _told(fewer: Draft, draft: Draft) -> Draft:
+    """The smaller split with its reason, which is the fullest card that it leaves out."""
+    kept = {gpu.index for gpu in fewer.gpus}
+    least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
+    size = len(fewer.gpus)
+    reason = (
+        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
+        f" {least.index} has {least.free_mib} MiB free"
+    )
+    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+
+
+def _on_freest(draft: Draft, count: int) -> Draft:
+    """The draft on so many of its cards at most, those with the most free memory."""
+    draft = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count)))
+    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
+    if draft.gpus and draft.model.layer_types:
+        draft = sized(draft)
+    return draft
+
+
+def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
+    for name, rule in rules:
+        setting = _verbatim(name, draft.given) or rule(draft)
+        if setting is not None:
+            draft = replace(draft, settings={**draft.settings, name: setting})
+    return draft
+
+
+def _mode(
+    config: Config, given: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
+) -> Setting:
+    """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
+    own = given.get("additional_config")
+    if isinstance(own, Mapping) and "caovan_mode" in own:
+        name = own["caovan_mode"]
+        if name not in MODES:
+            raise Unplannable(
+                f'cannot use caovan_mode "{name}" of --additional-config: there is no such mode; '
+                f"use one of {', '.join(MODES)}"
+            )
+        return user(name, "caovan_mode of --additional-config")
+    if mode is not None:
+        return Setting(mode, mode_origin, f"`caovanctl mode {mode}`")
+    typed = config.policy.mode
+    return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
+
+
+def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
+    if name not in given or name == "additional_config":
+        return None
+    return user(flags.shown_value(name, given[name]), "passed verbatim")
+
+
+def _device(draft: Draft) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in draft.gpus})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
+
+
+def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
+    """The setting without its value where this engine has no such flag."""
+    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
+        return setting
+    return Setting(None, "policy", f"vLLM {draft.engine.vllm} has no {option(name)}")
+
+
+def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
+    found = [*_shortfalls(draft), *draft.model.notes, *left_out(draft.config, draft.inventory)]
+    found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
+    found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
+    found += spoiling_warnings(draft)
+    if not draft.engine.knows(draft.model.architecture):
+        found.append(
+            f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
+            " code of Transformers, slowly, or refuse; install a vLLM that has it"
+            " (`caovanctl engine install`), or serve another model"
+        )
+    found += [f"{key} means nothing to a CPU build" for key in goals.idle_keys(draft)]
+    found += goals.given_up(draft, plan)
+    share = plan.value("gpu_memory_utilization")
+    if draft.gpus and isinstance(share, (int, float)):
+        room = free_share(draft.gpus)
+        if share > room:
+            found.append(
+                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
+            )
+    found += conflicts(plan, draft.inventory, draft.gpus)
+    dtype = plan.settings.get("dtype")
+    plain = draft.model.quantization is None  # else it is told as what cannot run
+    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
+        found.append(
+            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
+            " card of SM80 or newer, or another model"
+        )
+    kind = str(plan.value("kv_cache_dtype"))
+    if kind in TURBOQUANT_COST:
+        cost = TURBOQUANT_COST[kind]
+        found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
+    return found
+
+
+def _shortfalls(draft: Draft) -> list[str]:
+    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
+    if not draft.cuda:
+        return []
+    invented = draft.given.get("load_format") == "dummy"
+    ram = None if invented else small_host(draft.model, draft.host)
+    return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
+
+
+def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
+    """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
+    given = draft.given.get("compilation_config")
+    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
+        return []
+    captured = graphs.mode(given, plan.value("optimization_level"))
+    if plan.value("enforce_eager") or captured == "NONE":
+        return []
+    mode = (draft.config.policy.cuda_graphs or "piecewise").upper()
+    return [
+        "--compilation-config names no cudagraph_mode, so vLLM captures its own"
+        f" {captured} instead of {mode}, which would be planned here; add"
+        f' "cudagraph_mode": "{mode}" to it'
+    ]
+
+
+def _open_doors(draft: Draft, plan: Plan) -> list[str]:
+    """An address that others reach where no key is set that we know of."""
+    config, host = draft.config, str(plan.value("host"))
+    keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
+    if keyed or {"api_key", "uds"} & set(draft.given) or _is_loopback(host):
+        return []
+    return [
+        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
+        " environment has VLLM_API_KEY, whoever reaches that address may use the engine; set"
+        ' [server] api_key_file, or host = "127.0.0.1"'
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
+    found: list[str] = []
+    seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in SECRETS]
+    for flag in flags.public(words):
+        word = option(flag.name)
+        known = draft.engine.flags
+        if not flag.name:
+            found.append(f'"{flag.value}" in extra_args belongs to no flag')
+        elif known and word not in known and "--no-" + word[2:] not in known:
+            found.append(f"vLLM {draft.engine.vllm} has no {word}: it will refuse to start")
+        elif word in draft.engine.deprecated:
+            found.append(f"{word} is deprecated in vLLM {draft.engine.vllm}")
+        elif flag in seen:
+            found.append(f"several {word} are seen by every user of this machine: give one")
+    return found
+
+
+def _kept(plan: Plan, remembered: Plan) -> Plan:
+    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    if remembered.model != plan.model or not remembered.taken:
+        return plan
+    settings = {**plan.settings, **_lowered(remembered.settings, plan.verbatim)}
+    config, ours = settings.get("additional_config"), plan.value("additional_config")
+    if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
+        # A step may have turned the plugin off there; the mode is today's all the same.
+        value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
+        settings["additional_config"] = replace(config, value=value)
+    env = {**plan.env, **_lowered(remembered.env, frozenset())}
+    return replace(
+        plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
+    )
+
+
+def _lowered(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:
+    """The settings that the ladder changed, but for those the operator gives verbatim."""
+    return {
+        name: Setting(s.value, "remembered", _kept_reason(s.reason))
+        for name, s in settings.items()
+        if s.origin in ("ladder", "remembered") and name not in verbatim - {"additional_config"}
+    }
+
+
+def _kept_reason(reason: str) -> str:
+    kept = "kept from the last plan that served: "
+    return reason if reason.startswith(kept) else kept + reason

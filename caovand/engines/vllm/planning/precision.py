@@ -1,0 +1,68 @@
+"""Which number types and cards vLLM refuses for a model (vllm/config/model.py, quantization/)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+
+AMPERE = (8, 0)
+WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
+"""Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
+WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
+"""Quantisations that compute in float32 too; the others are for 16-bit types."""
+LEAST_CAPABILITY = {
+    "mxfp4": AMPERE,
+    "fbgemm_fp8": AMPERE,
+    "experts_int8": AMPERE,
+    "modelopt": AMPERE,
+    "modelopt_mxfp8": AMPERE,
+    "fp_quant": (10, 0),
+}
+"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+
+ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
+"""
+EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
+"""Methods of which vLLM refuses one by flag where the checkpoint is quantised by another."""
+
+
+def method(name: str) -> str:
+    """The method that a name of --quantization asks for, whatever the kernel."""
+    return name.removeprefix("auto_").removesuffix("_marlin")
+
+
+HALF = frozenset({"half", "float16"})
+
+
+def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
+    """The first card older than this, in words; empty where there is none."""
+    old = [gpu for gpu in gpus if gpu.compute_capability < capability]
+    return "GPU {} is SM{}{}".format(old[0].index, *old[0].compute_capability) if old else ""
+
+
+def type_without_bfloat16(model: ModelCard) -> str:
+    """What a card before SM80 computes this model in."""
+    return "float32" if model.model_type in WITHOUT_HALF else "half"
+
+
+def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
+    """The card that has no bfloat16, in words, where that is the type; else empty."""
+    return oldest_without(gpus, AMPERE) if dtype == "bfloat16" else ""
+
+
+def refused_type(model: ModelCard, quantization: str | None, dtype: str, old: str) -> str:
+    """Why vLLM refuses this number type; `old` is a card before SM80 in words, or empty."""
+    if dtype in HALF and model.model_type in WITHOUT_HALF:
+        other = "float32" if old else "bfloat16"
+        return (
+            f"cannot use --dtype half: vLLM refuses it for models of type {model.model_type};"
+            f" use --dtype {other}"
+        )
+    if dtype in ("float32", "float") and quantization and quantization not in WITH_FLOAT32:
+        remedy = "use --dtype half"
+        if model.model_type in WITHOUT_HALF:
+            remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
+        why = f" ({old}, which has no bfloat16)" if old else ""
+        return f"cannot compute in float32{why}: {quantization} takes 16-bit types only; {remedy}"
+    return ""

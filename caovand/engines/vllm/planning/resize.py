@@ -1,0 +1,177 @@
+"""Sizing a draft: the load its settings amount to, and what may give way for the context.
+
+TurboQuant caches are never chosen here: k8v4 unpacks whole contexts beside the cache, and in the
+published runs it held no more tokens than an 8-bit one. They are there for who names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import in_use
+from caovand.core.plan import Unplannable
+from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
+from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.planning.devices import stages
+from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.sizing import (
+    GENEROUS_BATCH,
+    STEPS,
+    Sizing,
+    Wishes,
+    choose,
+    longest_lean,
+    sequences_for,
+    wishes_of,
+)
+
+UNKNOWN_CONTEXT = 131_072
+"""What today's models take; the reserve of one that is not known is for that."""
+BUSY_MIB = 1024
+"""What others hold of a card that is worth waiting for; a desktop holds less."""
+LEAST_ALONE = 4096
+"""A shorter context than this beside other programs is no service: it is waited for them."""
+
+
+def sized(draft: Draft) -> Draft:
+    """The draft with its sizing; where a flag keeps memory from being forecast, one without limits.
+
+    If the model fits without counting such a flag, the way of running that fits is kept.
+    """
+    if not draft.unweighed:
+        return _weighed(draft)
+    if not draft.weights_unknown:
+        found = _weighed(draft)
+        if found.sizing and found.sizing.sound:
+            return found
+    return replace(draft, sizing=Sizing(_load_of_unknown(draft), STEPS[0], True))
+
+
+def _weighed(draft: Draft) -> Draft:
+    """The draft with its sizing; the vision tower may give way to context."""
+    wishes = _wishes(draft)
+    base = replace(asked_load(draft), offload_gib=wishes.offload_gib)
+    best = _choose(base, draft, wishes)
+    without = replace(base, vision=False)
+    if base.vision and _text_only_may_help(draft) and not _enough(best, draft):
+        # Bounded, so that less memory never ends in a longer context than vision left.
+        text = _choose(without, draft, wishes, draft.model.max_model_len // 2)
+        best = text if text.rank > best.rank else best
+    if wishes.context is None or not best.fits or best.step == "offloaded":
+        _wait_for_others(without if _text_only_may_help(draft) else base, draft)
+    return replace(draft, sizing=best)
+
+
+def share_of_unknown(draft: Draft) -> float:
+    """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
+    return _load_of_unknown(draft).utilization
+
+
+def _load_of_unknown(draft: Draft) -> Load:
+    """What is asked where nothing is forecast."""
+    wishes = _wishes(draft)
+    batch = wishes.batch_tokens or GENEROUS_BATCH
+    few = min(sequences_for(draft.model, draft.gpus, draft.turing), batch)
+    load = replace(
+        asked_load(draft),
+        context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
+        sequences=wishes.sequences or few,
+        batch_tokens=batch,
+        eager=wishes.eager,
+    )
+    share = wishes.utilization
+    return replace(load, utilization=utilization(load, draft.gpus) if share is None else share)
+
+
+def block_tokens(draft: Draft) -> int:
+    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    return layout_for(draft.model, replace(asked_load(draft), aligned_states=True)).block_tokens
+
+
+def holders(gpus: tuple[Gpu, ...]) -> str:
+    """Who holds memory of these cards, how much, and where; empty where nobody holds much."""
+    told = []
+    for gpu in gpus:
+        known = [user for user in gpu.users if user[2]]
+        told += [
+            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
+        ]
+        rest = in_use(gpu) - sum(mib for _, _, mib in known)
+        if rest >= BUSY_MIB:
+            told.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+    return ", ".join(told)
+
+
+def _unnamed(gpu: Gpu) -> str:
+    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
+    return " and ".join(pids) or "processes that the driver does not name"
+
+
+def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards as they are when nobody else uses them."""
+    return tuple(
+        replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
+    )
+
+
+def _wait_for_others(base: Load, draft: Draft) -> None:
+    """Raise Unplannable where the model would run here but for other processes' memory."""
+    gpus, model = draft.gpus, draft.model
+    free = emptied(gpus)
+    least = min(LEAST_ALONE, model.max_model_len)
+    if free == gpus or longest_lean(base, model, gpus) >= least:
+        return
+    alone = longest_lean(base, model, free)
+    if alone >= least:
+        raise Unplannable(
+            f"cannot start: {holders(gpus)}, which leaves the model no room (alone it would hold"
+            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
+            "vram-busy",
+        )
+
+
+def _choose(base: Load, draft: Draft, wishes: Wishes, most: int | None = None) -> Sizing:
+    ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
+    return choose(base, draft.model, draft.gpus, wishes, ram_mib, most)
+
+
+def _wishes(draft: Draft) -> Wishes:
+    """What the operator asked for, as far as it can be had.
+
+    A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
+    """
+    wishes = wishes_of(draft.config, draft.given)
+    typed = "gpu_memory_utilization" not in draft.given
+    room = int(free_share(draft.gpus) * 1000) / 1000
+    if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):
+        return wishes
+    return replace(wishes, utilization=min(wishes.utilization, room))
+
+
+def asked_load(draft: Draft) -> Load:
+    """The load of what is decided and asked for so far."""
+    policy, model = draft.config.policy, draft.model
+    text_only = draft.config.model.text_only
+    if text_only is None and model.weights and not model.size("vision"):
+        text_only = True
+    values = {
+        "max_num_seqs": policy.max_num_seqs,
+        "max_num_batched_tokens": policy.max_num_batched_tokens,
+        "language_model_only": text_only,
+        "compilation_config": {"cudagraph_mode": policy.cuda_graphs or "PIECEWISE"},
+        **{name: setting.value for name, setting in draft.settings.items()},
+        **draft.given,
+    }
+    return load_of(values, draft.inventory, draft.gpus, dict(draft.config.engine.env))
+
+
+def _text_only_may_help(draft: Draft) -> bool:
+    return "language_model_only" not in draft.given and draft.config.model.text_only is None
+
+
+def _enough(sizing: Sizing, draft: Draft) -> bool:
+    if not sizing.fits or sizing.step == "offloaded":
+        return False
+    asked = draft.config.model.max_model_len is not None or "max_model_len" in draft.given
+    return asked or sizing.load.context >= draft.model.max_model_len // 2

@@ -1,0 +1,284 @@
+"""The rules: one function for each flag, from a draft to a setting, or None to leave it out.
+
+They run in the order of `flag_table`, the cards being sized (`resize`) in between; a rule may read
+what was decided before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.planning import cpu, toolchain, turing
+from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
+from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
+from caovand.engines.vllm.planning.length import beyond_limit
+from caovand.engines.vllm.planning.precision import lacks_bfloat16, type_without_bfloat16
+from caovand.engines.vllm.planning.resize import block_tokens, share_of_unknown
+from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.spelling import count
+from caovand.engines.vllm.planning.toolchain import NO_NVCC
+
+
+def host(draft: Draft) -> Setting | None:
+    return user(draft.config.server.host, "[server] host")
+
+
+def port(draft: Draft) -> Setting | None:
+    return user(draft.config.server.port, "[server] port")
+
+
+def served_model_name(draft: Draft) -> Setting | None:
+    typed = draft.config.model.served_name
+    if typed:
+        return user(typed, "[model] served_name")
+    name = draft.model.path.rstrip("/").rpartition("/")[2]
+    return policy(name, "the last part of the model's path")
+
+
+def revision(draft: Draft) -> Setting | None:
+    typed = draft.config.model.revision
+    return user(typed, "[model] revision") if typed else None
+
+
+def chat_template(draft: Draft) -> Setting | None:
+    typed = draft.config.model.chat_template
+    return user(typed, "[model] chat_template") if typed else None
+
+
+def trust_remote_code(draft: Draft) -> Setting | None:
+    if not draft.config.model.trust_remote_code:
+        return None
+    return user(True, "[model] trust_remote_code")
+
+
+def dtype(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.dtype
+    other = type_without_bfloat16(draft.model)
+    old = lacks_bfloat16(draft.gpus, typed or "bfloat16")
+    if typed and old:
+        raise Unplannable(
+            f'cannot use dtype "bfloat16": {old}, which has none; set dtype = "{other}"'
+        )
+    if typed:
+        return user(typed, "[policy] dtype")
+    if not old:
+        return None
+    reason = "cards before SM80 have no bfloat16"
+    if other == "float32":
+        reason += f", and vLLM refuses float16 for models of type {draft.model.model_type}"
+    return policy(other, reason)
+
+
+def kv_cache_dtype(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.kv_cache_dtype
+    if not typed:
+        return turing.kv_cache_dtype(draft)
+    known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
+    if typed not in known:
+        raise Unplannable(
+            f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.vllm} has no such type; '
+            f"use {nearest(typed, known)}"
+        )
+    refused = turing.refused_cache(draft, typed)
+    if refused and not draft.pinned("kv_cache_dtype"):
+        return policy(None, refused)
+    return user(typed, "[policy] kv_cache_dtype")
+
+
+def enable_prefix_caching(draft: Draft) -> Setting | None:
+    step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
+    step = count(step) if draft.cuda and draft.model.hybrid else None
+    if step and draft.engine.version < releases.STATES_IN_STEPS and step < block_tokens(draft):
+        return policy(
+            False,
+            f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
+            " borders a hybrid model's state is kept",
+        )
+    if draft.drafts_spoil_states:
+        mended = releases.name(releases.DRAFTS_KEEP_STATES)
+        return policy(
+            False,
+            f"when a hybrid model drafts, vLLM {draft.engine.vllm} can silently continue from a"
+            f" wrong state (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {mended} or"
+            " newer",
+        )
+    if draft.cuda:
+        return policy(True, "a prompt that begins like an earlier one skips that part")
+    if draft.value("speculative_config"):
+        return policy(False, "on the CPU build MTP with prefix caching kills the engine")
+    return None
+
+
+def mamba_cache_mode(draft: Draft) -> Setting | None:
+    if not draft.cuda or not draft.model.hybrid or not draft.value("enable_prefix_caching"):
+        return None
+    if draft.engine.version >= releases.STATES_BY_THEMSELVES:
+        return policy(None, f"vLLM {draft.engine.vllm} keeps states at block borders by itself")
+    return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
+
+
+def disable_custom_all_reduce(draft: Draft) -> Setting | None:
+    if not draft.turing or draft.count("tensor_parallel_size") < 2:
+        return None
+    return policy(True, "vLLM's own all-reduce is not safe between cards without full NVLink")
+
+
+def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
+    if not draft.turing or turing.attention(draft) != "FLASHINFER":
+        return None
+    return policy(True, "kernel choices for these cards are measured once, while starting")
+
+
+def gdn_prefill_backend(draft: Draft) -> Setting | None:
+    """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
+    hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
+    if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
+        return None
+    return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
+
+
+def language_model_only(draft: Draft) -> Setting | None:
+    typed = draft.config.model.text_only
+    if not draft.model.vision:
+        return None
+    if typed is not None:
+        return user(typed, "[model] text_only")
+    if draft.model.weights and not draft.model.size("vision"):
+        return policy(True, "the model's folder holds no weights of a vision tower")
+    if draft.sizing and not draft.unweighed and not draft.sizing.load.vision:
+        return policy(True, "with the vision tower loaded the context would be cut short")
+    return None
+
+
+def max_model_len(draft: Draft) -> Setting | None:
+    typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
+    if typed is not None:
+        if beyond_limit(draft.model, typed, draft.given, dict(draft.config.engine.env)):
+            raise Unplannable(
+                f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
+                f"set max_model_len = {limit} or less"
+            )
+        return user(typed, "[model] max_model_len")
+    if not draft.cuda:
+        return cpu.max_model_len(draft)
+    if draft.sizing is None:
+        return None
+    context = draft.sizing.load.context
+    if not draft.model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    if draft.unweighed:
+        return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
+    if context == limit:
+        return policy(context, "the model's own limit, which fits")
+    if draft.sizing.step == "offloaded":
+        return policy(
+            context,
+            "what fits without moving many more weights to host memory; set [model] max_model_len"
+            " for more",
+        )
+    if not draft.sizing.fits:
+        return policy(context, "no context fits; this is the least that is worth a start")
+    return policy(context, _why_no_longer(draft.sizing, limit))
+
+
+def _why_no_longer(sizing: Sizing, limit: int) -> str:
+    """The reason of a context under the model's limit; a longer one is told where it fits."""
+    load = sizing.load
+    if sizing.longest <= load.context:
+        return f"the longest that fits; the model's own limit is {limit}"
+    graphs = "" if load.eager else "CUDA graphs and "
+    reason = f"the longest that fits with {graphs}{load.sequences} sequences at once"
+    if sizing.bounded:
+        reason = "half the limit: with more, the vision tower would be worth more than context"
+    elif sizing.step == "lean":
+        lost = "CUDA graphs and further sequences" if load.eager else "further sequences"
+        reason = f"a longer one is not worth doing without {lost}"
+    return f"{reason}; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
+
+
+def max_num_seqs(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.max_num_seqs
+    if typed is not None:
+        return user(typed, "[policy] max_num_seqs")
+    if draft.sizing is None:
+        return None
+    if draft.sizing.step != "generous":
+        return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
+    reason = "these cards are fast for few users" if draft.turing else "sampling more takes memory"
+    return policy(draft.sizing.load.sequences, reason)
+
+
+def max_num_batched_tokens(draft: Draft) -> Setting | None:
+    typed = draft.config.policy.max_num_batched_tokens
+    if typed is not None:
+        return user(typed, "[policy] max_num_batched_tokens")
+    if draft.sizing is None:
+        return None
+    if draft.sizing.step != "generous":
+        return policy(draft.sizing.load.batch_tokens, "memory is short: a smaller step needs less")
+    return policy(draft.sizing.load.batch_tokens, "large steps read long prompts fastest")
+
+
+def enforce_eager(draft: Draft) -> Setting | None:
+    if draft.config.policy.cuda_graphs == "none":
+        return user(True, "[policy] cuda_graphs is none")
+    if not draft.cuda:
+        return policy(True, "compiling for a CPU takes longer than it saves")
+    if draft.sizing and draft.sizing.load.eager:
+        return policy(True, "memory is short: compiled steps and graphs need more of it")
+    return None
+
+
+def compilation_config(draft: Draft) -> Setting | None:
+    if not draft.cuda or draft.value("enforce_eager"):
+        return None
+    typed = draft.config.policy.cuda_graphs
+    if typed:
+        return user({"cudagraph_mode": typed.upper()}, f"[policy] cuda_graphs is {typed}")
+    reason = "attention stays outside the graphs, where drafting and long prompts are safe"
+    return policy({"cudagraph_mode": "PIECEWISE"}, reason)
+
+
+def gpu_memory_utilization(draft: Draft) -> Setting | None:
+    if not draft.cuda:
+        return None
+    share = draft.sizing.load.utilization if draft.sizing else share_of_unknown(draft)
+    typed = draft.config.policy.gpu_memory_utilization
+    if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
+        return user(typed, "[policy] gpu_memory_utilization")
+    if typed is not None:
+        return policy(share, f"[policy] asks for {typed}, but only this much is free now")
+    left = min(gpu.total_mib for gpu in draft.gpus) * (1 - share)
+    reason = f"AutoMem: leaves {left:.0f} MiB for what grows with context, drafting and step size"
+    return policy(share, reason)
+
+
+def cpu_offload_gb(draft: Draft) -> Setting | None:
+    if draft.sizing is None or draft.sizing.step != "offloaded":
+        return None
+    amount = draft.sizing.load.offload_gib
+    return policy(amount, "so much of the weights does not fit a card and stays in host memory")
+
+
+def additional_config(draft: Draft) -> Setting | None:
+    own = draft.given.get("additional_config")
+    own = dict(own) if isinstance(own, Mapping) else {}
+    if not draft.cuda:
+        return user(own, "passed verbatim") if own else None
+    ours = {"caovan": True, "caovan_mode": draft.mode}
+    reason = "tells the kernels' plugin that caovan planned this, and its mode"
+    if own:
+        return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
+    return Setting(ours, draft.mode_setting.origin, reason)
+
+
+def enable_server_load_tracking(draft: Draft) -> Setting | None:
+    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
+
+
+def shutdown_timeout(draft: Draft) -> Setting | None:
+    seconds = ceil(draft.config.watch.shutdown_timeout_s)
+    return user(seconds, "[watch] shutdown_timeout_s: requests may finish when asked to stop")

@@ -1,0 +1,114 @@
+"""How deep the model drafts for itself (MTP): DynamicTP, the modes and who overrules whom.
+
+Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, that over `[policy] mtp`, that over
+the mode. The planner never asks a model with no MTP head to draft.
+"""
+
+from __future__ import annotations
+
+from caovand.core.config import AUTO_SPEC, MODES, Config, Mode
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
+
+DEEPEST = 8
+
+
+def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
+    """The table of the modes: depth and reason."""
+    if mode == "stable":
+        return 3, "mode stable drafts 3 tokens on any number of GPUs"
+    if mode == "fast":
+        return 4, "mode fast drafts 4 tokens on any number of GPUs"
+    if gpus > 2:
+        return 4, f"mode auto drafts 4 tokens on more than 2 GPUs, here {gpus}"
+    return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
+
+
+def spec_of_environment(config: Config, auto_spec: str | None) -> str | None:
+    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
+    return auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC)
+
+
+def speculative_config(draft: Draft) -> Setting | None:
+    wanted, setting = _wanted(draft)
+    if any(name in draft.given for name in PARTS_OF_SPECULATION):
+        return policy(None, "speculation is set by flags passed verbatim")
+    if not draft.model.mtp_layers and draft.model.architecture:
+        if wanted and setting.origin == "user" and draft.pinned("mtp"):
+            raise Unplannable(
+                f"cannot draft {wanted} tokens with MTP: the model has no MTP head; "
+                'set mtp = "auto" or serve a checkpoint that has one'
+            )
+        asked = f", though {setting.reason}" if wanted and setting.origin == "user" else ""
+        return policy(None, f"the model has no MTP head, so nothing is drafted{asked}")
+    if not draft.model.architecture:
+        return policy(None, "the model is not on this machine yet: unknown whether it can draft")
+    if not wanted:
+        return Setting(None, setting.origin, setting.reason)
+    config = {"method": "mtp", "num_speculative_tokens": wanted}
+    return Setting(config, setting.origin, setting.reason)
+
+
+def async_scheduling(draft: Draft) -> Setting | None:
+    if not _spoils_neighbours(draft):
+        return None
+    return policy(
+        False,
+        f"with it, vLLM {draft.engine.vllm} can silently corrupt a request's state when drafting"
+        " runs with other requests (vllm#51571)",
+    )
+
+
+def spoiling_warnings(draft: Draft) -> list[str]:
+    """What the operator asks for where it spoils answers."""
+    known = {
+        "async_scheduling": (
+            _spoils_neighbours(draft),
+            "vllm#51571",
+            "serve one request at a time ([policy] max_num_seqs = 1)",
+        ),
+        "enable_prefix_caching": (
+            draft.drafts_spoil_states,
+            "vllm#43559",
+            "draft nothing ([policy] mtp = 0)",
+        ),
+    }
+    mended = releases.name(releases.DRAFTS_KEEP_STATES)
+    return [
+        f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.vllm} can silently"
+        f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {mended} or newer"
+        for name, (spoils, where, remedy) in known.items()
+        if spoils and draft.given.get(name)
+    ]
+
+
+def _spoils_neighbours(draft: Draft) -> bool:
+    """Whether requests that spoil each other's states will run beside each other."""
+    return draft.drafts_spoil_states and draft.value("max_num_seqs") != 1
+
+
+def _wanted(draft: Draft) -> tuple[int, Setting]:
+    """The depth and where it comes from; the setting's value is not used."""
+    gpus = draft.count("tensor_parallel_size")
+    if draft.auto_spec is not None and draft.auto_spec.strip():
+        return _from_environment(draft.auto_spec.strip().lower(), gpus)
+    typed = draft.config.policy.mtp
+    if typed is not None:
+        return typed, user(typed, f"[policy] mtp is {typed}")
+    depth, reason = depth_of_mode(draft.mode, gpus)
+    return depth, Setting(depth, draft.mode_setting.origin, reason)
+
+
+def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
+    if text in MODES:
+        depth, reason = depth_of_mode(next(mode for mode in MODES if mode == text), gpus)
+        return depth, user(depth, f"{AUTO_SPEC} is {text}: {reason}")
+    depths = {"off": 0, "none": 0, **{str(n): n for n in range(DEEPEST + 1)}}
+    if text not in depths:
+        raise Unplannable(
+            f'cannot use {AUTO_SPEC}="{text}": it is no depth and no mode; '
+            f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
+        )
+    return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")

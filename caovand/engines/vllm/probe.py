@@ -1,0 +1,133 @@
+"""What vLLM's own Python is asked: versions in 0.2 s, and its flags, for which vLLM is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.probe import Probe
+
+VERSIONS = """
+import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
+
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+def folder(name):
+    spec = importlib.util.find_spec(name)
+    return os.path.dirname(spec.origin) if spec and spec.origin else None
+
+def torch_cuda():
+    place = folder("torch")
+    try:
+        with open(os.path.join(place, "version.py")) as source:
+            found = re.search(r"^cuda[^=]*= *'([^']+)'", source.read(), re.M)
+    except (OSError, TypeError):
+        return None
+    return found and found.group(1)
+
+def nvcc():  # as flashinfer.jit.cpp_ext.get_cuda_path looks for it
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = None if home else shutil.which("nvcc")
+    return found or shutil.which("nvcc", path=os.path.join(home or "/usr/local/cuda", "bin"))
+
+vllm, ours = folder("vllm"), folder("caovan_vllm_sm75_turbo3")
+print(MARK + json.dumps({
+    "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
+    "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
+    "python_version": platform.python_version(),
+    "nvcc": nvcc(), "jit_cache": version("flashinfer-jit-cache"),
+    "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc"),
+    "stamp": [sys.version, vllm, vllm and os.stat(vllm).st_mtime_ns,
+              ours, ours and os.stat(ours).st_mtime_ns, sorted(
+        (e.name, e.value) for e in metadata.entry_points(group="vllm.general_plugins"))],
+}))
+"""
+FLAGS = """
+import json
+from vllm.platforms import current_platform
+if not current_platform.device_type:
+    # No GPU is visible, which is reported elsewhere: the parser's defaults need a device type.
+    current_platform.device_type = "cuda"
+import vllm.entrypoints.cli.serve as serve
+parser = serve.make_arg_parser(serve.FlexibleArgumentParser())
+options = [(o, a) for a in parser._actions for o in a.option_strings]
+marked = getattr(serve.FlexibleArgumentParser, "_deprecated", ())
+def registered(module, name):
+    try:
+        manager = getattr(__import__(module, fromlist=[name]), name)
+        return sorted(manager.list_registered())
+    except Exception:
+        return []
+def architectures():
+    try:
+        from vllm.model_executor.models.registry import ModelRegistry
+        return sorted(ModelRegistry.get_supported_archs())
+    except Exception:
+        return []
+def plugin():
+    try:
+        from caovan_vllm_sm75_turbo3 import probe
+        interface, operators = probe.describe_interface()
+        states = getattr(probe, "describe_states", str)()
+        return {"gdn_interface": interface, "operators": operators, "states": states,
+                "library_problem": probe.describe_library().get("error", "")}
+    except Exception:
+        return {}
+print(MARK + json.dumps({**plugin(), "architectures": architectures(),
+    "flags": sorted(o for o, a in options),
+    "switches": sorted(o for o, a in options if a.nargs == 0),
+    "deprecated": sorted(o for o, a in options if a in marked or getattr(a, "deprecated", False)
+                         or "is deprecated" in (a.help or "")),
+    "choices": {o: sorted(map(str, a.choices)) for o, a in options if a.choices},
+    "tool_parsers": registered("vllm.tool_parsers", "ToolParserManager"),
+    "reasoning_parsers": registered("vllm.reasoning", "ReasoningParserManager"),
+}))
+"""
+ASKED = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers"})
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+def _lacking(found: Mapping[str, Any]) -> str:
+    if not found["vllm"]:
+        return "vLLM"
+    return "" if found["torch"] else "PyTorch"
+
+
+def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+    return EngineInfo(
+        python=python,
+        build="cpu" if _is_cpu(found) else "cuda",
+        flags=frozenset(more.get("flags", ())),
+        switches=frozenset(more.get("switches", ())),
+        deprecated=frozenset(more.get("deprecated", ())),
+        choices=tuple(sorted((k, tuple(v)) for k, v in more.get("choices", {}).items())),
+        tool_parsers=frozenset(more.get("tool_parsers", ())),
+        reasoning_parsers=frozenset(more.get("reasoning_parsers", ())),
+        architectures=frozenset(more.get("architectures", ())),
+        gdn_interface=str(more.get("gdn_interface", "")),
+        operators=tuple(more.get("operators", ())),
+        library_problem=str(more.get("library_problem", "")),
+        states=str(more.get("states", "")),
+        **found,
+    )
+
+
+def _is_cpu(found: Mapping[str, Any]) -> bool:
+    return "+cpu" in found["vllm"] or ("+cpu" in found["torch"] and not found["cuda"])
+
+
+PROBE = Probe(
+    module=__name__,
+    name="vLLM",
+    versions=VERSIONS,
+    details=FLAGS,
+    asked=ASKED,
+    env=QUIET,
+    lacking=_lacking,
+    read=_read,
+)

@@ -1,0 +1,49 @@
+"""Differences between releases of vLLM, and of FlashInfer beneath it, as data in one place.
+
+An engine's flags come from its own parser, not from here; the wordings of its log are rows in
+`engines/vllm/log`. A bound is the first release that behaves as its name says.
+"""
+
+from __future__ import annotations
+
+OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
+REFERENCE = (0, 21, 0)
+"""The release assumed for an engine that was not asked."""
+TOKENS_BY_REQUEST = (0, 20)
+"""The cache size is reported by requests of full length, not by blocks and groups."""
+GRAPHS_SUBTRACTED = (0, 21)
+"""The memory of CUDA graphs is subtracted before the cache is sized."""
+FLASHINFER_REFUSES_SM75 = (0, 22)
+"""FlashInfer's attention requires SM80, unless a plugin offers it again."""
+TRITON_REFUSES_FP8 = (0, 22)
+"""Triton's attention refuses every fp8 cache before SM89; 0.21 lets it begin and then has no kernel
+for fp8_e4m3."""
+HELD_BLOCK = (0, 22)
+"""One block of the cache is reserved."""
+PREFIX_CACHING_ALIGNS = (0, 22)
+"""A hybrid model's prefix caching is on by default, in mode align."""
+STATES_IN_STEPS = (0, 32)
+"""A step may be shorter than a block; earlier releases refuse that with prefix caching."""
+STATES_BY_THEMSELVES = (0, 33)
+"""States are kept at block borders without --mamba-cache-mode, a flag last taken by 0.32."""
+EXPERTS_BY_FLAG = (0, 32)
+"""VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
+before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
+DRAFTS_KEEP_STATES = (0, 32)
+"""Drafting requests of a hybrid model keep correct states. Earlier releases corrupt them, silently,
+in three ways: a prefix-cache hit may be a block longer for the states than for the attention, which
+then lacks that block (vllm#43559, its cause in vllm#46281; a single request is affected if its
+prompt diverges from an earlier one, or continues it, in the block after the last that counts for
+both); prompts that share a step may end it between block borders, where the prefix cache then keeps
+a wrong state (vllm#43559); and under asynchronous scheduling a request whose row of the batch moves
+gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of the first two, 0.28
+still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
+BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
+"""From and to: attention with 256-wide heads fails to build for SM75."""
+REPAIRED_FLASHINFER = (0, 6, 16)
+"""The first release that the plugin offers to vLLM releases that refuse these cards."""
+
+
+def name(release: tuple[int, ...]) -> str:
+    """The usual spelling: "0.32"."""
+    return ".".join(map(str, release))

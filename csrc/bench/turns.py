@@ -1,0 +1,472 @@
+"""Is what vLLM's prefix cache gives a drafting hybrid what computing it anew gives? Needs a GPU.
+
+    turns.py [--turns N] [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE]
+             [--drafts N] [--without-plugin]
+    turns.py --gain
+
+A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
+begin, go on, branch and repeat at every border of a block, one at a time, four at a time, and four
+at a time with fewer drafts than the model makes, as a grammar leaves them. Steps take 1,024 tokens,
+so that prompts share them and end inside blocks. Two sets of weights: "random", where drafts are
+hardly ever right, and "copy", whose next token is the last one plus one; there every fifth draft
+is wrong. In both the recurrent states forget slowly and attention looks at few tokens, so that
+logits tell what a state or a block of attention lacks.
+
+Afterwards each turn's logits are compared with the truth: prompt and answer in one go, nothing
+cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
+DeltaNet outputs disturbed by one unit of half precision (2^-11 of themselves), and with some of the
+turns served again, nothing cached; no turn may be farther from the truth than the farthest of
+those. `--without-plugin` shows what vLLM does by itself, and fails where that is wrong.
+
+`--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
+64 layers. Exits 1 if a check fails; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if "--without-plugin" in sys.argv:
+    os.environ["VLLM_PLUGINS"] = ""
+
+import conversations
+import engine
+import torch
+from vllm import LLM, SamplingParams
+from vllm.forward_context import get_forward_context
+
+TEXT = {
+    "model_type": "qwen3_5_text",
+    "dtype": "bfloat16",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "tie_word_embeddings": False,
+    "mamba_ssm_dtype": "float32",
+    "mtp_num_hidden_layers": 1,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+    },
+}
+TINY = TEXT | {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "vocab_size": 2048,
+}
+WIDE = TEXT | {
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "vocab_size": 248320,
+}
+LAYERS_OF_27B = 64
+TOP = 5
+"""How many of a step's largest logits are compared, besides that of the token."""
+SHARES = (("1 at a time", 1, False), ("4 at a time", 4, False), ("4, fewer drafts", 4, True))
+COLD = 24
+"""Of each kind of run, how many turns are computed without the cache as well."""
+
+
+def made(text: dict) -> str:
+    """A folder with the configuration; 0.21 knows this model only with a vision tower."""
+    layers = ["linear_attention"] * 3 + ["full_attention"]
+    text = text | {"layer_types": layers * (text["num_hidden_layers"] // 4)}
+    vision = {
+        "model_type": "qwen3_5",
+        "depth": 1,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "intermediate_size": 64,
+        "out_hidden_size": text["hidden_size"],
+        "num_position_embeddings": 64,
+    }
+    config = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": 5,
+        "video_token_id": 6,
+        "vision_start_token_id": 7,
+        "vision_end_token_id": 8,
+    }
+    folder = tempfile.mkdtemp(prefix="turns-")
+    Path(folder, "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# -- run in the worker, which is this process --
+
+
+def telling(worker) -> None:
+    """States that forget slowly, attention that looks at few tokens."""
+    generator = torch.Generator(worker.device).manual_seed(7)
+    for model in engine.models(worker):
+        for name, p in model.named_parameters():
+            if name.endswith("A_log"):
+                p.data.uniform_(-9, -1, generator=generator)
+            elif name.endswith("q_norm.weight"):  # as vLLM applies it, plus one
+                p.data.fill_(3)
+
+
+def telling_random(worker) -> None:
+    engine.random_weights(worker)
+    telling(worker)
+
+
+def telling_copy(worker) -> None:
+    engine.copy_weights(worker)
+    telling(worker)
+    for model in engine.models(worker):
+        for name, p in model.named_parameters():
+            if name.endswith(("out_proj.weight", "o_proj.weight")):
+                p.data.mul_(6)
+
+
+def spoil_drafts(worker, every: int) -> None:
+    """Make one draft in `every` wrong, by what it is; 0 undoes it."""
+    for head in engine.models(worker)[1:]:
+        head.__dict__.pop("compute_logits", None)
+        if every:
+
+            def compute_logits(hidden, *args, inner=head.compute_logits, **kwargs):
+                logits = inner(hidden, *args, **kwargs)
+                wrong = (logits.argmax(-1, keepdim=True) * 7 + 3) % every == 0
+                return torch.where(wrong, logits.roll(1, -1), logits)
+
+            head.compute_logits = compute_logits
+
+
+def watch_rows(worker) -> None:
+    """Keep the target model's last hidden state of every token."""
+    worker.rows = []
+
+    def keep(module, inputs, output) -> None:
+        metadata = get_forward_context().attn_metadata
+        if isinstance(metadata, dict):
+            tokens = next(
+                m.num_actual_tokens for m in metadata.values() if hasattr(m, "num_actual_tokens")
+            )
+            worker.rows.append(output[:tokens].clone())
+
+    worker.watching = worker.model_runner.model.register_forward_hook(keep)
+
+
+def logits_from(worker, first: int, last: int) -> torch.Tensor:
+    """Of the tokens from `first` to before `last`; forgets what was kept."""
+    rows = torch.cat(worker.rows)
+    worker.rows.clear()
+    with torch.inference_mode():
+        return worker.model_runner.model.compute_logits(rows[first:last]).float()
+
+
+def stop_watching(worker) -> None:
+    worker.watching.remove()
+
+
+# -- of this process --
+
+
+class Served:
+    """vLLM as it serves: a request a turn."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm, self.engine = llm, llm.llm_engine
+        self.logits: dict[str, list[dict[int, float]]] = {}
+        self.cached = self.prompts = self.hits = self.steps = 0
+
+    def add(self, turn: conversations.Turn) -> None:
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=turn.length,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=TOP,
+        )
+        self.engine.add_request(turn.name, {"prompt_token_ids": turn.prompt}, params)
+
+    def step(self) -> list[tuple[str, list[int]]]:
+        self.steps += 1
+        ended = []
+        for output in self.engine.step():
+            if not output.finished:
+                continue
+            completion = output.outputs[0]
+            self.logits[output.request_id] = [
+                {token: found.logprob for token, found in step.items()}
+                for step in completion.logprobs
+            ]
+            self.cached += output.num_cached_tokens or 0
+            self.hits += bool(output.num_cached_tokens)
+            self.prompts += len(output.prompt_token_ids)
+            ended.append((output.request_id, list(completion.token_ids)))
+        return ended
+
+    def alone(self, turn: conversations.Turn) -> tuple[list[int], list[dict[int, float]]]:
+        """The turn again, nothing cached."""
+        engine.empty_cache(self.llm)
+        again = conversations.Turn(f"{turn.name} alone", turn.kind, turn.prompt, turn.length)
+        self.add(again)
+        ended: list[tuple[str, list[int]]] = []
+        while not ended:
+            ended = self.step()
+        return ended[0][1], self.logits.pop(again.name)
+
+
+def fickle(llm: LLM, seed: int):
+    """Have the scheduler drop some of the drafts it gets; returns what undoes it."""
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    draw = random.Random(seed)
+
+    def update_draft_token_ids(drafts) -> None:
+        drafts.draft_token_ids = [
+            ids[: draw.randint(0, len(ids))] for ids in drafts.draft_token_ids
+        ]
+        type(scheduler).update_draft_token_ids(scheduler, drafts)
+
+    scheduler.update_draft_token_ids = update_draft_token_ids
+    return lambda: scheduler.__dict__.pop("update_draft_token_ids")
+
+
+def truth(llm: LLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
+    """Logits of each token of the answer, from one go over everything before it."""
+    engine.empty_cache(llm)
+    tokens = prompt + answer[:-1]
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+    llm.generate([{"prompt_token_ids": tokens}], params, use_tqdm=False)
+    return llm.collective_rpc(logits_from, args=(len(prompt) - 1, len(tokens)))[0]
+
+
+def apart(steps: list[dict[int, float]], want: torch.Tensor) -> float:
+    """The largest difference of a turn's logits."""
+    places = [(n, token) for n, step in enumerate(steps) for token in step]
+    rows, tokens = (
+        torch.tensor(numbers, device=want.device) for numbers in zip(*places, strict=True)
+    )
+    got = torch.tensor([steps[n][token] for n, token in places], device=want.device)
+    return (want[rows, tokens] - got).abs().max().item()
+
+
+Done = list[tuple[str, conversations.Turn]]  # the kind of run, and a turn it answered
+
+
+def have_turns(llm: LLM, served: Served, weights: str, turns: int, shares: tuple) -> Done:
+    """Have conversations answered, each kind of run with an empty cache to begin with."""
+    block = llm.llm_engine.vllm_config.cache_config.block_size
+    vocab = llm.llm_engine.model_config.get_vocab_size()
+    done: Done = []
+    for number, (name, at_a_time, fewer) in enumerate(shares):
+        engine.empty_cache(llm)
+        talk = conversations.Conversations(block, vocab, seed=number)
+        undo = fickle(llm, number) if fewer else lambda: None
+        cached, prompts, steps = served.cached, served.prompts, served.steps
+        begin = time.perf_counter()
+        for turn in conversations.drive(served, talk, turns // len(shares), at_a_time):
+            old, turn.name = turn.name, f"{name} {turn.name}"
+            served.logits[turn.name] = served.logits.pop(old)
+            done.append((name, turn))
+        undo()
+        print(
+            f"       {weights}, {name}: {turns // len(shares)} turns, {served.steps - steps} steps"
+            f" in {time.perf_counter() - begin:.0f} s, of the prompts "
+            f"{(served.cached - cached) / (served.prompts - prompts):.0%} cached",
+            flush=True,
+        )
+    if weights == "copy":
+        wrong = collections.Counter(
+            turn.kind
+            for _, turn in done
+            if turn.answer != [(turn.prompt[-1] + 1 + i) % vocab for i in range(len(turn.answer))]
+        )
+        what = f"{weights}: every token follows from the one before {dict(wrong) or ''}"
+        engine.demand(what.strip(), not wrong)
+    return done
+
+
+def measure(
+    llm: LLM, served: Served, done: Done, shares: tuple
+) -> tuple[list[float], float, float]:
+    """How far each turn's logits are from the truth; how far rounding moves the truth; and how far
+    from it turns are that nothing was cached for."""
+    draw, samples = random.Random(1), set()
+    for name, _, _ in shares:
+        those = [turn.name for n, turn in done if n == name]
+        samples.update(draw.sample(those, min(COLD, len(those))))
+    alone = {turn.name: served.alone(turn) for _, turn in done if turn.name in samples}
+    llm.collective_rpc(watch_rows)
+    distances, unit, cold = [], 0.0, 0.0
+    for _, turn in done:
+        want = truth(llm, turn.prompt, turn.answer)
+        distances.append(apart(served.logits[turn.name], want))
+        if turn.name in samples:
+            answer, logits = alone[turn.name]
+            other = want if answer == turn.answer else truth(llm, turn.prompt, answer)
+            cold = max(cold, apart(logits, other))
+            llm.collective_rpc(engine.disturb, args=(2**-11,))
+            moved = truth(llm, turn.prompt, turn.answer)
+            llm.collective_rpc(engine.disturb, args=(0,))
+            unit = max(unit, (moved - want).abs().max().item())
+    llm.collective_rpc(stop_watching)
+    return distances, unit, cold
+
+
+def prove(llm: LLM, weights: str, turns: int, shares: tuple) -> dict:
+    served = Served(llm)
+    done = have_turns(llm, served, weights, turns, shares)
+    cached, hits = served.cached / served.prompts, served.hits
+    distances, unit, cold = measure(llm, served, done, shares)
+    bound = max(unit, cold)
+    print(
+        f"| {weights} | turns | wrong | farthest logit | p99 | kinds that were wrong |\n"
+        "| --- | --- | --- | --- | --- | --- |"
+    )
+    for name, _, _ in shares:
+        far = [(far, turn) for (n, turn), far in zip(done, distances, strict=True) if n == name]
+        wrong = collections.Counter(turn.kind for distance, turn in far if not distance <= bound)
+        kinds = ", ".join(f"{kind} {n}" for kind, n in wrong.most_common()) or "-"
+        ordered = sorted(distance for distance, _ in far)
+        print(
+            f"| {name} | {len(far)} | {wrong.total()} | {ordered[-1]:.4f} "
+            f"| {ordered[len(far) * 99 // 100]:.4f} | {kinds} |"
+        )
+    number = sum(not distance <= bound for distance in distances)  # NaN is wrong, too
+    engine.demand(f"{weights}: logits tell something", 0 < unit < 1)
+    engine.demand(f"{weights}: a quarter of the turns go on from the cache", hits >= len(done) / 4)
+    engine.demand(
+        f"{weights}: {len(done)} turns, {hits} from the cache, {number} wrong; logits at most "
+        f"{max(distances):.4f} from the truth, those of {len(shares) * COLD} computed without the "
+        f"cache {cold:.4f}, one unit of rounding moves the truth by {unit:.4f}",
+        not number,
+    )
+    return {
+        "turns": len(done),
+        "hits": hits,
+        "wrong": number,
+        "farthest": round(max(distances), 5),
+        "cold": round(cold, 5),
+        "unit": round(unit, 5),
+        "cached": round(cached, 3),
+    }
+
+
+def proof(args: argparse.Namespace) -> dict:
+    begin = time.perf_counter()
+    llm = engine.start(
+        made(TINY),
+        args.graphs,
+        args.drafts,
+        1,
+        async_scheduling=args.async_scheduling,
+        logprobs_mode="raw_logits",
+        skip_tokenizer_init=True,
+        max_model_len=4096,
+        max_num_batched_tokens=1024,
+        gpu_memory_utilization=0.1,
+    )
+    block = llm.llm_engine.vllm_config.cache_config.block_size
+    print(f"ready after {time.perf_counter() - begin:.0f} s, blocks of {block} tokens", flush=True)
+    print(f"       kernels of the Gated DeltaNet layers: {llm.collective_rpc(engine.kernels_of)}")
+    if not args.without_plugin:
+        llm.collective_rpc(engine.use, args=(args.kernels,))
+    found: dict = {"block": block, "async": args.async_scheduling, "kernels": args.kernels}
+    shares = tuple(share for share in SHARES if not (share[2] and args.async_scheduling))
+    for weights, write in (("copy", telling_copy), ("random", telling_random)):
+        llm.collective_rpc(write)
+        llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))
+        found[weights] = prove(llm, weights, args.turns // 2, shares)
+    return found
+
+
+def first_token(llm: LLM, tokens: list[int], name: str) -> tuple[float, int]:
+    """Seconds until the first token, and how many tokens were cached."""
+    llm.collective_rpc(engine.drain)
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+    begin = time.perf_counter()
+    llm.llm_engine.add_request(name, {"prompt_token_ids": tokens}, params)
+    while True:
+        for output in llm.llm_engine.step():
+            if output.finished:
+                return time.perf_counter() - begin, output.num_cached_tokens or 0
+
+
+def gain(args: argparse.Namespace) -> dict:
+    llm = engine.start(
+        made(WIDE),
+        args.graphs,
+        args.drafts,
+        1,
+        async_scheduling=None,
+        skip_tokenizer_init=True,
+        max_model_len=131072,
+        max_num_seqs=1,
+        gpu_memory_utilization=0.5,
+    )
+    llm.collective_rpc(engine.copy_weights)
+    vocab = llm.llm_engine.model_config.get_vocab_size()
+    layers = WIDE["num_hidden_layers"]
+    engine.cold(llm, engine.prompts_of([9000], vocab, 1), 8)  # compiles what is compiled
+    print(f"| tokens | cached | seconds, cache off | on | {layers} of {LAYERS_OF_27B} layers |")
+    print("| --- | --- | --- | --- | --- |")
+    found = {}
+    for length in (4096, 25_000, 100_000):
+        (prompt,) = engine.prompts_of([length], vocab, length)
+        (more,) = engine.prompts_of([200], vocab, 5)
+        (answer,) = engine.cold(llm, [prompt], 64)
+        on, cached = first_token(llm, prompt + answer + more, f"on {length}")
+        engine.empty_cache(llm)
+        off, none = first_token(llm, prompt + answer + more, f"off {length}")
+        engine.demand(
+            f"{length} tokens: {cached} cached with the cache, {none} without", 0 == none < cached
+        )
+        found[str(length)] = {"off": round(off, 4), "on": round(on, 4), "cached": cached}
+        print(f"| {length} | {cached} | {off:.3f} | {on:.3f} | {off / on:.1f} x |", flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=1200)
+    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--graphs", default="NONE", choices=("NONE", "PIECEWISE"))
+    parser.add_argument("--kernels", default="all", choices=("off", "all"))
+    parser.add_argument("--async-scheduling", action="store_true")
+    parser.add_argument("--without-plugin", action="store_true")
+    parser.add_argument("--gain", action="store_true")
+    args = parser.parse_args()
+    found = gain(args) if args.gain else proof(args)
+    print("turns: " + (f"{len(engine.failures)} failures" if engine.failures else "pass"))
+    print(json.dumps(found | {"failures": engine.failures}))
+    return 1 if engine.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

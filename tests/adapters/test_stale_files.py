@@ -1,0 +1,195 @@
+"""What a killed engine leaves is removed, and nothing of anybody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from caovand.adapters.stale_files import LONGEST_FOLDER, SHARED, Litter
+from tests.patience import eventually
+
+USER = """
+import mmap, os, signal, sys
+file = open(sys.argv[1], "w+b")
+file.truncate(4096)
+view = mmap.mmap(file.fileno(), 4096)
+if sys.argv[2] == "map": file.close()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@contextmanager
+def user(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that maps `path`, or also has it open."""
+    argv = [sys.executable, "-c", USER, str(path), how]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def litter(folder: Path, *, shared: Path | None = None) -> Litter:
+    return Litter((folder / "c", Path("/tmp")), folder / "ledger.json", shared or folder)
+
+
+def own_name(mark: str) -> Path:
+    return SHARED / f"caovan-test-{os.getpid()}-{mark}"
+
+
+def test_shared_memory_of_a_killed_engine_is_removed_and_a_neighbours_is_not(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = own_name("ours"), own_name("theirs")
+    one = litter(tmp_path, shared=SHARED)
+    one.begin()
+    try:
+        with user(theirs, "map"):
+            with user(ours, "map") as engine:
+                one.look([engine.pid])
+                engine.send_signal(signal.SIGKILL)
+                engine.wait()
+            assert one.remove() == ()
+            assert (ours.exists(), theirs.exists()) == (False, True)
+    finally:
+        ours.unlink(missing_ok=True)
+        theirs.unlink(missing_ok=True)
+
+
+def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(tmp_path: Path) -> None:
+    made, name = own_name("made"), own_name("sem")
+    one = litter(tmp_path, shared=SHARED)
+    one.begin()
+    try:
+        with user(made, "map") as engine:
+            os.link(made, name)  # as sem_open does
+            made.unlink()
+            one.look([engine.pid])
+        one.remove()
+        assert not name.exists()
+    finally:
+        made.unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
+
+
+def test_what_another_living_process_still_uses_stays(tmp_path: Path) -> None:
+    path = own_name("both")
+    one = litter(tmp_path, shared=SHARED)
+    one.begin()
+    try:
+        with user(path, "open") as engine, user(path, "open"):
+            one.look([engine.pid])
+            engine.kill()
+            engine.wait()
+            one.remove()
+            assert path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
+    path = own_name("old")
+    path.write_bytes(b"")
+    one = litter(tmp_path, shared=SHARED)
+    one.begin()
+    try:
+        with user(path, "map") as engine:
+            one.look([engine.pid])
+        one.remove()
+        assert path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_a_next_daemon_removes_what_a_killed_one_wrote_down(tmp_path: Path) -> None:
+    path = own_name("ledger")
+    try:
+        first = litter(tmp_path, shared=SHARED)
+        first.begin()
+        with user(path, "map") as engine:
+            first.look([engine.pid])
+        eventually(path.exists)
+        litter(tmp_path, shared=SHARED).begin()
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_what_a_daemon_was_killed_too_soon_to_write_down_is_removed_by_the_next(
+    tmp_path: Path,
+) -> None:
+    old, new = own_name("before"), own_name("fresh")
+    old.write_bytes(b"")
+    try:
+        first = litter(tmp_path, shared=SHARED)
+        first.begin()
+        first.look(())
+        with user(old, "map") as reader, user(new, "map") as maker:
+            second = litter(tmp_path, shared=SHARED)
+            second.take_over((reader.pid, maker.pid))
+        second.begin()
+        assert (old.exists(), new.exists()) == (True, False)
+    finally:
+        old.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
+
+
+def test_without_a_ledger_nothing_is_taken_for_an_earlier_engines(tmp_path: Path) -> None:
+    path = own_name("unknown")
+    try:
+        with user(path, "map") as somebody:
+            one = litter(tmp_path, shared=SHARED)
+            one.take_over((somebody.pid,))
+        one.begin()
+        assert path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
+    short = Path(f"/tmp/caovan-litter-{os.getpid()}")
+    one = Litter((short,), tmp_path / "ledger.json", tmp_path / "none")
+    one.begin()
+    try:
+        assert one.folder is not None
+        assert one.folder.parent == short
+        (one.folder / "vllm_dist_1").mkdir()
+        (one.folder / "vllm_dist_1" / "x").write_text("x")
+        (one.folder / "socket").write_text("")
+        assert one.remove() == ()
+        assert list(one.folder.iterdir()) == []
+    finally:
+        one.folder.rmdir()
+        short.rmdir()
+
+
+def test_a_folder_too_long_for_sockets_is_not_used(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * LONGEST_FOLDER)
+    folder = Litter((long, Path("/run/c")), tmp_path / "l").folder
+    assert folder is not None
+    assert folder.parent == Path("/run/c")
+    assert Litter((long,), tmp_path / "l").folder is None
+
+
+def test_daemons_that_share_a_cache_leave_each_others_engines_alone(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="caovan-") as short:
+        one, two = (
+            Litter((Path(short),), tmp_path / state / "ledger.json", tmp_path / "none")
+            for state in ("serve-8000", "serve-8001")
+        )
+        one.begin()
+        assert one.folder is not None
+        (one.folder / "socket").touch()
+        two.begin()
+        assert (one.folder / "socket").exists()

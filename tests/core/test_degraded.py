@@ -1,0 +1,129 @@
+"""What is kept of a lowered plan, and when it is not taken up again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.config import parse
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import NOTABLE_MIB, used
+from caovand.core.healing import degraded
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.core.healing.ladder import LadderRules, decide, worth_remembering
+from caovand.core.plan import Plan
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.planning.planner import make_plan
+from tests.core.machines import inventory, turing
+from tests.core.machines import plan as planned
+
+EMPTY = turing(2)
+OF_A_CARD = {
+    "device-oom-load", "kv-cache-none", "kv-cache-short", "device-oom-capture", "device-oom-run",
+    "sampler-oom",
+}  # fmt: skip
+
+
+def beside(mib: int, gpus: tuple[Gpu, ...] = EMPTY) -> tuple[Gpu, ...]:
+    """The cards with this much of the second in other hands."""
+    return (gpus[0], replace(gpus[1], free_mib=gpus[1].free_mib - mib))
+
+
+def lowered(failure: Failure, cards: tuple[Gpu, ...], plan: Plan | None = None) -> Plan | None:
+    """The plan after this failure, with the cards as they were when it was made."""
+    told = {"free": "12.9", "total": "22.0", "path": "x"}
+    finding = Finding(failure, "said so", "serving", told, "a.row")
+    plan = planned(inventory(gpus=EMPTY)) if plan is None else plan
+    return decide(plan, finding, 99, LadderRules(HEALING, others_mib=used(cards))).plan
+
+
+def taken_up(plan: Plan, cards: tuple[Gpu, ...]) -> bool:
+    """Whether the next start with such cards begins with this plan, which served stably."""
+    document = degraded.to_document(plan, "mark", "auto")
+    kept = degraded.from_document(document, "mark", "auto", used(cards), HEALING)
+    return worth_remembering(plan) and kept is not None
+
+
+@pytest.mark.parametrize("failure", sorted(set(FAILURES) - {"vram-busy"}))
+def test_only_what_was_lowered_for_want_of_memory_is_forgotten_when_there_is_more(
+    failure: Failure,
+) -> None:
+    plan = lowered(failure, beside(3000))
+    if plan is None:
+        return  # it has no rungs
+    assert taken_up(plan, beside(3000))
+    assert taken_up(plan, EMPTY) == (failure not in OF_A_CARD)
+
+
+def test_a_share_of_what_others_left_is_planned_anew_each_time() -> None:
+    plan = lowered("vram-busy", beside(9000))
+    assert plan is not None
+    assert not taken_up(plan, beside(9000))
+
+
+def test_a_plan_that_is_too_large_for_an_empty_card_stays_lowered() -> None:
+    plan = lowered("kv-cache-short", EMPTY)
+    assert plan is not None
+    assert taken_up(plan, EMPTY)
+    assert taken_up(plan, beside(3000))
+
+
+@given(st.integers(0, 20_000), st.integers(0, 20_000))
+def test_it_is_taken_up_unless_notably_less_is_in_use(then: int, now: int) -> None:
+    plan = lowered("kv-cache-none", beside(then))
+    assert plan is not None
+    assert taken_up(plan, beside(now)) == (then - now < NOTABLE_MIB)
+
+
+def test_later_steps_for_other_reasons_do_not_hide_what_others_had() -> None:
+    first = lowered("kv-cache-short", beside(3000))
+    second = lowered("illegal-access", EMPTY, first)
+    third = lowered("kv-cache-none", beside(1000), second)
+    assert third is not None
+    assert len(third.rungs) == 3
+    assert not taken_up(third, beside(1000))
+
+
+def test_the_plan_made_from_it_still_knows_what_others_had() -> None:
+    """It may serve stably and be kept again, or take further steps."""
+    machine = inventory(gpus=beside(3000))
+    full = make_plan(parse({}), machine)
+    short = lowered("kv-cache-short", machine.gpus, full)
+    assert short is not None
+    document = degraded.to_document(short, "mark", "auto")
+    kept = degraded.from_document(document, "mark", "auto", used(machine.gpus), HEALING)
+    again = make_plan(parse({}), machine, remembered=kept)
+    assert again.rungs == short.rungs
+    assert again.identity == short.identity
+    assert not taken_up(again, EMPTY)
+
+
+def test_the_steps_of_a_living_engine_stay_whatever_others_have_freed() -> None:
+    plan = lowered("kv-cache-short", beside(3000))
+    assert plan is not None
+    document = degraded.to_document(plan, "mark", "auto")
+    assert degraded.from_document(document, "mark", "auto", None, HEALING) is not None
+
+
+@pytest.mark.parametrize("odd", [{"x": 1}, {"0": "much"}, [1], 7, None])
+def test_a_file_that_is_not_ours_is_no_plan(odd: object) -> None:
+    plan = lowered("kv-cache-short", beside(3000))
+    assert plan is not None
+    document = {**degraded.to_document(plan, "mark", "auto"), "others_mib": odd}
+    assert degraded.from_document(document, "mark", "auto", {}, HEALING) is None
+
+
+def test_a_plan_kept_by_an_earlier_version_is_taken_up() -> None:
+    plan = lowered("kv-cache-short", EMPTY)
+    assert plan is not None
+    document = degraded.to_document(plan, "mark", "auto")
+    del document["others_mib"]
+    assert degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING) is not None
+
+
+def test_parts_of_a_card_are_looked_at_together() -> None:
+    parts = tuple(replace(EMPTY[0], free_mib=mib, uuid=f"MIG-{mib}") for mib in (20_000, 9_000))
+    assert used(parts) == {0: EMPTY[0].total_mib - 9_000}

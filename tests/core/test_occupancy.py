@@ -1,0 +1,44 @@
+"""Other programs on our cards, told apart from ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.facts.occupancy import by_others, grown, withheld
+from caovand.core.health.observation import GpuSample
+from tests.core.machines import turing
+
+
+def sample(*users: tuple[int, int]) -> GpuSample:
+    return GpuSample(0, 0, 22_527, None, None, None, 0.0, users=users)
+
+
+def test_what_a_stranger_takes_is_told_and_ours_is_not() -> None:
+    before = by_others([sample((1, 9_000), (2, 100))], {1})
+    now = by_others([sample((1, 18_000), (2, 3_000), (3, 50))], {1})
+    assert before is not None
+    assert now is not None
+    assert grown(before, now) == {(0, 2): 3_000}
+
+
+def test_where_ours_is_not_found_nobody_is_blamed() -> None:
+    assert by_others([sample((4711, 9_000))], {1}) is None
+
+
+def test_memory_is_back_when_as_much_is_free_as_before() -> None:
+    (card,) = turing(1)
+    assert withheld([card], [replace(card, free_mib=card.free_mib - 100)], {1}) == ""
+    told = withheld([card], [replace(card, free_mib=card.free_mib - 9_000)], {1})
+    assert told == "GPU 0: 9000 MiB are not back"
+
+
+def test_memory_of_a_dead_process_that_is_still_listed_is_not_back() -> None:
+    (card,) = turing(1)
+    now = replace(card, users=((1, "VLLM::Worker", 0),))
+    assert "still used by pid 1" in withheld([card], [now], {1})
+
+
+def test_what_others_took_meanwhile_is_theirs() -> None:
+    (card,) = turing(1)
+    now = replace(card, free_mib=card.free_mib - 5_000, users=((2, "python", 5_000),))
+    assert withheld([card], [now], {1}) == ""

@@ -1,0 +1,316 @@
+"""The supervisor performs what the machine asks for: inspect, spawn, end, quit.
+
+Its world is made up: inspections and proofs are the test's, an engine is a shell script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from caovand.adapters import processes
+from caovand.adapters.child import Child
+from caovand.adapters.directories import Directories
+from caovand.adapters.log import Echo
+from caovand.adapters.processes import Process
+from caovand.core.config import Config, WatchSection
+from caovand.core.lifecycle.events import Restart, Start, Stop
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.daemon import inspection, proof
+from caovand.daemon.inspection import Obstacle, Prepared
+from caovand.daemon.loop import Supervisor
+from tests.core.machines import CUDA, inventory, plan
+from tests.patience import soon
+
+FOR_EVER = "exec sleep 600"
+STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
+FULL_LENGTH = 262144
+TOO_LONG = (
+    f"ValueError: max seq len ({FULL_LENGTH}) is larger than the maximum number of tokens that can "
+    "be stored in KV cache (15040)"
+)
+FAILS_AT_FULL_LENGTH = f"""
+case "$*" in *"--max-model-len {FULL_LENGTH}"*) echo '{TOO_LONG}'; exit 1;; esac
+exec sleep 600"""
+
+
+@dataclass
+class World:
+    """What inspections find, and how engines do."""
+
+    folder: Path
+    obstacles: list[Obstacle] = field(default_factory=list)
+    inspections: int = 0
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    engine_works: bool = True
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+        self.script(FOR_EVER)
+
+    def script(self, text: str) -> None:
+        """What an engine does from now on."""
+        engine = self.folder / "engine"
+        engine.write_text(f"#!/bin/sh\n{text}\n")
+        engine.chmod(0o755)
+
+    def prepare(self, *_: object) -> Prepared:
+        self.inspections += 1
+        self.may_answer.wait()
+        if self.obstacles:
+            raise self.obstacles.pop(0)
+        machine = inventory(engine=replace(CUDA, python=str(self.folder / "engine")))
+        wanted = plan(machine, model={"max_model_len": FULL_LENGTH})
+        return Prepared(wanted, machine, "fingerprint", "auto")
+
+    async def prove(self, *_: object) -> None:
+        await soon(lambda: self.engine_works)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    one = World(tmp_path)
+    monkeypatch.setattr(inspection, "prepare", one.prepare)
+    monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
+    monkeypatch.setattr(inspection, "check_port", lambda _: None)
+    monkeypatch.setattr(proof, "prove", one.prove)
+    monkeypatch.setattr("caovand.daemon.loop.LONGEST_TICK_S", 0.05)
+    monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
+    return one
+
+
+class Running:
+    """A supervisor in this event loop."""
+
+    def __init__(self, world: World, **watch: Any) -> None:
+        config = Config(watch=WatchSection(**watch))
+        places = Directories(*[world.folder] * 4)
+        echo = Echo("console", io.StringIO())
+        file = world.folder / "caovan.toml"
+        self.whole = Supervisor(file, config, places, {}, structlog.get_logger(), echo)
+        (self.one,) = self.whole.slots.values()
+        self.task = asyncio.ensure_future(self.whole.run())
+
+    @property
+    def s(self) -> Snapshot:
+        return self.one.snapshot
+
+    async def until(self, state: State, met: Callable[[], object] = lambda: True) -> Snapshot:
+        def reached() -> bool:
+            assert not self.task.done(), self.task.exception()
+            return self.s.state is state and bool(met())
+
+        await soon(reached)
+        return self.s
+
+    def start(self) -> None:
+        self.one.command(Start(at=time.monotonic()))
+
+    def stop(self, *, quit: bool = False) -> None:
+        self.one.command(Stop(at=time.monotonic(), quit=quit))
+
+    @property
+    def pid(self) -> int:
+        """That of the engine."""
+        pid = self.one.describe()["engine_pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def texts(self, kind: str) -> list[str]:
+        return [notice.text for notice in self.whole.notices if notice.kind == kind]
+
+
+def play(world: World, story: Callable[[Running], Coroutine[Any, Any, None]], **watch: Any) -> None:
+    """Run a story to its end, and then the daemon to its own."""
+
+    async def whole() -> None:
+        running = Running(world, **watch)
+        try:
+            await story(running)
+        finally:
+            world.may_answer.set()
+            if not running.task.done():
+                running.stop(quit=True)
+            await running.task
+
+    asyncio.run(whole())
+
+
+def lives(pid: int) -> bool:
+    process = processes.read(pid)
+    return process is not None and not process.zombie
+
+
+def test_a_start_is_an_inspection_then_an_engine_then_its_proof(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.may_answer.clear()
+        world.engine_works = False
+        daemon.start()
+        await soon(lambda: world.inspections)
+        assert (daemon.s.state, daemon.s.phase) == (State.STARTING, "plan")
+        assert daemon.one.describe()["engine_pid"] is None
+        world.may_answer.set()
+        await daemon.until(State.STARTING, lambda: daemon.s.spawned)
+        assert lives(daemon.pid)
+        world.engine_works = True
+        assert (await daemon.until(State.SERVING)).spawns == 1
+        assert daemon.texts("spawn") == [f"engine started, pid {daemon.pid}"]
+
+    play(world, story)
+
+
+def test_a_stop_ends_the_engine_and_not_the_daemon(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        daemon.start()
+        await daemon.until(State.SERVING)
+        first = daemon.pid
+        daemon.stop()
+        await daemon.until(State.STOPPED)
+        assert not lives(first)
+        daemon.start()
+        await daemon.until(State.SERVING)
+        assert daemon.pid != first
+
+    play(world, story)
+
+
+def test_the_daemon_quits_once_its_engine_is_gone(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.script(STUBBORN)
+        daemon.start()
+        await daemon.until(State.SERVING)
+        engine = daemon.pid
+        daemon.stop(quit=True)
+        assert daemon.s.quitting
+        await daemon.task
+        assert daemon.s.state is State.STOPPED
+        assert not lives(engine)
+
+    play(world, story, shutdown_timeout_s=0.1)
+
+
+def test_a_second_stop_gives_no_more_grace(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.script(STUBBORN)
+        daemon.start()
+        await daemon.until(State.SERVING)
+        engine = daemon.pid
+        daemon.stop()
+        await daemon.until(State.STOPPING)
+        daemon.stop()
+        await daemon.until(State.STOPPED)
+        assert not lives(engine)
+
+    play(world, story, shutdown_timeout_s=3600.0)
+
+
+def test_what_is_waited_for_is_checked_again_and_again(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.obstacles = [Obstacle("vram-busy", text, hold=True) for text in ("a", "b", "b")]
+        daemon.start()
+        await daemon.until(State.SERVING)
+        assert (world.inspections, daemon.s.spawns) == (4, 1)
+        assert daemon.texts("failure") == ["STARTING -> HOLD: a", "still HOLD: b"]
+
+    play(world, story, recheck_s=0.05)
+
+
+def test_what_the_operator_must_change_is_not_checked_again(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.obstacles = [Obstacle("model-missing", "no such model", hold=False)]
+        daemon.start()
+        await daemon.until(State.FAILED)
+        assert daemon.s.deadline is None
+        assert world.inspections == 1
+        daemon.start()
+        await daemon.until(State.SERVING)
+
+    play(world, story, recheck_s=0.05)
+
+
+def test_an_inspection_that_a_restart_overtook_starts_nothing(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.may_answer.clear()
+        daemon.start()
+        await soon(lambda: world.inspections == 1)
+        daemon.one.command(Restart(at=time.monotonic()))
+        await soon(lambda: world.inspections == 2)
+        world.may_answer.set()
+        await daemon.until(State.SERVING)
+        assert (daemon.s.generation, daemon.s.spawns) == (2, 1)
+        assert len(daemon.texts("spawn")) == 1
+
+    play(world, story)
+
+
+def test_an_engine_that_exits_is_started_again_by_the_same_plan(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.script(f"[ -e {world.folder}/ran ] && {FOR_EVER}; : > {world.folder}/ran; exit 3")
+        world.engine_works = False
+        daemon.start()
+        backing_off = await daemon.until(State.BACKOFF)
+        assert backing_off.finding is not None
+        assert "exit status 3" in backing_off.finding.text
+        world.engine_works = True
+        await daemon.until(State.SERVING)
+        assert (daemon.s.spawns, daemon.s.failures) == (2, 1)
+        assert daemon.s.plan == backing_off.plan
+        assert world.inspections == 1, "the second start only checks that the cards are free"
+
+    play(world, story)
+
+
+def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -> None:
+    async def outlives(child: Child, *_: object) -> Sequence[Process]:
+        return child.look()
+
+    async def story(daemon: Running) -> None:
+        daemon.start()
+        await daemon.until(State.SERVING)
+        first = daemon.pid
+        with pytest.MonkeyPatch.context() as kernel:
+            kernel.setattr(Child, "end", outlives)
+            daemon.one.command(Restart(at=time.monotonic()))
+            held = await daemon.until(State.HOLD)
+        assert f"(pid {first}) outlived KILL" in held.reason
+        assert lives(first)
+        await daemon.until(State.SERVING)
+        assert not lives(first)
+        assert [text for text in daemon.texts("noticed") if "ended what an earlier" in text]
+
+    play(world, story, recheck_s=0.05)
+
+
+def test_a_full_plan_that_fails_again_goes_back_to_the_plan_that_served(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        world.script(FAILS_AT_FULL_LENGTH)
+        world.engine_works = False
+        daemon.start()
+        await daemon.until(State.BACKOFF)
+        world.engine_works = True
+        served = (await daemon.until(State.SERVING)).plan
+        assert served is not None
+        assert served.rungs
+        world.engine_works = False
+        daemon.one.retry_full()
+        failed = await daemon.until(State.BACKOFF)
+        assert failed.plan is not None
+        assert not failed.plan.rungs
+        assert failed.remedy is not None
+        assert failed.remedy.text == "back to the plan that served"
+        world.engine_works = True
+        again = await daemon.until(State.SERVING)
+        assert again.plan == served
+        # There is one way back: what fails next is the ladder's to judge.
+        assert daemon.one._lowered.take_way_back() is None
+
+    play(world, story)

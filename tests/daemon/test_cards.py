@@ -1,0 +1,103 @@
+"""Cards beside an engine: whose samples count, and memory that comes back, or does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.facts.inventory import Gpu
+from caovand.core.health.observation import GpuSample
+from caovand.daemon import cards
+from caovand.daemon.cards import Cards, InUse
+from tests.core.machines import turing
+
+(CARD,) = turing(1)
+HELD = replace(CARD, free_mib=CARD.free_mib - 9_000, users=((1, "VLLM::Worker", 9_000),))
+
+
+@pytest.fixture(autouse=True)
+def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def __init__(self, *_: Any) -> None: ...
+
+    monkeypatch.setattr(cards, "GpuSampler", Silent)
+    monkeypatch.setattr(cards, "LOOK_S", 0.001)
+
+
+def look_like(monkeypatch: pytest.MonkeyPatch, looks: Iterator[Gpu]) -> None:
+    monkeypatch.setattr(cards.nvml, "read_gpus", lambda: (next(looks),))
+
+
+def memory_back(hurry: bool = False) -> str:
+    return asyncio.run(cards.memory_back([CARD], {1}, lambda: hurry))
+
+
+def always(gpu: Gpu) -> Iterator[Gpu]:
+    while True:
+        yield gpu
+
+
+def test_memory_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([HELD, HELD, CARD])
+    look_like(monkeypatch, looks)
+    assert memory_back() == ""
+    assert next(looks, None) is None
+
+
+def test_memory_that_never_comes_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "BACK_S", 0.05)
+    look_like(monkeypatch, always(HELD))
+    assert memory_back() == "GPU 0: 9000 MiB are not back, still used by pid 1"
+
+
+def test_memory_nobody_known_holds_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "STUCK_S", 0.05)
+    look_like(monkeypatch, always(replace(HELD, users=())))
+    assert memory_back() == "GPU 0: 9000 MiB are not back"
+
+
+def test_a_daemon_that_ends_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_like(monkeypatch, always(HELD))
+    assert "not back" in memory_back(hurry=True)
+
+
+def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
+    seen: list[GpuSample] = []
+    told: list[str] = []
+
+    def sample(index: int, *users: tuple[int, int]) -> GpuSample:
+        return GpuSample(index, 0, 22_527, None, None, None, 0.0, users=users)
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: None)
+        one.share(InUse(seen.append, lambda line: None, told.append)).engine({1}, {7})
+        one._samples([sample(0, (9, 9_000)), sample(1, (7, 9_000))])
+        one._samples([sample(0, (9, 18_000)), sample(1, (7, 9_000), (2**22 + 1, 3_000))])
+        assert set(one.latest) == {0, 1}
+
+    asyncio.run(scenario())
+    assert [s.index for s in seen] == [1, 1]
+    assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
+
+
+def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
+    found: list[object] = []
+
+    def sample(*users: tuple[int, int]) -> GpuSample:
+        return GpuSample(0, 0, 22_527, None, None, None, 0.0, users=users)
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: None)
+        slot = one.share(InUse(lambda sample: None, lambda line: None, lambda text: None))
+        slot.engine({0}, {7})
+        for users in (((9, 9_000),), ((7, 5_000), (9, 3_000), (10, 200)), ((9, 1_000),)):
+            one._samples([sample(*users)])
+            found.append(slot.others())
+
+    asyncio.run(scenario())
+    # The engine's own are not among them before it has memory, nor when it has just died.
+    assert found == [{}, {0: 3_200}, {0: 3_200}]

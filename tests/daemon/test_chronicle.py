@@ -1,0 +1,84 @@
+"""Incidents are written beside the loop: nothing waits for a disk, and little for a hung engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.incidents import Incidents
+from caovand.core.healing.failure import Finding
+from caovand.core.reporting.incident import Case
+from caovand.daemon import chronicle
+from caovand.daemon.chronicle import Recorder
+from caovand.engines.vllm.log.reader import LOG
+from tests.patience import soon
+
+CASE = Case(Finding("hang", "nothing moves"), ("a line",), {"state": "RECYCLING"})
+
+
+class HangingDisk(Incidents):
+    """Takes its time until a test lets it go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.free = threading.Event()
+
+    def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:
+        self.free.wait(60)
+        return super().write(failure, report, files)
+
+
+def test_what_must_be_seen_before_the_kill_is_waited_for_and_the_disk_is_not(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        told: list[tuple[str, str]] = []
+        disk = HangingDisk(tmp_path)
+        keeper = Recorder(disk, lambda name, problem: told.append((name, problem)), LOG)
+        keeper.take(CASE, (), "")
+        await keeper.before_kill()
+        assert told == []
+        keeper.take(CASE, (), "")
+        assert told == [("", "the previous incident is still being written")]
+        disk.free.set()
+        await soon(lambda: told[1:])
+        assert told[1] == ("0001-hang", "")
+        assert disk.files(1).keys() == {"incident.json", "log.txt", "stacks.txt"}
+
+    asyncio.run(scenario())
+
+
+def test_a_look_at_the_engine_that_never_ends_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = threading.Event()
+    monkeypatch.setattr(chronicle, "STACKS_S", -0.99)
+    monkeypatch.setattr(chronicle.evidence, "process_tree", lambda members: stuck.wait(60) or [])
+
+    async def scenario() -> None:
+        keeper = Recorder(Incidents(tmp_path), lambda name, problem: None, LOG)
+        keeper.take(CASE, (), "")
+        await asyncio.wait_for(keeper.before_kill(), 30)
+        stuck.set()
+        await asyncio.to_thread(keeper.flush, 30.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told: list[tuple[str, str]] = []
+        (tmp_path / "file").write_text("")
+        store = Incidents(tmp_path / "file" / "incidents")
+        keeper = Recorder(store, lambda name, problem: told.append((name, problem)), LOG)
+        keeper.take(CASE, (), "")
+        await soon(lambda: told)
+        assert told[0][0] == ""
+        assert "Not a directory" in told[0][1]
+
+    asyncio.run(scenario())

@@ -1,0 +1,120 @@
+"""What the supervisor tells the ladder and the watcher of a child: what it knows of the cards."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from caovand.adapters.directories import Directories
+from caovand.adapters.kernel_log import KernelLog
+from caovand.adapters.log import Echo
+from caovand.core.config import Config, EngineSection
+from caovand.core.facts.inventory import Inventory
+from caovand.core.lifecycle.events import Start, Stop
+from caovand.core.lifecycle.state import Snapshot
+from caovand.daemon import inspection, proof
+from caovand.daemon.cards import InUse
+from caovand.daemon.inspection import Prepared
+from caovand.daemon.loop import Supervisor
+from tests.core.machines import CUDA, inventory, plan, turing
+from tests.patience import PATIENCE_S
+
+TOO_LONG = (
+    "ValueError: max seq len (65536) is larger than the maximum number of tokens that can be "
+    "stored in KV cache (15040)"
+)
+TOO_BIG = "out of resource: shared memory, Required: 81920, Hardware limit: 65536"
+
+
+def fail_once(
+    machine: Inventory,
+    script: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: tuple[int, ...] | None = None,
+) -> Snapshot:
+    """The machine's snapshot after the first failure of an engine that is a shell `script`."""
+    engine = folder / "engine"
+    engine.write_text(f"#!/bin/sh\n{script}\n")
+    engine.chmod(0o755)
+    machine = replace(machine, engine=replace(machine.engine, python=str(engine)))
+    ready = Prepared(plan(machine), machine, "fingerprint", "auto")
+
+    async def for_ever(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(inspection, "prepare", lambda *_: ready)
+    monkeypatch.setattr(inspection, "check_port", lambda _: None)
+    monkeypatch.setattr(proof, "prove", for_ever)
+    for name in ("POLL_S", "LONGEST_TICK_S"):
+        monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.05)
+
+    async def story() -> Snapshot:
+        config = Config(engine=EngineSection(gpus=gpus))
+        echo = Echo("console", io.StringIO())
+        places = Directories(*[folder] * 4)
+        one = Supervisor(folder / "c", config, places, {}, structlog.get_logger(), echo)
+        (slot,) = one.slots.values()
+        running = asyncio.ensure_future(one.run())
+        one.command(Start(at=time.monotonic()))
+        await asyncio.wait_for(_until(one, lambda: slot.snapshot.finding is not None), PATIENCE_S)
+        failed = slot.snapshot
+        one.command(Stop(at=time.monotonic(), quit=True))
+        await asyncio.wait_for(running, PATIENCE_S)
+        return failed
+
+    return asyncio.run(story())
+
+
+async def _until(one: Supervisor, met: Callable[[], bool]) -> None:
+    while not met():
+        await one.changed.wait()
+
+
+def test_the_ladder_is_told_what_cannot_run_on_these_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # FlashInfer would be next, and that engine's runs on no card of this kind.
+    later = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"))
+    says = f"echo 'triton.runtime.errors.OutOfResources: {TOO_BIG}'; exit 1"
+    failed = fail_once(later, says, tmp_path, monkeypatch)
+    assert failed.finding is not None
+    assert failed.finding.failure == "shared-memory-limit"
+    assert failed.remedy is not None
+    assert failed.remedy.text == "GDN prefill -> triton"
+
+
+def test_a_fault_of_a_card_the_engine_does_not_use_is_not_the_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buses = ("00000000:01:00.0", "00000000:02:00.0")
+    two = tuple(replace(gpu, bus=bus) for gpu, bus in zip(turing(2), buses, strict=True))
+    lost = "NVRM: Xid (PCI:0000:{}:00): 79, GPU has fallen off the bus."
+    words = [lost.format("01"), lost.format("02")]
+    monkeypatch.setattr(KernelLog, "read", lambda _: words)
+    failed = fail_once(inventory(gpus=two), "exec sleep 600", tmp_path, monkeypatch, gpus=(1,))
+    assert failed.finding is not None
+    assert (failed.finding.failure, failed.finding.captures["bus"]) == ("gpu-lost", "0000:02:00")
+
+
+def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both when the plan was made and since; what is in use of other cards is nothing to it."""
+    other, busy, ours = turing(3)
+    machine = inventory(gpus=(replace(other, free_mib=0), replace(busy, free_mib=21_000), ours))
+    monkeypatch.setattr(InUse, "others", lambda _: {2: 5_000})
+    says = f"echo '{TOO_LONG}'; exit 1"
+    failed = fail_once(machine, says, tmp_path, monkeypatch, gpus=(1, 2))
+    assert failed.finding is not None
+    assert failed.finding.failure == "kv-cache-short"
+    assert failed.remedy is not None
+    assert failed.remedy.plan is not None
+    assert failed.remedy.plan.others_mib == {1: busy.total_mib - 21_000, 2: 5_000}

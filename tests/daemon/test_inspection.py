@@ -1,0 +1,125 @@
+"""What is looked at before an engine is started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import pytest
+
+from caovand.adapters.directories import directories
+from caovand.adapters.processes import Process
+from caovand.core.config import parse
+from caovand.core.facts import occupancy
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.healing import degraded, ladder
+from caovand.core.healing.failure import Finding
+from caovand.daemon import inspection
+from caovand.daemon.degraded_plan import Lowered
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.planning.planner import make_plan
+from tests.core.machines import CUDA, inventory, plan, turing
+
+
+@pytest.mark.parametrize("what", ["engine", "model"])
+def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    python, model = "/tmp/no-such/bin/python", "/tmp/no-such/model"
+    if what == "model":
+        monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
+    monkeypatch.setattr(inspection.private_tmp, "remedy", lambda path: f"move {path}")
+    wishes = inspection.PlanRequest(
+        parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
+    )
+    with pytest.raises(inspection.Obstacle) as caught:
+        inspection.prepare(wishes, directories({}, 1000))
+    path = python if what == "engine" else model
+    assert str(caught.value).startswith("cannot ")
+    assert str(caught.value).endswith(f"; move {path}")
+
+
+def test_a_plan_waits_for_its_own_cards_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in turing(3))
+    machine = inventory(gpus=cards)
+    two = plan(machine, engine={"gpus": [0, 2]})
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: (cards[0], cards[2]))
+    inspection.check_cards(two, machine)
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: cards[:2])
+    with pytest.raises(inspection.Obstacle, match="GPU 2 does not answer") as problem:
+        inspection.check_cards(two, machine)
+    assert problem.value.hold
+
+
+def test_memory_that_others_hold_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = ((4242, "python", 16000),)
+    busy = inventory(gpus=tuple(replace(gpu, free_mib=6000, users=held) for gpu in turing(2)))
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: busy.engine)
+    monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
+    monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
+    config = parse({"model": {"path": busy.model.path}})
+    places = directories({}, 1000)
+    with pytest.raises(
+        inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
+    ) as problem:
+        inspection.prepare(inspection.PlanRequest(config, None, {}), places)
+    assert problem.value.hold
+    assert problem.value.finding.failure == "vram-busy"
+
+
+def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart and for a new daemon; not for the engine that runs with it."""
+    (card,) = turing(1)
+    alone = inventory(gpus=(card,))
+    config = parse({"model": {"path": alone.model.path, "max_model_len": 65536}})
+    busy = replace(alone, gpus=(replace(card, free_mib=card.free_mib - 1500),))
+    told = {"len": "65536", "fits": "15040"}
+    finding = Finding("kv-cache-short", "too long", "kv", told, "oom.kv.tokens")
+    rules = ladder.LadderRules(HEALING, others_mib=occupancy.used(busy.gpus))
+    lower = ladder.decide(make_plan(config, busy), finding, 1, rules).plan
+    assert lower is not None
+    Lowered(tmp_path / "good", HEALING).served_stably(
+        lower, degraded.fingerprint(config, busy), "auto"
+    )
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: alone.engine)
+    monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: alone.model)
+    monkeypatch.setattr(inspection.host, "read_host", lambda _: alone.host)
+
+    def context(gpus: tuple[Gpu, ...], before: Inventory | None = None) -> object:
+        monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
+        kept = Lowered(tmp_path / "good", HEALING).document(None, "", "auto")
+        wishes = inspection.PlanRequest(config, None, {}, kept, before)
+        return inspection.prepare(wishes, directories({}, 1000)).plan.value("max_model_len")
+
+    assert context(busy.gpus) == 15040
+    assert context(alone.gpus) == 65536
+    assert context(alone.gpus, before=alone) == 15040
+
+
+def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(*_: object) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+        return (), (Process(7, 100, 1, 7, 0, "VLLM::EngineCor"),)
+
+    monkeypatch.setattr(inspection.child, "end_leftovers", end)
+    with pytest.raises(inspection.Obstacle, match="cannot be killed") as problem:
+        asyncio.run(inspection.end_leftovers(tmp_path / "ledger", AsyncMock()))
+    assert (problem.value.hold, problem.value.finding.phase) == (True, "ending")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here")
+def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> None:
+    source = tmp_path / "caovan.toml"
+    source.write_text("")
+    os.chown(source, 12345, 12345)
+    wishes = inspection.PlanRequest(parse({}), None, {}, source=source)
+    with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
+        inspection.prepare(wishes, directories({}, 0))

@@ -1,0 +1,88 @@
+"""The supervisor where its own code is at fault."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import structlog
+
+from caovand.adapters import child, processes
+from caovand.adapters.directories import Directories
+from caovand.adapters.log import Echo
+from caovand.core.config import Config, WatchSection
+from caovand.core.lifecycle import events, transitions
+from caovand.core.lifecycle.state import Rules
+from caovand.core.slot import ONLY
+from caovand.daemon.loop import Supervisor
+
+
+def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback's exception would only be logged, and the work half done."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    async def story() -> None:
+        places = Directories(*[tmp_path] * 4)
+        echo = Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
+        running = asyncio.ensure_future(one.run())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(transitions, "step", broken)
+        asyncio.get_running_loop().call_soon(one.slots[ONLY].apply, events.Tick(at=0.0))
+        await running
+
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        asyncio.run(story())
+
+
+def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
+    async def rules(watch: WatchSection) -> Rules:
+        places = Directories(*[tmp_path] * 4)
+        echo = Echo("console", io.StringIO())
+        config = Config(watch=watch)
+        one = Supervisor(tmp_path / "c", config, places, {}, structlog.get_logger(), echo)
+        return one.slots[ONLY]._rules()
+
+    watch = WatchSection(
+        failures=7, stall_s=11.0, stable_after_s=12.0, shutdown_timeout_s=13.0, recheck_s=14.0
+    )
+    used, default = asyncio.run(rules(watch)), asyncio.run(rules(WatchSection()))
+    assert (used.failures, used.stall_s, used.stable_after_s) == (7, 11.0, 12.0)
+    assert (used.drain_s, used.recheck_s) == (13.0, 14.0)
+    for threshold in fields(Rules):
+        name = threshold.name
+        if name != "judge":
+            assert getattr(used, name) != threshold.default, "a key of [watch] sets it"
+            assert getattr(default, name) == threshold.default, "one default, in two places"
+
+
+def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
+    tmp_path: Path,
+) -> None:
+    """A killed daemon left it, and the inspection that would have ended it was cancelled."""
+
+    async def story() -> tuple[str, bool]:
+        places = Directories(*[tmp_path] * 4)
+        echo = Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
+        left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        seen = processes.read(left.pid)
+        assert seen is not None
+        child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen])
+        running = asyncio.ensure_future(one.run())
+        await asyncio.sleep(0)
+        one.command(events.Start(at=time.monotonic()))
+        one.command(events.Stop(at=time.monotonic(), quit=True))
+        await running
+        return one.slots[ONLY].snapshot.state.value, left.poll() is not None
+
+    assert asyncio.run(story()) == ("STOPPED", True)

@@ -1,0 +1,228 @@
+"""What the watcher of a child makes of its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from caovand.adapters.http import Answer, Endpoint, Stranger
+from caovand.adapters.pump import Ring
+from caovand.core.config import WatchSection
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.health import detector
+from caovand.core.health.detector import Broken
+from caovand.core.health.observation import Progress
+from caovand.core.lifecycle.events import Event, Failed
+from caovand.core.plan import Plan
+from caovand.daemon.watching import Watching
+from caovand.engines.registry import engine_of
+from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.metrics import parse_metrics
+
+WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
+CORE = "(EngineCore pid=31) ERROR 11-20 09:20:00 [core.py:1142] "
+OOM = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"
+ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+LOADING = "(Worker_TP1 pid=4) INFO 11-20 09:13:07 [gpu_model_runner.py:1] Starting to load model m"
+READY = "(APIServer pid=1) INFO:     Application startup complete."
+
+
+def watched(
+    act: Callable[[Watching, Callable[[Sequence[str]], None]], Iterator[None] | None],
+    stall_s: float | None = None,
+) -> list[Event]:
+    """Events of a watcher that `act` is done to; it may print lines, and yield to what is begun."""
+    events: list[Event] = []
+
+    async def run() -> None:
+        ring = Ring(2000)
+        ring.extend(["of another child"] * 7)
+        watching = Watching(
+            engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
+            WatchSection(stall_s=stall_s), ring,
+            events.append, lambda *_: None,
+        )  # fmt: skip
+
+        def say(lines: Sequence[str]) -> None:
+            ring.extend(lines)
+            watching.on_lines(lines)
+
+        for _ in act(watching, say) or ():
+            await all_of(watching)
+        await all_of(watching)
+
+    asyncio.run(run())
+    return events
+
+
+async def all_of(watching: Watching) -> None:
+    """Let all that the watcher has begun come to its end."""
+    await asyncio.sleep(0)
+    while watching._tasks:
+        await asyncio.wait(watching._tasks)
+
+
+@pytest.mark.parametrize(
+    ("failure", "phase", "wrapper", "named"),
+    [
+        ("start-stall", "load", "WorkerProc failed to start.", "device-oom-load"),
+        ("hang", "serving", "WorkerProc hit an exception.", "device-oom-run"),
+    ],
+)
+def test_an_engine_that_stopped_is_blamed_on_the_process_that_failed(
+    failure: Failure, phase: str, wrapper: str, named: str
+) -> None:
+    stopped = Broken(0.0, Finding(failure, "nothing moves", phase))
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> Iterator[None]:
+        say([OOM])  # not said by a process that fails
+        watching._act(stopped)
+        yield
+        say([f"{WORKER}{wrapper}", OOM])
+        watching._act(stopped)
+
+    first, second = (e for e in watched(act) if isinstance(e, Failed))
+    assert first.finding == stopped.finding
+    assert (second.finding.failure, second.finding.phase) == (named, phase)
+    assert "nothing moves" in second.finding.text
+
+
+@pytest.mark.parametrize(("given", "patience_s"), [(None, 300.0), (100.0, 50.0)])
+def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
+    monkeypatch: pytest.MonkeyPatch, given: float | None, patience_s: float
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("caovand.daemon.watching._now", lambda: now)
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        nonlocal now
+        child: Any = SimpleNamespace(status=None)
+        say([LOADING])
+        now = patience_s + 10
+        watching._give_up(child)  # nobody failed, as far as is known
+        say([f"{WORKER}WorkerProc failed to start.", OOM])
+        now = 2 * patience_s
+        watching._give_up(child)
+        assert not watching._gave_up
+        now = 2 * patience_s + 11
+        watching._give_up(child)
+        watching._give_up(child)
+
+    events = watched(act, given)
+    failed = [e.finding.failure for e in events if isinstance(e, Failed)]
+    assert failed == ["device-oom-load"]
+
+
+@pytest.mark.parametrize("after", [0, 10, 390, 1900, 2100, 9000])
+def test_a_cause_is_found_however_many_tracebacks_of_requests_follow(after: int) -> None:
+    log = [READY, f"{CORE}EngineCore encountered a fatal error.", ILLEGAL]
+    log += [f"(APIServer pid=1) ERROR 11-20 09:20:01 [serving.py:1] {n}" for n in range(after)]
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        for start in range(0, len(log), 3):
+            say(log[start : start + 3])
+        finding = find_cause(watching.lines(), "serving")
+        assert finding is not None
+        assert finding.failure == "illegal-access"
+        assert watching.lines()[finding.line - 1] == ILLEGAL
+        assert watching.lines()[-1] == log[-1]
+        assert len(set(watching.lines())) == len(watching.lines())
+
+    watched(act)
+
+
+def test_what_a_process_failed_of_before_it_served_is_forgotten() -> None:
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        say([f"{WORKER}WorkerProc failed to start.", OOM, READY])
+        say(["(APIServer pid=1) INFO 11-20 09:20:01 [x.py:1] idle"] * 3000)
+        assert find_cause(watching.lines(), "serving") is None
+
+    watched(act)
+
+
+def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
+    def record(level: str, text: str) -> str:
+        return json.dumps({"levelname": level, "name": "vllm.core", "message": text})
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
+        say([record("INFO", "Starting to load model m"), record("INFO", "more")])
+        assert watching._phase == "load"
+        say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
+        say([record("INFO", "later")] * 3000)
+        lines = [text for line in watching.lines() for text in plain(line)]
+        finding = find_cause(lines, "resolve", alive=True)
+        assert finding is not None
+        assert finding.failure == "device-oom-load"
+        assert "OutOfMemoryError" in lines[finding.line - 1]
+
+    watched(act)
+
+
+def polled(
+    monkeypatch: pytest.MonkeyPatch, answers: Sequence[object]
+) -> tuple[list[Event], list[str], list[int]]:
+    """What a serving engine's watcher makes of polls whose /health ends as in `answers`."""
+    events: list[Event] = []
+    notices: list[str] = []
+    threads: list[int] = []
+
+    async def run() -> None:
+        def parse(text: str, load: int | None, at: float) -> Progress:
+            threads.append(threading.get_ident())
+            return parse_metrics(text, load, at)
+
+        engine = engine_of()
+        engine = replace(engine, api=replace(engine.api, read_metrics=parse))
+        watching = Watching(
+            engine, 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
+            WatchSection(), Ring(10),
+            events.append, lambda _, text: notices.append(text),
+        )  # fmt: skip
+        watching._watch = detector.proven(watching._watch, time.monotonic())
+        rest = iter(answers)
+
+        def call(endpoint: Endpoint, path: str, timeout_s: float, **_: object) -> Answer:
+            if path != "/health":
+                return Answer(200, "vllm:generation_tokens_total 7\n")
+            answer = next(rest)
+            if isinstance(answer, Exception):
+                raise answer
+            return Answer(200, "")
+
+        monkeypatch.setattr("caovand.adapters.http.call", call)
+        child: Any = SimpleNamespace(status=None, members=())
+        for _ in answers:
+            await watching.poll(child, ())
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    return events, notices, threads
+
+
+STRANGER = Stranger("cannot share port 1 with x (pid 7)")
+
+
+def test_a_stranger_on_the_port_is_believed_at_the_second_look_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events, notices, _ = polled(monkeypatch, [STRANGER, None, STRANGER])
+    assert [event for event in events if isinstance(event, Failed)] == []
+    assert notices == [f"skipped a check of the engine: {STRANGER}"] * 2
+    events, _, _ = polled(monkeypatch, [STRANGER, STRANGER])
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert (failed.finding.failure, failed.finding.text) == ("port-busy", str(STRANGER))
+
+
+def test_megabytes_of_metrics_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, threads = polled(monkeypatch, [None])
+    assert threads
+    assert threading.get_ident() not in threads

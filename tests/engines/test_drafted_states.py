@@ -1,0 +1,102 @@
+"""What a hybrid model that drafts is not given, so that it goes on from right states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.facts.inventory import Gpu
+from caovand.core.plan import Plan
+from caovand.engines.vllm.command import build
+from tests.core.machines import A100, ABSENT, CUDA, H200, LLAMA_70B_AWQ, inventory, plan, turing
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sections"),
+    [
+        (turing(2), {}),
+        (turing(2), {"policy": {"max_num_seqs": 4}}),
+        (turing(2), {"engine": {"extra_args": ["--max-num-seqs", "4"]}}),
+        (H200, {}),
+    ],
+)
+def test_drafting_requests_of_a_hybrid_get_no_prefix_cache_and_no_asynchronous_scheduling(
+    gpus: tuple[Gpu, ...], sections: dict[str, Any]
+) -> None:
+    found = plan(inventory(gpus=gpus), **sections)
+    assert found.mtp == 3
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("mamba_cache_mode") is None
+    assert found.value("async_scheduling") is False
+    argv = build(found, CUDA).argv
+    assert {"--no-enable-prefix-caching", "--no-async-scheduling"} <= set(argv)
+    assert not [text for text in found.warnings if "spoil" in text]
+
+
+def test_one_drafting_request_at_a_time_is_scheduled_asynchronously_but_has_no_prefix_cache() -> (
+    None
+):
+    found = plan(policy={"max_num_seqs": 1})
+    assert found.mtp == 3
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("async_scheduling") is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(inventory(engine=replace(CUDA, vllm="0.32.0"))),
+        plan(policy={"mtp": 0}),
+        plan(inventory(LLAMA_70B_AWQ, A100)),
+    ],
+    ids=["a later release", "nothing drafted", "no hybrid"],
+)
+def test_where_states_are_kept_there_are_both(other: Plan) -> None:
+    assert other.value("enable_prefix_caching") is True
+    assert other.value("async_scheduling") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "cached"),
+    [
+        (plan(engine={"extra_args": ["-sc", '{"method":"mtp","model":"/srv/other"}']}), False),
+        (plan(engine={"extra_args": ["-sc", '{"method":"ngram"}']}), True),
+        (
+            plan(
+                inventory(ABSENT),
+                engine={"extra_args": ["-sc", '{"method":"mtp","num_speculative_tokens":7}']},
+            ),
+            False,
+        ),
+        (plan(inventory(ABSENT)), True),
+    ],
+    ids=[
+        "a depth left to vLLM",
+        "no head",
+        "a model not here that may be a hybrid",
+        "not drafting",
+    ],
+)
+def test_the_prefix_cache_is_given_up_where_a_hybrid_may_draft(found: Plan, cached: bool) -> None:
+    assert found.value("enable_prefix_caching") is cached
+
+
+@pytest.mark.parametrize(
+    ("sequences", "told"),
+    [
+        (4, ["--async-scheduling", "--enable-prefix-caching"]),
+        (1, ["--enable-prefix-caching"]),
+    ],
+)
+def test_what_spoils_answers_is_warned_of_where_it_is_asked_for(
+    sequences: int, told: list[str]
+) -> None:
+    typed = {"extra_args": ["--async-scheduling", "--enable-prefix-caching"]}
+    found = plan(engine=typed, policy={"max_num_seqs": sequences})
+    assert found.value("async_scheduling") is True
+    assert found.value("enable_prefix_caching") is True
+    spoiling = [text for text in found.warnings if "can silently corrupt answers" in text]
+    assert [text.partition(" ")[0] for text in spoiling] == told
+    assert found.value("mamba_cache_mode") == "align"

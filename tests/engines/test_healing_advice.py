@@ -1,0 +1,107 @@
+"""Advice to people and the ladder are one: the same changes, in the same order and words."""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+
+from caovand.core.config import ModelSection, PolicySection
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.core.healing.ladder import (
+    DISK,
+    LIMIT,
+    REACTIONS,
+    LadderRules,
+    decide,
+)
+from caovand.core.healing.rung import ANY
+from caovand.engines.vllm.healing import advice
+from caovand.engines.vllm.healing.advice import advise
+from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE
+from caovand.engines.vllm.healing.rungs import RUNGS
+from caovand.engines.vllm.log.signatures import SIGNATURES
+from tests.core.test_ladder import plan_of
+
+CHANGES = re.compile(r"(?:What helps|If it comes back), in this order: (.+)\.")
+
+
+def rungs_in(found: list[str]) -> list[str]:
+    """The names of the rungs that the advice tells to take, in its order."""
+    by_words = {rung.does: rung.name for rung in RUNGS}
+    listed = [match[1] for text in found if (match := CHANGES.fullmatch(text))]
+    assert len(listed) <= 1
+    return [by_words[change.partition(" (")[0]] for one in listed for change in one.split("; ")]
+
+
+def written(failure: Failure) -> str:
+    """Every sentence that is written for a failure, whatever is known."""
+    special = [row.id for row in SIGNATURES if row.failure == failure]
+    sentences = [
+        *advice._GENERAL[failure],
+        *(t for i in special for t in advice._SPECIAL.get(i, ())),
+    ]
+    return " ".join(sentences)
+
+
+def test_no_two_rungs_have_the_same_words() -> None:
+    assert len({rung.does for rung in RUNGS}) == len(RUNGS)
+    assert not any(set(";()") & set(rung.does) for rung in RUNGS)
+
+
+@pytest.mark.parametrize("component", ["", "weights", *BLAMED])
+@pytest.mark.parametrize(("failure", "phase"), CURES)
+def test_the_advice_is_the_ladders(failure: Failure, phase: str, component: str) -> None:
+    captures = {"component": component} if component else {}
+    for signature in ("", "a.row", *WHATEVER_PHASE):
+        for here in {phase or "serving", "serving", "load"}:
+            finding = Finding(failure, "text", here, captures, signature)
+            assert rungs_in(advise(finding, {})) == [rung.name for rung in HEALING.against(finding)]
+
+
+@pytest.mark.parametrize(("failure", "phase"), CURES)
+def test_what_the_ladder_takes_is_what_was_advised(failure: Failure, phase: str) -> None:
+    finding = Finding(failure, "text", phase or "serving", {}, "a.row")
+    advised = rungs_in(advise(finding, {}))
+    plan, taken = plan_of(jobs=8), []
+    while lower := decide(plan, finding, 99, LadderRules(HEALING)).plan:
+        plan = lower
+        taken.append(plan.taken[-1].rung)
+    first_uses = list(dict.fromkeys(taken))
+    assert first_uses == [name for name in advised if name in first_uses]
+
+
+def test_where_the_ladder_only_waits_no_setting_is_advised() -> None:
+    for failure in FAILURES:
+        for signature in DISK:
+            assert rungs_in(advise(Finding(failure, "", "load", {}, signature), {})) == []
+        limited = Finding(failure, "", "load", {LIMIT: "yes"}, "a.row")
+        assert rungs_in(advise(limited, {})) == []
+        if REACTIONS[failure].kind in ("fatal", "hold", "retry"):
+            assert rungs_in(advise(Finding(failure, ""), {})) == []
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_no_sentence_tells_to_change_what_the_ladder_would_not(failure: Failure) -> None:
+    """A setting that is named belongs to a rung of that failure, whatever the phase."""
+    useful = {name for (of, _), names in CURES.items() if of == failure for name in names}
+    if not useful:
+        return  # then only a person can help, and settings may be what is wrong
+    named = set(re.findall(r"[A-Za-z_]{3,}", written(failure)))
+    keys = set(ModelSection.__dataclass_fields__) | set(PolicySection.__dataclass_fields__)
+    for rung in RUNGS:
+        if rung.name not in useful:
+            others = {n for r in RUNGS if r.name in useful for n in (r.key, *r.touches)}
+            words = ({rung.key} & keys) | {name for name in rung.touches if "_" in name}
+            assert not (words - others) & named, rung.name
+
+
+def test_every_row_is_written_with_names_that_can_be_filled() -> None:
+    rows = {**advice._GENERAL, **advice._SPECIAL}
+    for sentences in rows.values():
+        for sentence in sentences:
+            fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
+            assert all(name.isidentifier() for name in fields)
+    assert set(advice._GENERAL) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
+    assert set(advice._SPECIAL) <= {row.id for row in SIGNATURES}

@@ -1,0 +1,44 @@
+"""Steps of single rungs: how far each goes, and what keeps it from going there."""
+
+from __future__ import annotations
+
+import pytest
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import Step
+from caovand.core.plan import Plan, Setting
+from caovand.engines.vllm.healing.cures import HEALING
+
+
+def step(rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float) -> Step:
+    """What this rung does to a plan with these values and rungs; an empty Step for nothing."""
+    captures = {name: str(values.pop(name)) for name in ("fits", "len") if name in values}
+    settings = {name: Setting(value, "policy", "") for name, value in values.items()}
+    finding = Finding("kv-cache-short", text, "kv", captures)
+    before = tuple(filter(None, map(HEALING.read, taken)))
+    return HEALING.by_name[rung].step(Plan("m", settings, {}, taken=before), finding) or Step()
+
+
+@pytest.mark.parametrize(
+    ("taken", "fits", "context"),
+    [
+        ((), 7990, 7984),
+        (("context 8000",), 7990, 7000 // 16 * 16),
+        (("context 8000",), 6000, 6000),
+        (("batch 2048",), 7990, 7984),
+    ],
+)
+def test_a_second_shorter_context_is_shorter_by_an_eighth_at_least(
+    taken: tuple[str, ...], fits: int, context: int
+) -> None:
+    """What vLLM says fits may be off by a block each time: the ladder would take hundreds."""
+    found = step("context", taken, max_model_len=8000, fits=fits)
+    assert found.settings == {"max_model_len": context}
+
+
+@pytest.mark.parametrize("before", ["gmu-down 0.838", "share 0.563"])
+def test_a_share_that_was_too_much_is_never_raised_again(before: str) -> None:
+    raised = {"gpu_memory_utilization": 0.593}
+    assert step("gmu-up", gpu_memory_utilization=0.563).settings == raised
+    assert step("gmu-up", ("batch 2048",), gpu_memory_utilization=0.563).settings == raised
+    assert step("gmu-up", (before,), gpu_memory_utilization=0.563) == Step()

@@ -1,0 +1,120 @@
+"""The record of a second engine, "tabby", whose server is tests/standin/tabby.py.
+
+It has other settings than vLLM, other log lines, other endpoints, and a rung of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from caovand.core.config import Config, Mode
+from caovand.core.engine import Api, Arguments, Command, Engine, Planning
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import EngineInfo, Inventory
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import ANY, Healing, Rung, Step
+from caovand.core.health.observation import Mark, Progress
+from caovand.core.log import Explanation, Log
+from caovand.core.plan import Plan, Setting
+from caovand.core.probe import Probe
+
+SERVER = Path(__file__).with_name("standin") / "tabby.py"
+WIDE = 8
+CAUSE = "tabby: out of memory at width"
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    auto_spec: str | None = None,
+    remembered: Plan | None = None,
+) -> Plan:
+    settings: dict[str, Any] = {
+        "host": config.server.host, "port": config.server.port, "served_model_name": "cat",
+        "max_model_len": 64, "width": WIDE,
+    }  # fmt: skip
+    decided = {name: Setting(value, "policy", "it purrs") for name, value in settings.items()}
+    plan = Plan(config.model.path, decided, {}, device="tabby")
+    if remembered is None:
+        return plan
+    settings = {**plan.settings, **remembered.settings}
+    return replace(plan, settings=settings, taken=remembered.taken)
+
+
+def command(plan: Plan, engine: EngineInfo, cache: str | None) -> Command:
+    argv = [engine.python, str(SERVER), str(plan.value("port")), str(plan.value("width"))]
+    return Command(tuple(argv), {}, tuple(argv))
+
+
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    return MemoryEstimate(None, None, 0, 0, 0, 0, 0, 0, 0, (), reason="nobody weighs a cat")
+
+
+def read_line(text: str) -> tuple[Mark | None, Mapping[str, Any]]:
+    if text == "tabby: ready":
+        return Mark("listen", progress=1.0), {"ready": True}
+    loading = re.match(r"tabby: loading (\d+)%", text)
+    return (Mark("load", progress=int(loading[1]) / 100) if loading else None), {}
+
+
+def find_cause(lines: Sequence[str], phase: str, *, alive: bool = False) -> Finding | None:
+    for number, line in enumerate(lines, 1):
+        if line.startswith(CAUSE):
+            return Finding("device-oom-load", line, phase, signature="tabby.oom", line=number)
+    return None
+
+
+def read_stats(text: str, pending: int | None, at: float) -> Progress:
+    found = json.loads(text)
+    return Progress(found["tokens"], 0, found["served"], 0, 0, 0, 0, 0, 0, found["busy"], at)
+
+
+def narrower(plan: Plan, finding: Finding) -> Step | None:
+    width = plan.value("width") // 2
+    change = f"width {width * 2} -> {width}"
+    return Step({"width": width}, value=str(width), change=change) if width else None
+
+
+VERSIONS = 'import json; print(MARK + json.dumps({"tabby": "1.0", "stamp": 1}))'
+LOG = Log(
+    module=__name__, plain=lambda line: (line,), read=read_line, near=5, listening="listen",
+    announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
+)  # fmt: skip
+PROBE = Probe(
+    module=__name__, name="tabby", versions=VERSIONS, details='print(MARK + "{}")',
+    asked=frozenset(), env={}, lacking=lambda found: "",
+    read=lambda python, found, more: EngineInfo(python, found["tabby"], "", "cpu"),
+)  # fmt: skip
+ENGINE = Engine(
+    name="tabby",
+    probe=PROBE,
+    planning=Planning(
+        make=make_plan, conflicts=lambda plan, inventory: (), forecast=forecast,
+        cards=lambda plan, inventory: (), context=lambda plan: 64, command=command,
+        overruling=lambda config, auto_spec: "", checks=lambda facts: (),
+    ),
+    arguments=Arguments(
+        shown=tuple, secrets=lambda words: (), api_keys=lambda words: None,
+        api_key_variable="TABBY_KEY", chat_template=lambda config: "",
+        invents_weights=lambda config: True,
+    ),
+    log=LOG,
+    explain=lambda text: Explanation(None, (), "", None, (), {}, {}, {}),
+    api=Api(
+        health="/alive", metrics="/stats", read_metrics=read_stats, pending="", pending_key="",
+        completions="/complete",
+    ),
+    healing=Healing(
+        rungs=(Rung("narrow", "be narrower", "", ("width",), narrower),),
+        cures={("device-oom-load", ANY): ("narrow",)},
+        option=lambda name: f"+{name}",
+        kinds={"width": (int,)},
+    ),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""No text that the code shows to users has a word that CONTRIBUTING's glossary bans."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon_process import ROOT
+from tests.documents import banned
+
+PACKAGE = ROOT / "caovand"
+SENTENCE = re.compile(r"\w[,;:.]? +\S")
+WORDS = re.compile(
+    r"(?i)\b(?:" + "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in banned()) + r")\b"
+)
+
+
+def sentences(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string of several words, except docstrings and raw strings.
+
+    Raw strings are patterns: their words are those of vLLM, of libraries and of the kernel.
+    """
+    tree = ast.parse(source)
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(node.value)
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+    for node in ast.walk(tree):
+        if node in skipped or not isinstance(node, (ast.Constant, ast.JoinedStr)):
+            continue
+        text = written(node)
+        raw = (ast.get_source_segment(source, node) or "").lstrip("fF")[:1] in ("r", "R")
+        if SENTENCE.search(text) and not raw:
+            yield node.lineno, text
+
+
+def written(node: ast.Constant | ast.JoinedStr) -> str:
+    """The text of a literal, "…" in the place of each value."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return node.value if isinstance(node.value, str) else ""
+
+
+def found(source: str) -> list[str]:
+    """The sentences with a banned word, each with its line."""
+    texts = ((line, text) for line, text in sentences(source) if WORDS.search(text))
+    return [f"{line}: {text}" for line, text in texts]
+
+
+def files() -> list[str]:
+    return [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+@pytest.mark.parametrize("name", files())
+def test_no_text_of_the_code_has_a_banned_word(name: str) -> None:
+    assert found((PACKAGE / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_banned_word_is_found_however_the_text_is_written() -> None:
+    for text in (
+        '"mend the file"',
+        'f"{a} mend {b} now"',
+        '"what " "is not"',
+        '("a", "held by b")',
+    ):
+        assert len(found(f"print({text})")) == 1, text
+
+
+def test_what_no_user_reads_is_left_out() -> None:
+    for text in ('"""Mend the file."""', '{"held": 1}', 're.compile(r"held by \\d")', "# mend it"):
+        assert found(text) == [], text
