@@ -18,7 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words).parse_args(words)
     try:
         return int(args.run(args))
     except CommandError as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from caovand.cli.verb import Verb, fill
@@ -12,17 +13,35 @@ under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 n
 not reachable, 5 not permitted."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser with every verb."""
-    top = argparse.ArgumentParser(
-        prog="caovanctl", description="Show and control caovand.", epilog=EPILOG
-    )
-    top.add_argument(
+PACKAGE = "caovand.cli"
+
+
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser for this command line; with every verb where `words` name none.
+
+    Importing every verb takes longer than most verbs do.
+    """
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
         "--runtime",
         type=Path,
         metavar="DIR",
         help="folder of the daemon's sockets (default: RUNTIME_DIRECTORY, else /run/caovan)",
     )
-    whole = Verb(name="caovanctl", help="", epilog="", run=None, package="caovand.cli")
-    fill(top, whole)
+    top = argparse.ArgumentParser(
+        prog="caovanctl", description="Show and control caovand.", epilog=EPILOG, parents=[common]
+    )
+    whole = Verb(name="caovanctl", help="", epilog="", run=None, package=PACKAGE)
+    fill(top, whole, only=_verb_in(words, common))
     return top
+
+
+def _verb_in(words: Sequence[str], common: argparse.ArgumentParser) -> str:
+    """The word in a verb's place, if there is one."""
+    first = argparse.ArgumentParser(add_help=False, parents=[common], exit_on_error=False)
+    first.add_argument("words", nargs=argparse.REMAINDER)
+    try:
+        rest = first.parse_known_args(words)[0].words
+    except argparse.ArgumentError:
+        return ""
+    return rest[0] if rest else ""

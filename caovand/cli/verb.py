@@ -56,28 +56,32 @@ class Verb:
         return argparse.HelpFormatter
 
 
-def verbs_of(package: str) -> list[Verb]:
-    """The records of a package's files, in the order of help."""
+def verbs_of(package: str, only: str = "") -> list[Verb]:
+    """The records of a package's files, in the order of help; of `only` alone where it is one."""
     folder = importlib.import_module(package)
-    names = [found.name for found in pkgutil.iter_modules(folder.__path__)]
     # Entry points are no verbs, and importing one that runs would make it twice.
-    files = [name for name in names if name not in ("main", "__main__")]
-    records = (
-        getattr(importlib.import_module(f"{package}.{name}"), "VERB", None) for name in files
-    )
-    found = [record for record in records if isinstance(record, Verb)]
+    files = {found.name for found in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
+    # The file of a verb bears its name.
+    if (file := only.replace("-", "_")) in files and (verb := _record(package, file)):
+        return [verb]
+    found = [verb for file in files if (verb := _record(package, file))]
     return sorted(found, key=lambda verb: (verb.group, verb.name))
 
 
-def fill(parser: argparse.ArgumentParser, verb: Verb) -> None:
-    """Give a parser a verb's arguments and the verbs below it."""
+def _record(package: str, file: str) -> Verb | None:
+    record = getattr(importlib.import_module(f"{package}.{file}"), "VERB", None)
+    return record if isinstance(record, Verb) else None
+
+
+def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
+    """Give a parser a verb's arguments and the verbs below it, or `only` one of these."""
     verb.arguments(parser)
     if verb.run is not None:
         parser.set_defaults(run=verb.run)
     if not verb.package:
         return
     below = parser.add_subparsers(metavar="VERB", required=verb.run is None)
-    for inner in verbs_of(verb.package):
+    for inner in verbs_of(verb.package, only):
         made = below.add_parser(
             inner.name,
             help=inner.help,

@@ -452,6 +452,21 @@ def test_every_help_has_an_example_and_is_printed(one: argparse.ArgumentParser, 
     assert ctl(*words, "--help").code == 0
 
 
+def verbs(*words: str) -> list[str]:
+    """The verbs that the parser for this command line knows."""
+    return [one.prog.split()[1] for one in parsers(parser(words)) if len(one.prog.split()) == 2]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_a_command_line_imports_its_own_verb_only(verb: str) -> None:
+    assert verbs(verb) == verbs("--runtime", "plan", verb, "--json") == [verb]
+
+
+@pytest.mark.parametrize("words", [(), ("statu",), ("client",), ("--help",), ("--runtime",)])
+def test_without_a_verb_the_parser_knows_them_all(words: tuple[str, ...]) -> None:
+    assert verbs(*words) == verbs() != []
+
+
 @pytest.mark.parametrize("program", ["caovand", "caovand.cli.doctor", "caovand.cli.serve"])
 def test_every_other_program_has_an_example_too(program: str) -> None:
     command = [sys.executable, "-m", program, "--help"]
