@@ -52,34 +52,36 @@ lint: .venv/ready ## ruff and mypy
 
 .PHONY: test
 test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
-	@$(MAKE) -s -j2 --output-sync=target test-newest test-matrix
+	@$(MAKE) -s test-newest
 	@$(MAKE) -s -j2 --output-sync=target test-engine test-oldest
 
-# Half of this time is waiting for daemons: three at a time keep two cores busy.
+# Half of this time is waiting for daemons: four at a time keep two cores busy.
 .PHONY: test-newest
 test-newest: .venv/ready
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine and not matrix'
+	$(PY) -m pytest -q -n 4 --dist worksteal -m 'not long and not engine'
 
 .PHONY: test-engine
 test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 	$(PY) -m pytest -m 'engine and not long'
 	@$(MAKE) -s test-torch
 
-# Its rows mostly wait for what a daemon waits for.
-.PHONY: test-matrix
-test-matrix: .venv/ready ## the fault matrix over the stand-in engine
-	$(PY) -m pytest -q -n 4 -m matrix tests/faults
-
-# The daemon's tests only: packaging, kernels and the fault matrix do not depend on its libraries.
-# Nor do the longest sums and walks, which are left out. They leave the last core to a real engine that
-# may be tested meanwhile.
+# What touches the libraries, and two whole daemons. These tests leave the last core to a real engine
+# that may be tested meanwhile.
 .PHONY: test-oldest
-test-oldest: .venv-oldest/ready ## the daemon's tests on the oldest libraries it must work with
+test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
 	CAOVAN_TEST_SPARE_CORE=1 $(OLDEST) -m pytest -q -n 2 --dist worksteal \
-		-m 'not long and not engine' --hypothesis-profile=brief \
-		--ignore=tests/core/test_short_walks.py \
+		-m 'not long and not engine' --hypothesis-profile=brief tests/adapters tests/cli \
+		tests/core/test_config.py tests/core/test_wire.py tests/scenarios/test_second_engine.py \
+		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
+
+# The daemon's tests only: packaging and kernels do not depend on its libraries. Nor do the longest sums
+# and walks, which are left out.
+.PHONY: test-oldest-all
+test-oldest-all: .venv-oldest/ready
+	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
+		--hypothesis-profile=brief --ignore=tests/core/test_short_walks.py \
 		--ignore=tests/engines/test_load.py --ignore=tests/engines/test_one_predicate.py \
-		tests/core tests/engines tests/adapters tests/cli tests/scenarios tests/daemon
+		tests/core tests/engines tests/daemon tests/scenarios
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch
@@ -104,9 +106,24 @@ vllm-0.21: .caovan/vllm-0.21.0/ready ## vLLM 0.21's sources, which the fixes of 
 	@$(PY) packaging/sources-of-wheels.py $(@D) $(@D)/wheels/*.whl && rm -r $(@D)/wheels
 	@touch $@
 
+# The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
+# everything else the other.
 .PHONY: test-all
-test-all: engine $(TEST_MODELS) ## the long tests, up to an hour
-	$(PY) -m pytest -m long
+test-all: engine $(TEST_MODELS) kernels vllm-0.21 .venv-oldest/ready ## the long tests, half an hour
+	$(PY) -m pytest -m long tests/faults/test_strangers.py
+	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
+
+.PHONY: test-real
+test-real:
+	$(PY) -m pytest -m 'long and engine' tests/faults tests/e2e
+
+.PHONY: test-rest
+test-rest:
+	$(PY) -m pytest -m long tests/packaging tests/kernels
+	$(PY) -m pytest -m 'not long' tests/kernels/test_states_in_vllm.py
+	$(PY) -m pytest -q -n 2 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
+		--ignore=tests/kernels --ignore=tests/faults/test_strangers.py
+	@$(MAKE) -s test-oldest-all
 
 .PHONY: bench
 bench: engine $(MODELS)/hybrid ## what the daemon and planning cost, as tables

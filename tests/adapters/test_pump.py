@@ -201,12 +201,11 @@ print(peak() - before, file.lost_bytes)
 @pytest.mark.parametrize(
     "block",
     [
-        "bytes(65536)",
-        "'\U0001f600'.encode() * 16384",
-        r"b'\n' * 65536",
-        r"(b'x' * 31 + b'\n') * 2048",
+        pytest.param("bytes(65536)", marks=pytest.mark.long, id="NUL bytes"),
+        pytest.param("'\U0001f600'.encode() * 16384", id="wide characters"),
+        pytest.param(r"b'\n' * 65536", id="empty lines"),
+        pytest.param(r"(b'x' * 31 + b'\n') * 2048", marks=pytest.mark.long, id="short lines"),
     ],
-    ids=["NUL bytes", "wide characters", "empty lines", "short lines"],
 )
 def test_no_flood_fills_the_memory(tmp_path: Path, block: str) -> None:
     """Behind a disk that hangs, which keeps as much as is ever kept."""

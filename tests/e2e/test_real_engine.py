@@ -118,24 +118,3 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers_and_serves(
     assert not server.alive(old)
     assert server.daemon.status()["mtp"] == 4, "the chosen mode is remembered"
     assert server.chat(8)["choices"]
-
-
-@pytest.mark.long
-def test_a_killed_api_server_leaves_no_orphan_and_serves_again(server: Server) -> None:
-    before = server.daemon.status()
-    old = {p.pid for p in server.daemon.tree()}
-    os.kill(before["engine_pid"], signal.SIGKILL)
-    until(lambda: server.daemon.status()["generation"] > before["generation"], "another start")
-    assert not server.alive(old)
-    server.daemon.until_state("SERVING")
-    assert server.chat(8)["choices"]
-
-
-@pytest.mark.long
-def test_a_stop_while_vllm_starts_ends_in_time_with_nothing_left(server: Server) -> None:
-    server.daemon.ctl("restart", "--no-wait")
-    until(lambda: server.daemon.status()["phase"] in ("engine", "load", "kv"), "a start under way")
-    old = {p.pid for p in server.daemon.tree()}
-    assert server.daemon.ctl("stop").stdout.strip() == "STOPPED"
-    assert not server.alive(old)
-    assert server.daemon.ctl("start").returncode == 0

@@ -57,12 +57,18 @@ ENGINES = {
         READY, vllm="0.33.0", flashinfer="0.7.2", plugin="0.1", nvcc=None
     ),
 }
+QUICK = ("27B AWQ", "gpt-oss")  # the others only in the long tests
 OF_ATTENTION = ("narrow", "latent", "unknown width")  # like the small one in all else
 
 
 def machines(*gpus: str) -> Any:
     """A test on each of these cards, with each model that differs in more than its attention."""
-    found = [(model, card) for model in MODELS for card in gpus if model not in OF_ATTENTION]
+    found = [
+        pytest.param(model, card, marks=(pytest.mark.long,) * (model not in QUICK))
+        for model in MODELS
+        for card in gpus
+        if model not in OF_ATTENTION
+    ]
     return pytest.mark.parametrize(("name", "gpus"), found)
 
 
@@ -161,7 +167,13 @@ def test_the_split(name: str, gpus: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in (*QUICK, *OF_ATTENTION) else pytest.param(name, marks=pytest.mark.long)
+        for name in MODELS
+    ],
+)
 @pytest.mark.parametrize(
     "sections",
     [{}, {"engine": {"env": {"CUDA_HOME": "/opt/cuda"}}}, {"policy": {"dtype": "float32"}}],

@@ -22,8 +22,6 @@ from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration
 
-pytestmark = pytest.mark.matrix
-
 DRIVERS = ROOT / "tests/standin/drivers"
 GPU = {"STANDIN_BUILD": "cuda", "PYTHONPATH": f"{DRIVERS}:{ROOT}"}
 Begin = Callable[[str, str], Row]
@@ -73,6 +71,10 @@ FAULTS = (
 )
 
 
+# A rung of the plan, a wait, an end and a verdict without a word in the log.
+QUICK = ("kv-cache-short", "vram-busy", "model-missing", "hang")
+
+
 def test_every_failure_id_has_a_row() -> None:
     assert {one.failure for one in FAULTS} | {"gpu-lost"} == set(FAILURES)
 
@@ -104,7 +106,11 @@ def port_of(seen: Seen) -> int:
     return int(seen.daemon.status()["served"]["port"])
 
 
-@pytest.mark.parametrize("one", FAULTS, ids=lambda one: one.failure)
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, marks=(pytest.mark.long,) * (one.failure not in QUICK)) for one in FAULTS],
+    ids=lambda one: one.failure,
+)
 def test_it_is_understood_answered_and_leaves_nothing(
     one: Fault, model: Path, tmp_path: Path, row: Begin
 ) -> None:

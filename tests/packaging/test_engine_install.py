@@ -128,6 +128,7 @@ def test_a_wheel_that_was_tampered_with_is_refused_by_the_real_pip(
     assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
 
 
+@pytest.mark.long
 def test_what_no_index_has_is_said_in_one_line(
     house: Path, made: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_what_no_index_has_is_said_in_one_line(
     assert caovanctl(house, "remove", f"{NAME}.2").returncode == 0
 
 
+@pytest.mark.long
 def test_an_index_that_does_not_answer_is_said_in_one_line(
     house: Path, made: dict[str, Any]
 ) -> None:
@@ -180,6 +182,7 @@ mkdir -p "$UV_PYTHON_INSTALL_DIR" && tar -xzf {archive} -C "$UV_PYTHON_INSTALL_D
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forged", ["", "python", "uv"])
 def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
     tmp_path: Path, forged: str
@@ -236,6 +239,7 @@ def test_offline_the_uv_that_came_with_caovan_vouches_for_the_python(
 UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(UV is None, reason="needs uv, one of the development tools: pip install uv")
 def test_uv_unpacks_where_it_is_installed(
     house: Path, made: dict[str, Any], tmp_path: Path

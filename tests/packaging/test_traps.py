@@ -210,6 +210,7 @@ def engine(ground: Ground) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_engine_verbs_run_nothing_of_the_folder(ground: Ground, engine: Path) -> None:
     for words in (("list",), ("verify",), ("use", engine.name), ("rollback",)):
         done = ground.run("caovanctl", "engine", *words)
@@ -224,6 +225,7 @@ def test_the_engine_verbs_run_nothing_of_the_folder(ground: Ground, engine: Path
     ground.run("caovanctl", "engine", "lock", "engine.in")
 
 
+@pytest.mark.long
 def test_a_python_is_looked_for_in_no_folder_of_a_stranger(ground: Ground) -> None:
     root = str(ground.own / "third")
     ground.run("caovanctl", "engine", "install", "9.9.9", "--build", "cpu", "--root", root)
@@ -238,6 +240,7 @@ def test_root_writes_into_no_folder_of_a_stranger(ground: Ground, words: tuple[s
     assert "run it as that user" in done.stderr
 
 
+@pytest.mark.long
 def test_the_wheels_of_a_stranger_are_copied_before_they_are_checked(ground: Ground) -> None:
     wheels, root = ground.own / "carried", ground.own / "fourth"
     shutil.copytree(ground.own / "index", wheels)

@@ -128,6 +128,7 @@ def test_a_reader_takes_time_in_proportion_to_the_log(name: str, kind: str) -> N
         assert growth < GROWTH, f"{growth:.1f} times the time for 4 times {size // 4} characters"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("name", ["find_cause", "explain", "hide"])
 def test_a_large_log_is_read(name: str, kind: str) -> None:

@@ -27,7 +27,13 @@ def one(model: Path) -> Iterator[Daemon]:  # noqa: F811
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("deep", "half", "link") else pytest.param(kind, marks=pytest.mark.long)
+        for kind in DAMAGE
+    ],
+)
 def test_a_daemon_serves_whatever_its_state_files_are(one: Daemon, kind: str) -> None:
     state, files = memories.folder(one.folder / "state"), memories.checks(HEALING)
     (state / "incidents/0001-hang").mkdir(parents=True)

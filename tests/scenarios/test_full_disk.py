@@ -95,8 +95,15 @@ def warns(one: Daemon, place: Path, how: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("how", ["full", "read-only"])
-@pytest.mark.parametrize("names", [*((name,) for name in FOLDERS), FOLDERS], ids=" ".join)
+@pytest.mark.parametrize(
+    ("names", "how"),
+    [
+        (FOLDERS, "full"),
+        pytest.param(FOLDERS, "read-only", marks=pytest.mark.long),
+        *(pytest.param((name,), how, marks=pytest.mark.long) for name in FOLDERS for how in REMEDY),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_it_starts_serves_and_stops_all_the_same_and_says_so(
     model: Path, disks: Disks, names: tuple[str, ...], how: str
 ) -> None:

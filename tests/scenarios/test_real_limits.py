@@ -51,6 +51,7 @@ def endures(one: Daemon, kind: str, soft: str) -> None:
     assert one.tree() == []
 
 
+@pytest.mark.long
 def test_without_a_descriptor_to_open_the_engine_serves_on(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
@@ -81,6 +82,7 @@ def nobodys() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_without_a_thread_to_start_the_engine_serves_on(model: Path, nobodys: Path) -> None:
     """The limit counts a user's threads and processes, and does not hold for root."""
     # The checkout and Python may be root's alone; that right has no say in how many threads.

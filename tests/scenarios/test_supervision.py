@@ -118,6 +118,7 @@ def test_a_process_that_left_the_session_is_ended_too(model: Path) -> None:
         assert one.tree() == []
 
 
+@pytest.mark.long
 def test_failures_of_one_unchanged_plan_end_in_failed_with_the_cause(model: Path) -> None:
     orders = {"die_at": "load", "status": 1}
     config = configuration(model, orders, watch="failures = 2", policy="strict = true")
@@ -305,6 +306,7 @@ def test_a_chosen_mode_is_remembered_over_restarts_of_the_daemon(model: Path) ->
         assert "caovan.toml" in one.ctl("mode").stdout
 
 
+@pytest.mark.long
 def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None:
     # The wrapper's parent-death TERM is swallowed, so everything survives the daemon.
     with daemon(configuration(model, {"ignore_term": True})) as one:
@@ -449,6 +451,7 @@ def _send_garbage(one: Daemon, count: int) -> None:
     context.destroy(linger=0)
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_malformed_frames_leave_it_serving(model: Path) -> None:
     with daemon(configuration(model)) as one:
         pid = one.until_state("SERVING")["engine_pid"]
@@ -457,6 +460,7 @@ def test_a_hundred_thousand_malformed_frames_leave_it_serving(model: Path) -> No
         assert (status["state"], status["engine_pid"]) == ("SERVING", pid)
 
 
+@pytest.mark.long
 def test_each_failure_leaves_an_incident_that_can_be_read_and_packed(
     model: Path, tmp_path: Path
 ) -> None:
@@ -506,6 +510,7 @@ def test_a_second_daemon_with_the_same_state_leaves_the_first_ones_engine_alone(
         assert one.status()["engine_pid"] == pid
 
 
+@pytest.mark.long
 def test_a_stop_does_not_wait_for_an_inspection(model: Path) -> None:
     """The engine's Python may take a minute to answer, a hung driver never does."""
     with daemon(configuration(model)) as one:
@@ -521,6 +526,7 @@ def test_a_stop_does_not_wait_for_an_inspection(model: Path) -> None:
         assert time.monotonic() - begun < 50, "the inspection's own limit is 60 s"
 
 
+@pytest.mark.long
 def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: Path) -> None:
     config, key = configuration(model), tmp_path / "key"
     key.write_text("sesame-4711")
@@ -576,6 +582,7 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
     shutil.rmtree(one.folder)
 
 
+@pytest.mark.long
 def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sesame-4711\n")
@@ -589,6 +596,7 @@ def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path:
         one.until_state("SERVING")
 
 
+@pytest.mark.long
 def test_a_ledger_that_cannot_be_written_is_told_and_costs_nothing(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
@@ -601,6 +609,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_costs_nothing(model: Path) 
         assert one.tree() == []
 
 
+@pytest.mark.long
 def test_one_folder_may_serve_for_everything(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.stop()
