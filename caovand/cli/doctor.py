@@ -33,7 +33,7 @@ from caovand.cli.survey import (
 )
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, Mode
-from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.daemon.inspection import read_model
 from caovand.engines.registry import engine_of
@@ -126,11 +126,11 @@ def gather(
     mode: Mode | None,
     *,
     served: bool,
-) -> Facts:
+) -> DoctorFacts:
     """Look at everything the checks need; a daemon's engine owns its port and its processes."""
     model, model_problem = seen
     cache = directories(os.environ, os.getuid()).cache
-    facts = Facts(
+    facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
         engine=machine.engine,
@@ -142,7 +142,7 @@ def gather(
         plan_warnings=(),
         port=config.server.port,
         listeners=_listeners(config.server.port, saved, served),
-        leftovers=() if served or saved else _leftovers(),
+        orphans=() if served or saved else _orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
@@ -184,7 +184,7 @@ def _model(config: Config) -> tuple[ModelCard | None, str]:
         return None, str(problem)
 
 
-def _leftovers() -> tuple[tuple[int, str], ...]:
+def _orphans() -> tuple[tuple[int, str], ...]:
     """vLLM's processes whose parent is gone: no `vllm serve` holds them any more."""
     table = {process.pid: process for process in processes.every()}
     return tuple(

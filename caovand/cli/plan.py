@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def remembered(state: Path) -> Any:
-    """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
+    """The degraded plan that served, as the daemon keeps it in its folder."""
     return store.read_json(memories.find(state, degraded_plan.FILE))
 
 

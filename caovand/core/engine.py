@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from caovand.core.config import Config, Mode
-from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.healing.rung import Healing
@@ -70,7 +70,7 @@ class Planning:
     context: Callable[[Plan], int | None]
     command: Callable[[Plan, EngineInfo, str | None], Command]
     overruling: Callable[[Config, str | None], str]
-    checks: Callable[[Facts], tuple[CheckResult, ...]]
+    checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,14 +81,14 @@ class PlanRequest:
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
-async def end_leftovers(
+async def end_orphans(
     ledger: Path,
     before_kill: Callable[[Sequence[int]], Awaitable[None]],
     groups: Sequence[Path] = (),
     engines: Engines | None = None,
 ) -> tuple[Process, ...]:
     """End and return the orphans of a killed daemon. Raises Obstacle if one survives SIGKILL."""
-    found, left = await child.end_leftovers(ledger, before_kill, groups, engines)
+    found, left = await child.end_orphans(ledger, before_kill, groups, engines)
     if left:
         raise Obstacle(
             "vram-busy",

@@ -19,23 +19,23 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
 from caovand.daemon import inspection
-from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest, Prepared
 
 
-class Planning:
-    """Makes plans; `prepared` is the last one with its inventory, None before the first look."""
+class SlotPlanner:
+    """Makes a slot's plans; `prepared` is the last with its inventory, None before the first."""
 
     def __init__(
         self,
         engine: Engine,
         directories: Directories,
         environ: Mapping[str, str],
-        lowered: Lowered,
+        memory: PlanMemory,
         source: Path | None = None,
     ) -> None:
         self._engine, self._directories = engine, directories
-        self._environ, self._lowered = environ, lowered
+        self._environ, self._memory = environ, memory
         self._source = source
         self.prepared: Prepared | None = None
         self._salt = os.urandom(16)
@@ -60,7 +60,7 @@ class Planning:
         """
         last = self.prepared
         beside = last if living is not None else None
-        good = self._lowered.document(living, beside.fingerprint if beside else "", living_mode)
+        good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
         wishes = PlanRequest(config, mode, self._environ, good, before, self._source)
         if again is not None and last and last.mode != wishes.chosen_mode:

@@ -20,7 +20,7 @@ from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
-from caovand.core.facts.checks import Facts
+from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.engines.vllm.memory.estimate import Load, estimate
@@ -291,7 +291,7 @@ def test_the_doctor_fails_a_broken_model(
     assert "fix: download these files again" in out
 
 
-GOOD = Facts(
+GOOD = DoctorFacts(
     gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
     host=HOST,
     engine=replace(
@@ -305,7 +305,7 @@ GOOD = Facts(
     plan_warnings=(),
     port=8000,
     listeners=(),
-    leftovers=(),
+    orphans=(),
     python_version="3.10.12",
     wants_gpu=True,
     wants_plugin=True,
@@ -362,8 +362,8 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "WARN",
             "holds 900 MiB",
         ),
-        (replace(GOOD, leftovers=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
-        (replace(GOOD, engine=replace(CUDA, vllm="0.19.0")), "WARN", "tested with"),
+        (replace(GOOD, orphans=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
+        (replace(GOOD, engine=replace(CUDA, version="0.19.0")), "WARN", "tested with"),
         (replace(GOOD, engine=replace(CUDA, flashinfer="0.6.12")), "WARN", "256-wide heads"),
         (
             replace(GOOD, engine=replace(CUDA, python_version="3.12.1", nvcc="nvcc")),
@@ -394,7 +394,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (replace(GOOD, cache_writable=False, cache_dir="/var/cache/caovan"), "WARN", "compiles"),
     ],
 )
-def test_each_trouble_is_found_with_what_mends_it(facts: Facts, verdict: str, said: str) -> None:
+def test_each_trouble_is_found_with_its_fix(facts: DoctorFacts, verdict: str, said: str) -> None:
     found = [finding for finding in checkup(facts) if said in finding.text]
     assert [finding.verdict for finding in found[:1]] == [verdict]
     assert found[0].remedy

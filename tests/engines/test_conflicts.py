@@ -25,7 +25,7 @@ from tests.core.machines import (
 )
 
 TWO, THREE = inventory(), inventory(gpus=turing(3))
-LATER = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"))
+LATER = inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2"))
 GEMMA = replace(
     QWEN_27B_AWQ, model_type="gemma3_text", linear=None, layer_types=("full_attention",) * 8,
     vision=False, mtp_layers=0, quantization=None, group_size=0, head_dim=256,

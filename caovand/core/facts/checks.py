@@ -22,10 +22,10 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DoctorFacts:
     """Everything the checks read; a fact that could not be found out is a problem in words.
 
-    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
+    `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set.
@@ -42,7 +42,7 @@ class Facts:
     plan_warnings: tuple[str, ...]
     port: int
     listeners: tuple[str, ...] | None
-    leftovers: tuple[tuple[int, str], ...]
+    orphans: tuple[tuple[int, str], ...]
     python_version: str
     wants_gpu: bool
     wants_plugin: bool

@@ -163,8 +163,8 @@ def cache_type(scene: Scene) -> Iterator[str]:
     known = dict(scene.inventory.engine.choices).get("--kv-cache-dtype")
     if kind is not None and known and str(kind) not in known:
         yield (
-            f"cannot use --kv-cache-dtype {kind}: vLLM {scene.inventory.engine.vllm} has no such "
-            f"type; use one of {', '.join(known)}"
+            f"cannot use --kv-cache-dtype {kind}: vLLM {scene.inventory.engine.version} has no"
+            f" such type; use one of {', '.join(known)}"
         )
 
 
