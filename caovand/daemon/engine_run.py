@@ -133,12 +133,14 @@ class EngineRun:
             self.ring,
             self._apply,
             self._notice,
+            self._cgroup,
         )
 
         label = self._shared.label(self._name)
 
         def on_lines(lines: Sequence[str]) -> None:
-            self._shared.echo.add([label + line for line in lines] if label else lines)
+            shown = [label + line for line in lines] if label else lines
+            self._shared.echo.add(self._engine.name, shown)
             watching.on_lines(lines)
 
         try:

@@ -112,7 +112,7 @@ def pumped(folder: Path) -> Row:
             watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))
 
             def on_lines(lines: list[str]) -> None:
-                echo.add(lines)
+                echo.add("vllm", lines)
                 watching.on_lines(lines)
 
             form = "(EngineCore pid=2) INFO 11-20 08:53:13 [core.py:402] line %.0f of many"
