@@ -35,6 +35,7 @@ from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, Mode
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
 from caovand.engines.registry import engine_of
 
@@ -121,7 +122,7 @@ def _show(found: tuple[CheckResult, ...]) -> None:
 def gather(
     config: Config,
     machine: Machine,
-    seen: tuple[ModelCard | None, str],
+    seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,
     *,
@@ -175,13 +176,13 @@ def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] |
     return () if served else tuple(map(str, ports.listeners(port)))
 
 
-def _model(config: Config) -> tuple[ModelCard | None, str]:
+def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
     if not config.model.path:
-        return None, ""
+        return None, None
     try:
-        return read_model(config), ""
+        return read_model(config), None
     except model_folder.ModelProblem as problem:
-        return None, str(problem)
+        return None, problem.problem
 
 
 def _orphans() -> tuple[tuple[int, str], ...]:

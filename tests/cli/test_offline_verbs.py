@@ -23,6 +23,7 @@ from caovand.cli.main import main
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
+from caovand.core.problem import Problem
 from caovand.engines.vllm.memory.estimate import Load, estimate
 from caovand.engines.vllm.planning.checkup import checkup
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -297,9 +298,9 @@ GOOD = DoctorFacts(
     engine=replace(
         CUDA, cuda="13.0", compiler="gcc", nvcc="nvcc", plugin="0.1", python_version="3.12.1"
     ),
-    engine_problem="",
+    engine_problem=None,
     model=QWEN_27B_AWQ,
-    model_problem="",
+    model_problem=None,
     memory=None,
     plan_problem="",
     plan_warnings=(),
@@ -387,7 +388,11 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "cannot be loaded: no such file",
         ),
         (replace(GOOD, half_asked=True), "WARN", "still being imported"),
-        (replace(GOOD, model=None, model_problem="cannot read model; get it"), "FAIL", "cannot"),
+        (
+            replace(GOOD, model=None, model_problem=Problem("read the model", "no", "get it")),
+            "FAIL",
+            "cannot",
+        ),
         (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
         (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
         (replace(GOOD, listeners=("nginx (pid 3)",)), "FAIL", "port 8000 is taken"),

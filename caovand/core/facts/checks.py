@@ -7,6 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
+from caovand.core.problem import Problem
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 
@@ -23,7 +24,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class DoctorFacts:
-    """Everything the checks read; a fact that could not be found out is a problem in words.
+    """Everything the checks read; a fact that could not be found out is a problem.
 
     `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
@@ -34,9 +35,9 @@ class DoctorFacts:
     gpus: tuple[Gpu, ...]
     host: Host
     engine: EngineInfo | None
-    engine_problem: str
+    engine_problem: Problem | None
     model: ModelCard | None
-    model_problem: str
+    model_problem: Problem | None
     memory: MemoryEstimate | None
     plan_problem: str
     plan_warnings: tuple[str, ...]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.planning.draft import TURING
@@ -37,6 +38,10 @@ def _turing(facts: DoctorFacts) -> bool:
 
 def _cuda(facts: DoctorFacts) -> str | None:
     return facts.engine.cuda if facts.engine else None
+
+
+def _failed(group: str, problem: Problem) -> CheckResult:
+    return CheckResult(group, "FAIL", problem.message, problem.remedy)
 
 
 def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -98,11 +103,12 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
     for gpu in facts.gpus:
         major, minor = gpu.compute_capability
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        why, _, mend = unusable(gpu).partition("; ")
-        if why:
+        bad = unusable(gpu)
+        if bad:
             # The planner leaves it out by itself, as long as another is left.
             verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
-            yield CheckResult("GPUs", verdict, f"{name} cannot be used: {why}", mend)
+            text = f"{name} cannot be used: {bad.fact}"
+            yield CheckResult("GPUs", verdict, text, bad.remedy)
         else:
             yield CheckResult("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
     if any(gpu.persistence is False for gpu in facts.gpus):
@@ -131,8 +137,8 @@ def foreign_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
 def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None:
-        text, _, mend = facts.engine_problem.partition("; ")
-        yield CheckResult("engine", "FAIL", text, mend)
+        if facts.engine_problem:
+            yield _failed("engine", facts.engine_problem)
         return
     if releases.OLDEST_TESTED <= found.release[:2] <= releases.NEWEST_TESTED:
         yield CheckResult(
@@ -211,8 +217,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
         if facts.model_problem:
-            text, _, mend = facts.model_problem.partition("; ")
-            yield CheckResult("model", "FAIL", text, mend)
+            yield _failed("model", facts.model_problem)
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"

@@ -10,6 +10,7 @@ from typing import Any
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.vllm.planning.draft import TURING, Draft, policy, user
 from caovand.engines.vllm.planning.spelling import whole_number
 
@@ -60,21 +61,23 @@ def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, 
     return tuple(present[index] for index in wanted)
 
 
-def unusable(gpu: Gpu) -> str:
-    """Why vLLM cannot use this card, and the remedy; empty where it can."""
+def unusable(gpu: Gpu) -> Problem | None:
+    """Why vLLM cannot use this card; None where it can."""
     major, minor = gpu.compute_capability
     if gpu.compute_capability < TURING:
-        return (
-            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75; "
-            "leave it out of [engine] gpus, or use a newer card"
+        return Problem(
+            f"use GPU {gpu.index}",
+            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75",
+            "leave it out of [engine] gpus, or use a newer card",
         )
     if gpu.mig and not gpu.uuid.startswith("MIG-"):
-        return (
-            "it is partitioned (MIG), and the inventory does not tell its parts; set "
-            "CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the partitioning: "
-            f"`sudo nvidia-smi -i {gpu.index} -mig 0`"
+        return Problem(
+            f"use GPU {gpu.index}",
+            "it is partitioned (MIG), and the inventory does not tell its parts",
+            "set CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the"
+            f" partitioning: `sudo nvidia-smi -i {gpu.index} -mig 0`",
         )
-    return ""
+    return None
 
 
 def left_out(config: Config, inventory: Inventory) -> list[str]:
@@ -82,7 +85,11 @@ def left_out(config: Config, inventory: Inventory) -> list[str]:
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     found = [(gpu, unusable(gpu)) for gpu in inventory.gpus]
-    return [f"GPU {gpu.index} ({gpu.name}) is not used: {why}" for gpu, why in found if why]
+    return [
+        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+        for gpu, why in found
+        if why
+    ]
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
@@ -107,7 +114,7 @@ def _refuse(gpu: Gpu) -> None:
     """Raise Unplannable where this card cannot be used."""
     why = unusable(gpu)
     if why:
-        raise Unplannable(f"cannot use GPU {gpu.index}: {why}", "backend-unsupported")
+        raise Unplannable(str(why), "backend-unsupported")
 
 
 def stages(given: Mapping[str, Any]) -> int:
