@@ -19,7 +19,7 @@ from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length,
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
-from caovand.core.problem import ProblemError
+from caovand.core.problem import Problem, ProblemError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
@@ -100,13 +100,16 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             notes += (
-                "config.json declares an MTP head, but the weights have none; "
-                "to draft with MTP, download a checkpoint that has one",
+                Problem(
+                    "",
+                    "config.json declares an MTP head, but the weights have none",
+                    "to draft with MTP, download a checkpoint that has one",
+                ),
             )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
-        notes += ("there is no tokenizer in the folder; download the model again",)
+        notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
     return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
 
 

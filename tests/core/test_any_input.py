@@ -170,9 +170,9 @@ def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str
 
 def test_an_absent_size_and_an_unknown_layer_are_told_with_a_remedy() -> None:
     card = describe({**MODEL, "vocab_size": None, "layer_types": ["full_attention", "x"] * 4})
-    assert "lacks vocab_size" in card.notes[0]
-    assert "an unknown type ('x')" in card.notes[1]
-    assert all("; " in note for note in card.notes)
+    assert "lacks vocab_size" in card.notes[0].fact
+    assert "an unknown type ('x')" in card.notes[1].fact
+    assert all(note.remedy for note in card.notes)
     assert describe(MODEL).notes == ()
 
 

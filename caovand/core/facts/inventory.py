@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.problem import Problem
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -199,7 +201,7 @@ class ModelCard:
     chat_template: str | None = None
     weights: tuple[Weights, ...] = ()
     folder: bool = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Problem, ...] = ()
 
     @property
     def hybrid(self) -> bool:

@@ -1,7 +1,7 @@
 """What the doctor looks for: each check is a function from facts to findings.
 
 A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
-WARN what costs speed or will bite later; both carry the command or the key that mends it.
+WARN what costs speed or will bite later; both carry the command or the key that fixes it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     if size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        mend = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
-        yield CheckResult("system", verdict, text, mend)
+        fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        yield CheckResult("system", verdict, text, fix)
     else:
         yield CheckResult("system", "PASS", f"/dev/shm has {size} MiB")
 
@@ -96,8 +96,8 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
     if not facts.gpus:
         if facts.wants_gpu:
             text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
-            mend = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
-            yield CheckResult("GPUs", "FAIL", text, mend)
+            fix = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
+            yield CheckResult("GPUs", "FAIL", text, fix)
         return
     unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
     for gpu in facts.gpus:
@@ -149,12 +149,12 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
             f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
         )
         text = f"vLLM {found.version} is outside what caovan was tested with ({tested})"
-        mend = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
-        yield CheckResult("engine", "WARN", text, mend)
+        fix = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
+        yield CheckResult("engine", "WARN", text, fix)
     if facts.half_asked:
         text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
-        mend = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
-        yield CheckResult("engine", "WARN", f"{text}: they are not checked", mend)
+        fix = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        yield CheckResult("engine", "WARN", f"{text}: they are not checked", fix)
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
@@ -176,10 +176,10 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
             "engine", "PASS", f"{why}; the plan has another attention serve the model"
         )
     elif refusal.of == "engine":
-        mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
+        fix = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
         if found.release >= releases.FLASHINFER_REFUSES_SM75:
-            mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
-        yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", mend)
+            fix = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
+        yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", fix)
     else:
         text = f"{why}: attention falls to Triton, with a float16 cache"
         yield CheckResult("engine", "WARN", text, remedy(found))
@@ -201,13 +201,13 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not _turing(facts):
         return
-    mend = "caovanctl engine install 0.21.0"
+    fix = "caovanctl engine install 0.21.0"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
         yield CheckResult("plugin", "FAIL", text, "sudo caovanctl engine install --again")
     elif found.gdn_interface.startswith("fail"):
         text = f"the GDN interface of vLLM {found.version} is unknown ({found.gdn_interface[6:]})"
-        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", mend)
+        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", fix)
     elif found.gdn_interface:
         replaced = ", ".join(name.rpartition(".")[2] for name in found.operators)
         yield CheckResult("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
@@ -227,8 +227,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
     yield CheckResult("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
-        text, _, mend = note.partition("; ")
-        yield CheckResult("model", "WARN", text, mend)
+        yield CheckResult("model", "WARN", note.message, note.remedy)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
         yield CheckResult("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
@@ -241,9 +240,9 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     need, host = facts.model.size() >> 20, facts.host
     lack = small_host(facts.model, host)
     if lack:
-        mend = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
+        fix = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
         yield CheckResult(
-            "memory", "FAIL", lack.fact, f"{mend} && sudo mkswap /swapfile && sudo swapon /swapfile"
+            "memory", "FAIL", lack.fact, f"{fix} && sudo mkswap /swapfile && sudo swapon /swapfile"
         )
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
@@ -258,14 +257,14 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.plan_problem:
-        text, _, mend = facts.plan_problem.partition("; ")
-        yield CheckResult("memory", "FAIL", text, mend)
+        text, _, fix = facts.plan_problem.partition("; ")
+        yield CheckResult("memory", "FAIL", text, fix)
     memory = facts.memory
     if memory is None:
         return
     for conflict in memory.conflicts:
-        text, _, mend = conflict.partition("; ")
-        yield CheckResult("memory", "FAIL", text, mend)
+        text, _, fix = conflict.partition("; ")
+        yield CheckResult("memory", "FAIL", text, fix)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult(
@@ -279,19 +278,19 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "PASS", f"the model fits: {text}")
     else:
         short = memory.lack or memory.no_room or text
-        mend = "; ".join(memory.advice)
-        yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", mend)
+        fix = "; ".join(memory.advice)
+        yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", fix)
 
 
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
-    told = (*(facts.model.notes if facts.model else ()),)
+    told = tuple(map(str, facts.model.notes)) if facts.model else ()
     told += facts.memory.conflicts if facts.memory else ()
     told += (str(old_driver(facts.gpus, _cuda(facts))),)
     told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):
-            fact, _, mend = text.partition("; ")
-            yield CheckResult("plan", "WARN", fact, mend)
+            fact, _, fix = text.partition("; ")
+            yield CheckResult("plan", "WARN", fact, fix)
 
 
 def port(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -266,7 +266,8 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    found = [*_shortfalls(draft), *draft.model.notes, *left_out(draft.config, draft.inventory)]
+    notes = map(str, draft.model.notes)
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
     found += spoiling_warnings(draft)
