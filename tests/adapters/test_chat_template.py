@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.chat_template import LARGEST, effective
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.registry import engine_of
 from tests.core.machines import QWEN_27B_AWQ, inventory, plan

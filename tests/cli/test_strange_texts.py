@@ -23,7 +23,7 @@ from caovand.cli import inventory, printing
 from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
 from caovand.cli.progress import Screen
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory_file import render
 from caovand.core.problem import Problem
 from caovand.core.reporting.wire import Reply

@@ -12,7 +12,7 @@ import pytest
 
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded, ladder

@@ -15,7 +15,7 @@ from caovand.adapters import child, processes, state_file, store
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.adapters.stale_files import StaleFiles
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.daemon import degraded_plan, inspection, memories

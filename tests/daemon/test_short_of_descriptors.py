@@ -12,7 +12,7 @@ import pytest
 from caovand.adapters import http, state_file
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core import limits
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.health import detector
 from caovand.core.health.detector import Broken, DetectorRules
 from caovand.core.health.observation import Progress, Tick, Unseen
