@@ -19,6 +19,7 @@ from caovand.core.health.observation import Progress
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
+from caovand.core.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Planning:
     """
 
     make: MakePlan
-    conflicts: Callable[[Plan, Inventory], Sequence[str]]
+    conflicts: Callable[[Plan, Inventory], Sequence[Problem]]
     forecast: Callable[[Plan, Inventory], MemoryEstimate]
     cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
     context: Callable[[Plan], int | None]

@@ -18,6 +18,7 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
+from caovand.core.problem import Problem
 from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest, Prepared
@@ -81,7 +82,7 @@ class SlotPlanner:
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)
         return replace(plan, key=mark), endpoint
 
-    def conflicts(self, plan: Plan) -> Sequence[str]:
+    def conflicts(self, plan: Plan) -> Sequence[Problem]:
         """What of a plan cannot run on these cards, as the planner knows."""
         if self.inventory is None:
             return ()

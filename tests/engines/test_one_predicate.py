@@ -78,7 +78,7 @@ def asked(machine: Inventory, **sections: Any) -> tuple[list[str], DoctorFacts]:
         return [str(problem)], replace(facts, plan_problem=str(problem))
     memory = forecast(found, machine)
     facts = replace(facts, memory=memory, plan_warnings=found.warnings)
-    return list(memory.conflicts), replace(facts, dtype=str(found.value("dtype") or ""))
+    return list(map(str, memory.conflicts)), replace(facts, dtype=str(found.value("dtype") or ""))
 
 
 def check(machine: Inventory, section: str, key: str, value: Any, **engine: Any) -> None:

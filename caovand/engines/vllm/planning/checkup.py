@@ -263,8 +263,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None:
         return
     for conflict in memory.conflicts:
-        text, _, fix = conflict.partition("; ")
-        yield CheckResult("memory", "FAIL", text, fix)
+        yield _failed("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult(
@@ -284,7 +283,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
     told = tuple(map(str, facts.model.notes)) if facts.model else ()
-    told += facts.memory.conflicts if facts.memory else ()
+    told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
     told += (str(old_driver(facts.gpus, _cuda(facts))),)
     told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:

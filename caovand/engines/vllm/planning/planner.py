@@ -286,7 +286,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
             found.append(
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
-    found += conflicts(plan, draft.inventory, draft.gpus)
+    found += map(str, conflicts(plan, draft.inventory, draft.gpus))
     dtype = plan.settings.get("dtype")
     plain = draft.model.quantization is None  # else it is told as what cannot run
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
