@@ -68,7 +68,7 @@ def _alone(
     try:
         places.make()
         # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
-        # a second daemon would take the first one's engine for the leftover of a killed one.
+        # a second daemon would take the first one's engine for an orphan of a killed one.
         folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
         locks = [
             store.take_lock(folder / "lock", on_full_disk=True)

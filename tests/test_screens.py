@@ -15,7 +15,7 @@ from rich.console import Console
 
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Gpu
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES

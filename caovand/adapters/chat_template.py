@@ -7,6 +7,7 @@ from pathlib import Path
 
 from caovand.adapters import safe_files
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.problem import Problem
 
 LARGEST = 4 << 20
 INLINE = frozenset("{}\n")
@@ -26,9 +27,11 @@ def effective(card: ModelCard, wanted: str) -> ModelCard:
         if INLINE & set(wanted):
             return replace(card, chat_template=wanted)
         why = getattr(problem, "strerror", None) or problem
-        note = (
-            f"cannot read the chat template {wanted}: {why}; name a readable file, or"
-            " set tool_call_parser and reasoning_parser in [server], which are chosen by it"
+        note = Problem(
+            f"read the chat template {wanted}",
+            str(why),
+            "name a readable file, or set tool_call_parser and reasoning_parser in [server], which"
+            " are chosen by it",
         )
         return replace(card, chat_template=None, notes=(*card.notes, note))
 

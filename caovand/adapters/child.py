@@ -292,7 +292,7 @@ def forget(ledger: Path) -> None:
         ledger.unlink(missing_ok=True)
 
 
-def leftovers(
+def orphans(
     ledger: Path, groups: Sequence[Path] = (), engines: Engines | None = None
 ) -> tuple[Process, ...]:
     """Living processes of an engine that a killed daemon wrote to `ledger` or left in `groups`.
@@ -349,7 +349,7 @@ def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
     return all(type(table.get(name)) is int and table[name] >= low for name, low in least.items())
 
 
-async def end_leftovers(
+async def end_orphans(
     ledger: Path,
     before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None,
     groups: Sequence[Path] = (),
@@ -365,11 +365,11 @@ async def end_leftovers(
         for group in groups:
             processes.kill_group(group)
 
-    found = leftovers(ledger, groups, engines)
+    found = orphans(ledger, groups, engines)
     if found and before_kill is not None:
         await before_kill([process.pid for process in found])
     left = await sweep(
-        lambda: leftovers(ledger, groups, engines),
+        lambda: orphans(ledger, groups, engines),
         KILL_S,
         kill_unseen,
         lambda: any(map(processes.is_populated, groups)),

@@ -9,7 +9,8 @@ from typing import cast
 
 from caovand.adapters import safe_files, store
 from caovand.core import api_key as keys
-from caovand.core.config import MODES, Config, ConfigError, Mode, parse
+from caovand.core.config import MODES, Config, ConfigError, Mode
+from caovand.core.config_parser import parse
 from caovand.engines.registry import engine_of
 
 if sys.version_info >= (3, 11):

@@ -1,4 +1,4 @@
-"""The kernel's log, and the counters of its out-of-memory killer.
+"""The kernel's log.
 
 Reading `/dev/kmsg` needs root, CAP_SYSLOG, or `kernel.dmesg_restrict=0`; without them there are no
 lines. Only lines from after the opening are read.
@@ -81,35 +81,3 @@ def _messages(record: bytes) -> list[str]:
     first = record.decode("utf-8", errors="replace").split("\n", 1)[0]
     head, semicolon, text = first.partition(";")
     return [text] if semicolon and head[:1].isdigit() else []
-
-
-def memory_cgroup(membership: str, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
-    """The cgroup whose memory limit applies to a process with this `/proc/PID/cgroup`.
-
-    None in the root cgroup: its kills are those of the whole machine.
-    """
-    unified = None
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if path != "/" and "memory" in controllers.split(","):
-            return root / "memory" / path[1:]
-        if path != "/" and not controllers:
-            unified = root / path[1:]
-    return unified
-
-
-def oom_kills(cgroup: Path) -> int | None:
-    """How many processes of a cgroup the kernel killed for memory; None if unknown.
-
-    Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
-    """
-    for name in ("memory.events", "memory.oom_control"):
-        try:
-            text = (cgroup / name).read_text(errors="replace")
-        except (OSError, MemoryError):
-            continue
-        for line in text.splitlines():
-            key, _, value = line.partition(" ")
-            if key == "oom_kill" and value.strip().isdigit():
-                return int(value)
-    return None

@@ -87,15 +87,15 @@ def _journald(_: Any, method: str, event: Event) -> str:
     return printable(line.replace("\n", " | "))
 
 
-def engine_line(kind: str, line: str) -> str:
-    """One line of the engine in the format `kind`, without a newline."""
+def engine_line(kind: str, engine: str, line: str) -> str:
+    """One line of the engine named `engine` in the format `kind`, without a newline."""
     if kind == "console":
-        return f"  vllm | {printable(line)}"
+        return f"  {engine} | {printable(line)}"
     level = _level(line)
     if kind == "journald":
-        return f"<{PRIORITIES[level]}>vllm: {printable(line)}"
+        return f"<{PRIORITIES[level]}>{engine}: {printable(line)}"
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    fields = {"event": line, "logger": "vllm", "level": level, "timestamp": stamp}
+    fields = {"event": line, "logger": engine, "level": level, "timestamp": stamp}
     return json.dumps(fields, ensure_ascii=not line.isprintable())
 
 
@@ -114,7 +114,7 @@ class Echo:
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self._kind, self._stream = kind, stream
-        self._lines: deque[tuple[str, str]] = deque()  # format ("": verbatim) and text
+        self._lines: deque[tuple[str, str]] = deque()  # engine ("": ourselves) and text
         self._part = ""
         self._size, self._counting = 0, threading.Lock()  # bytes in _lines
         self._more, self._idle = threading.Event(), threading.Event()
@@ -122,9 +122,9 @@ class Echo:
         self.left_out = self._reported = 0
         threading.Thread(target=self._run, name="log-echo", daemon=True).start()
 
-    def add(self, lines: Sequence[str]) -> None:
-        """Queue lines of the engine; never waits."""
-        self._take(self._kind, lines)
+    def add(self, engine: str, lines: Sequence[str]) -> None:
+        """Queue lines of the engine with this name; never waits."""
+        self._take(engine, lines)
 
     def write(self, text: str) -> int:
         """Queue the daemon's own text, line by line; called from one thread."""
@@ -143,7 +143,7 @@ class Echo:
         """Wait until everything is printed; returns whether it is."""
         return self._idle.wait(timeout_s)
 
-    def _take(self, kind: str, lines: Sequence[str]) -> None:
+    def _take(self, engine: str, lines: Sequence[str]) -> None:
         self._idle.clear()
         with self._counting:
             for line in lines:
@@ -152,7 +152,7 @@ class Echo:
                     self.left_out += 1
                 else:
                     self._size += size
-                    self._lines.append((kind, line))
+                    self._lines.append((engine, line))
         self._more.set()
 
     def _run(self) -> None:
@@ -161,11 +161,14 @@ class Echo:
             self._more.clear()
             while self._lines:
                 batch = self._batch()
-                text = "\n".join(engine_line(kind, line) if kind else line for kind, line in batch)
+                text = "\n".join(
+                    engine_line(self._kind, engine, line) if engine else line
+                    for engine, line in batch
+                )
                 missed = self.left_out
                 if missed > self._reported:
                     note = f"({missed - self._reported} lines dropped: the reader was too slow)"
-                    text += "\n" + engine_line(self._kind, note)
+                    text += "\n" + engine_line(self._kind, "caovand", note)
                 try:
                     self._stream.write(text + "\n")
                     self._stream.flush()

@@ -19,6 +19,7 @@ from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length,
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.problem import Problem, ProblemError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
@@ -35,8 +36,8 @@ SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 """What reading a malformed configuration may raise."""
 
 
-class ModelProblem(Exception):
-    """The model cannot be served from this folder; says what is wrong and how to fix it."""
+class ModelProblem(ProblemError):
+    """The model cannot be served from this folder."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
@@ -46,26 +47,29 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
-        raise ModelProblem("cannot choose a model: none is named; set [model] path")
+        raise ModelProblem("choose a model", "none is named", "set [model] path")
     try:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as problem:  # an unreadable parent, or no such user
         why = getattr(problem, "strerror", None) or problem
         raise ModelProblem(
-            f"cannot read model {path}: {why}; let this user enter the folders above it "
-            "(`chmod a+x`), or set another [model] path"
+            f"read model {path}",
+            str(why),
+            "let this user enter the folders above it (`chmod a+x`), or set another [model] path",
         ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
     elif exists:
         raise ModelProblem(
-            f"cannot read model {path}: it is a file; set [model] path to the folder around it"
+            f"read model {path}", "it is a file", "set [model] path to the folder around it"
         )
     elif not HUB_NAME.match(path):
         raise ModelProblem(
-            f"cannot read model {path}: there is no such folder; set [model] path to one with a "
-            "config.json in it, or to a name on the hub such as Qwen/Qwen3-0.6B"
+            f"read model {path}",
+            "there is no such folder",
+            "set [model] path to one with a config.json in it, or to a name on the hub such as"
+            " Qwen/Qwen3-0.6B",
         )
     else:
         kept = _downloaded(path)
@@ -80,8 +84,9 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     if config is None:
         hint = " (GGUF files alone are not enough)" if list(folder.glob("*.gguf")) else ""
         raise ModelProblem(
-            f"cannot read model {folder}: it has no config.json{hint}; "
-            "set [model] path to the folder that `hf download` made, or download it again"
+            f"read model {folder}",
+            f"it has no config.json{hint}",
+            "set [model] path to the folder that `hf download` made, or download it again",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
         config = {**config, "quantization_config": _json(folder, "hf_quant_config.json")}
@@ -95,13 +100,16 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             notes += (
-                "config.json declares an MTP head, but the weights have none; "
-                "to draft with MTP, download a checkpoint that has one",
+                Problem(
+                    "",
+                    "config.json declares an MTP head, but the weights have none",
+                    "to draft with MTP, download a checkpoint that has one",
+                ),
             )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
-        notes += ("there is no tokenizer in the folder; download the model again",)
+        notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
     return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
 
 
@@ -113,8 +121,9 @@ def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) 
     except SURPRISES as problem:  # last resort: no file may end the daemon
         why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
     raise ModelProblem(
-        f"cannot read model {folder}: config.json describes no language model: {why}; "
-        "download the model again"
+        f"read model {folder}",
+        f"config.json describes no language model: {why}",
+        "download the model again",
     )
 
 
@@ -151,7 +160,7 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
         raise ModelProblem(
-            f"cannot load model {folder}: {'; '.join(bad[:4])}{more}; download these files again"
+            f"load model {folder}", f"{'; '.join(bad[:4])}{more}", "download these files again"
         )
 
 
@@ -164,7 +173,7 @@ def _index(folder: Path) -> dict[str, str]:
     table = index.get("weight_map")
     if not isinstance(table, dict) or not table:
         raise ModelProblem(
-            f"cannot load model {folder}: {name} has no weight_map; download that file again"
+            f"load model {folder}", f"{name} has no weight_map", "download that file again"
         )
     with suppress(TypeError):  # a shard's name may be a table
         if "".join(table).isprintable() and all(map(_is_plain, set(table.values()))):
@@ -172,8 +181,10 @@ def _index(folder: Path) -> dict[str, str]:
     for tensor, shard in table.items():
         if not _is_plain(shard) or not tensor.isprintable():
             raise ModelProblem(
-                f"cannot load model {folder}: {name} places {reprlib.repr(tensor)} in "
-                f"{reprlib.repr(shard)}, which is not a file name; download that file again"
+                f"load model {folder}",
+                f"{name} places {reprlib.repr(tensor)} in {reprlib.repr(shard)}, which is not a"
+                " file name",
+                "download that file again",
             )
     return table
 
@@ -201,8 +212,9 @@ def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
     """Files that exist but that this user may not read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
-        f"cannot read {what}{others}: this user may not; run `chmod -R a+rX {folder}` and let "
-        "others enter the folders above it"
+        f"read {what}{others}",
+        "this user may not",
+        f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
     )
 
 
@@ -223,15 +235,16 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
     files = sorted(file for pattern in OTHER_WEIGHTS for file in folder.glob(pattern))
     if not files:
         raise ModelProblem(
-            f"cannot load model {folder}: it has no weights (*.safetensors); download them"
+            f"load model {folder}", "it has no weights (*.safetensors)", "download them"
         )
     for file in files:
         try:
             yield Tensor(file.name, "BF16", file.stat().st_size)
         except OSError as problem:
             raise ModelProblem(
-                f"cannot load model {folder}: {file.name}: {problem.strerror}; "
-                "download that file again"
+                f"load model {folder}",
+                f"{file.name}: {problem.strerror}",
+                "download that file again",
             ) from problem
 
 
@@ -250,13 +263,13 @@ def _json(folder: Path, name: str) -> dict[str, Any] | None:
     except OSError as problem:
         fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
         remedy = "check the disk" if fits else "download the file again"
-        raise ModelProblem(f"cannot read {path}: {problem.strerror}; {remedy}") from problem
+        raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
     except (ValueError, RecursionError) as problem:
         raise ModelProblem(
-            f"cannot read {path}: it is not JSON ({problem}); download the file again"
+            f"read {path}", f"it is not JSON ({problem})", "download the file again"
         ) from None
     if not isinstance(content, dict):
-        raise ModelProblem(f"cannot read {path}: it contains no table; download the file again")
+        raise ModelProblem(f"read {path}", "it contains no table", "download the file again")
     return content
 
 
@@ -267,7 +280,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
     except OSError as problem:
         if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this one
             raise ModelProblem(
-                f"cannot read {path}: {problem.strerror}; download the file again"
+                f"read {path}", str(problem.strerror), "download the file again"
             ) from None
     kept = tokenizer.get("chat_template")
     if isinstance(kept, list):

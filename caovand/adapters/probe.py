@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from caovand.adapters import store, trust
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.probe import MARK, Probe
+from caovand.core.problem import ProblemError
 
 # It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
 TIMEOUT_S = 60.0
+REFUSED = 3  # exit status of the background process that prints a problem
 BACKGROUND = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -34,8 +37,8 @@ sys.exit(probe.answer(*sys.argv[1:]))
 """
 
 
-class EngineMissing(Exception):
-    """There is no usable engine behind this Python; says what to do."""
+class EngineMissing(ProblemError):
+    """There is no usable engine behind this Python."""
 
 
 def probe_engine(
@@ -59,8 +62,9 @@ def probe_engine(
     lacking = asks.lacking(found)
     if lacking:
         raise EngineMissing(
-            f"cannot use {python} as the engine: {lacking} is not installed in it; "
-            "install an engine with `caovanctl engine install`, or set [engine] python"
+            f"use {python} as the engine",
+            f"{lacking} is not installed in it",
+            "install an engine with `caovanctl engine install`, or set [engine] python",
         )
     name = _cache_name(asks, python, found.pop("stamp"), found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
@@ -128,15 +132,20 @@ def _ask_in_background(
         output, _ = process.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         return {}
-    if process.returncode != 0:
-        fallback = f"cannot probe {python}; run `caovanctl inventory`, which waits for it"
-        raise EngineMissing(output.strip() or fallback)
-    answer: dict[str, Any] = json.loads(output)
-    return answer
+    if process.returncode == 0:
+        answer: dict[str, Any] = json.loads(output)
+        return answer
+    if process.returncode == REFUSED:
+        raise EngineMissing(**json.loads(output))
+    raise EngineMissing(
+        f"probe {python}",
+        f"exit status {process.returncode}",
+        "run `caovanctl inventory`, which waits for it",
+    )
 
 
 def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) -> int:
-    """The background process: asks, caches the answer and prints it, or says why there is none."""
+    """The background process: asks, caches the answer and prints it, or why there is none."""
     asks: Probe = importlib.import_module(module).PROBE
     place, status = Path(path), 0
     namer = Path(named_by[0]) if named_by else None
@@ -150,7 +159,7 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
     except store.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy
     except EngineMissing as problem:
-        text, status = str(problem), 1
+        text, status = json.dumps(asdict(problem.problem)), REFUSED
     with suppress(BrokenPipeError):  # nobody is waiting any more
         print(text, flush=True)
     return status
@@ -169,7 +178,7 @@ def _ask(
     try:
         user = trust.asker(python, named_by)
     except trust.Distrusted as problem:
-        raise EngineMissing(str(problem)) from None
+        raise EngineMissing(*problem.args) from None
     environ = trust.own_environ(os.environ)
     own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
     own["env"] = {**inherited(own["env"], python), **asks.env}
@@ -187,18 +196,21 @@ def _ask(
         )
     except FileNotFoundError:
         raise EngineMissing(
-            f"cannot find the engine's Python: there is no {python}; "
-            "install an engine with `caovanctl engine install`, or set [engine] python"
+            "find the engine's Python",
+            f"there is no {python}",
+            "install an engine with `caovanctl engine install`, or set [engine] python",
         ) from None
     except OSError as problem:
         raise EngineMissing(
-            f"cannot run the engine's Python {python}: {problem.strerror}; "
-            "set [engine] python to an executable Python with vLLM in it"
+            f"run the engine's Python {python}",
+            str(problem.strerror),
+            "set [engine] python to an executable Python with vLLM in it",
         ) from None
     except subprocess.TimeoutExpired:
         raise EngineMissing(
-            f"cannot probe {python}: no answer in {timeout_s:g} s; "
-            "check for a slow disk or a busy machine, then try again"
+            f"probe {python}",
+            f"no answer in {timeout_s:g} s",
+            "check for a slow disk or a busy machine, then try again",
         ) from None
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
@@ -207,6 +219,7 @@ def _ask(
                 return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     raise EngineMissing(
-        f"cannot use {python} as the engine: {last} (exit status {done.returncode}); "
-        "repair that environment, or install an engine with `caovanctl engine install`"
+        f"use {python} as the engine",
+        f"{last} (exit status {done.returncode})",
+        "repair that environment, or install an engine with `caovanctl engine install`",
     )

@@ -295,7 +295,7 @@ def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:
     """The sub-group `engine-SLOT` of our unit's delegated cgroup, made; None where there is none.
 
     Only as the main process of a unit: elsewhere, such as in a terminal that is a unit of its own,
-    the group is everybody's there, and a neighbour's engine would count as ours.
+    the group is everybody's there, and another user's engine would count as ours.
     """
     us = str(os.getpid())
     # Before version 248 systemd did not say who the main process is.

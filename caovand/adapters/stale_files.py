@@ -26,7 +26,7 @@ LONGEST_FOLDER = 64
 LOOKS = 3  # checks of a file until it counts as another's
 
 
-class Litter:
+class StaleFiles:
     """The temporary folder of the engine and its shared memory; methods may block on a disk.
 
     The folder's name is made from `mark`, or else from the ledger's path.

@@ -25,7 +25,11 @@ HOMES = ("HOME", "PYTHONUSERBASE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DAT
 
 
 class Distrusted(Exception):
-    """Root must not run this; says why, and what to do."""
+    """Root must not run this; `args` are what cannot be done, why, and what to do about it."""
+
+    def __str__(self) -> str:
+        cannot, fact, remedy = self.args
+        return f"cannot {cannot}: {fact}; {remedy}"
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,13 @@ def asker(python: str, named_by: Path | None) -> User | None:
         found = worse
     if found is None:
         return None
-    raise Distrusted(_refusal(python, found))
+    raise _refusal(python, found)
 
 
 def require(python: str, named_by: Path | None) -> None:
     """Distrusted if root would run an engine that another user can change."""
     if os.geteuid() == 0 and (found := _doubts(python, named_by, (0,))) is not None:
-        raise Distrusted(_refusal(python, found))
+        raise _refusal(python, found)
 
 
 def is_anothers(path: Path) -> bool:
@@ -178,9 +182,9 @@ def _parts(python: Path) -> Iterator[Path]:
         yield from site.iterdir()
 
 
-def _refusal(python: str, found: Doubt) -> str:
+def _refusal(python: str, found: Doubt) -> Distrusted:
     remedy = "chown it to root and `chmod go-w` it, or run this as the user who owns it"
-    return f"cannot run {python} as root: {found}; {remedy}"
+    return Distrusted(f"run {python} as root", str(found), remedy)
 
 
 def _account(uid: int) -> tuple[int, str, str]:

@@ -33,8 +33,9 @@ from caovand.cli.survey import (
 )
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, Mode
-from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
 from caovand.engines.registry import engine_of
 
@@ -121,16 +122,16 @@ def _show(found: tuple[CheckResult, ...]) -> None:
 def gather(
     config: Config,
     machine: Machine,
-    seen: tuple[ModelCard | None, str],
+    seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,
     *,
     served: bool,
-) -> Facts:
+) -> DoctorFacts:
     """Look at everything the checks need; a daemon's engine owns its port and its processes."""
     model, model_problem = seen
     cache = directories(os.environ, os.getuid()).cache
-    facts = Facts(
+    facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
         engine=machine.engine,
@@ -142,7 +143,7 @@ def gather(
         plan_warnings=(),
         port=config.server.port,
         listeners=_listeners(config.server.port, saved, served),
-        leftovers=() if served or saved else _leftovers(),
+        orphans=() if served or saved else _orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
@@ -175,16 +176,16 @@ def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] |
     return () if served else tuple(map(str, ports.listeners(port)))
 
 
-def _model(config: Config) -> tuple[ModelCard | None, str]:
+def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
     if not config.model.path:
-        return None, ""
+        return None, None
     try:
-        return read_model(config), ""
+        return read_model(config), None
     except model_folder.ModelProblem as problem:
-        return None, str(problem)
+        return None, problem.problem
 
 
-def _leftovers() -> tuple[tuple[int, str], ...]:
+def _orphans() -> tuple[tuple[int, str], ...]:
     """vLLM's processes whose parent is gone: no `vllm serve` holds them any more."""
     table = {process.pid: process for process in processes.every()}
     return tuple(

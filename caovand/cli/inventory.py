@@ -62,7 +62,7 @@ def _lines(machine: Machine) -> Iterator[str]:
     if engine is None:
         yield f"engine  {machine.engine_problem}"
         return
-    parts = [f"vLLM {engine.vllm} ({engine.build})", f"torch {engine.torch}"]
+    parts = [f"vLLM {engine.version} ({engine.build})", f"torch {engine.torch}"]
     parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
     parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []
     parts += [f"plugin {engine.plugin}"] if engine.plugin else []

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def remembered(state: Path) -> Any:
-    """The plan that the ladder lowered and that served, as the daemon keeps it in its folder."""
+    """The degraded plan that served, as the daemon keeps it in its folder."""
     return store.read_json(memories.find(state, degraded_plan.FILE))
 
 
@@ -164,7 +164,7 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
     elif memory.fits is None:
         console.print(Text(f"no forecast: {memory.reason}", style="yellow"))
     for conflict in memory.conflicts:
-        console.print(Text(conflict, style="red"))
+        console.print(Text(str(conflict), style="red"))
     for text in memory.advice:
         console.print(Text(f"  would help: {text}"))
 

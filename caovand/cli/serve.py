@@ -29,14 +29,8 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import Planned, make, remembered, show
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import (
-    Config,
-    EngineSection,
-    Mode,
-    ModelSection,
-    ServerSection,
-    render,
-)
+from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
+from caovand.core.config_text import render
 from caovand.core.plan import Unplannable
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest

@@ -26,6 +26,7 @@ from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
 from caovand.core.facts.occupancy import reclaimed
+from caovand.core.problem import Problem
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest, read_model
 from caovand.engines.registry import engine_of
@@ -44,13 +45,13 @@ class Machine:
     gpus: tuple[Gpu, ...]
     host: Host
     engine: EngineInfo | None
-    engine_problem: str = ""
+    engine_problem: Problem | None = None
     half_asked: bool = False
 
     def with_model(self, config: Config) -> Inventory:
         """Everything a plan is made from; CommandError where engine or model is missing."""
         if self.engine is None:
-            raise CommandError(Exit.FAILED, self.engine_problem)
+            raise CommandError(Exit.FAILED, str(self.engine_problem))
         try:
             model = read_model(config)
         except model_folder.ModelProblem as problem:
@@ -178,5 +179,5 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
             also_kept_in=cache,
         )
     except probe.EngineMissing as problem:
-        return Machine(gpus, seen, None, str(problem))
+        return Machine(gpus, seen, None, problem.problem)
     return Machine(gpus, seen, engine, half_asked=not engine.flags)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from caovand.core.config import Config, Mode
-from caovand.core.facts.checks import CheckResult, Facts
+from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.healing.rung import Healing
@@ -19,6 +19,7 @@ from caovand.core.health.observation import Progress
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
+from caovand.core.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ class Planning:
     """
 
     make: MakePlan
-    conflicts: Callable[[Plan, Inventory], Sequence[str]]
+    conflicts: Callable[[Plan, Inventory], Sequence[Problem]]
     forecast: Callable[[Plan, Inventory], MemoryEstimate]
     cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
     context: Callable[[Plan], int | None]
     command: Callable[[Plan, EngineInfo, str | None], Command]
     overruling: Callable[[Config, str | None], str]
-    checks: Callable[[Facts], tuple[CheckResult, ...]]
+    checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """`cannot` completes "cannot ..."; it is empty where the fact is the whole problem."""
+    """`cannot` completes "cannot ..."; it is empty where the fact is the whole problem.
+
+    `remedy` is empty where there is nothing to do.
+    """
 
     cannot: str
     fact: str
@@ -22,4 +25,12 @@ class Problem:
         return f"cannot {self.cannot}: {self.fact}" if self.cannot else self.fact
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.remedy}"
+        return "; ".join(filter(None, (self.message, self.remedy)))
+
+
+class ProblemError(Exception):
+    """Raised with a problem to report, which is its text too."""
+
+    def __init__(self, cannot: str, fact: str, remedy: str) -> None:
+        self.problem = Problem(cannot, fact, remedy)
+        super().__init__(str(self.problem))

@@ -1,4 +1,4 @@
-"""The lowered plan between starts: which steps of the ladder the next start takes over.
+"""The degraded plan between starts: which steps of the ladder the next start takes over.
 
 Plans are kept once they served stably. `retry --full` leaves the steps out once, and has the way
 back to the plan that served until the full one has served stably itself.
@@ -19,8 +19,8 @@ from caovand.core.plan import Plan
 FILE = "good-plan.json"  # in the state folder
 
 
-class Lowered:
-    """Remembers in the file `path`; `since` is when the present plan was lowered, None if not."""
+class PlanMemory:
+    """Remembers it in the file `path`; `since` is when the present plan was degraded, else None."""
 
     def __init__(self, path: Path, healing: Healing) -> None:
         self._path, self._healing = path, healing
@@ -59,17 +59,17 @@ class Lowered:
         return store.read_json(self._path)
 
     def date(self, plan: Plan | None) -> None:
-        """Note since when the plan is a lowered one; a remembered one says it itself."""
+        """Note since when the plan is degraded; a remembered one says it itself."""
         if plan is None or not plan.degraded:
             self.since = None
         elif self.since is None:
             try:
                 kept = store.read_json(self._path)
-            except OSError:  # the date of the lowered plan is not worth an engine
+            except OSError:  # the date of the degraded plan is not worth an engine
                 kept = None
             since = kept.get(degraded.SINCE) if degraded.well_formed(kept, self._healing) else None
-            lowered = (*plan.settings.values(), *plan.env.values())
-            remembered = any(setting.origin == "remembered" for setting in lowered)
+            settings = (*plan.settings.values(), *plan.env.values())
+            remembered = any(setting.origin == "remembered" for setting in settings)
             self.since = time.time() if since is None or not remembered else float(since)
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from caovand.adapters.child import CannotSpawn, Child, end_leftovers, named
+from caovand.adapters.child import CannotSpawn, Child, end_orphans, named
 from caovand.adapters.http import Endpoint
 from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
@@ -32,7 +32,7 @@ from caovand.daemon import inspection, memories
 from caovand.daemon.cards import InUse, memory_back
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
-from caovand.daemon.stale_files import Leavings
+from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.tasks import Task, cancel
 from caovand.daemon.watching import Watching
 
@@ -68,7 +68,7 @@ class EngineRun:
         self.ring, self.file = Ring(section.log_lines), RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
         self._ledgers = memories.ledgers(places.state, name)
-        self._stale = Leavings(places, name, notice)
+        self._stale = StaleFileCleaner(places, name, notice)
         self._cgroup = engine_cgroup(os.environ, name)
         former = former_cgroup(self._cgroup) if name == ONLY else None
         self._groups = tuple(group for group in (self._cgroup, former) if group)
@@ -83,7 +83,7 @@ class EngineRun:
         shared.kernel.listeners.append(self._heard.extend)
 
     @property
-    def _leaving(
+    def _orphans(
         self,
     ) -> tuple[Callable[[Sequence[int]], Awaitable[None]], Sequence[Path], Engines]:
         """What ending an earlier engine takes, along with its ledger."""
@@ -106,7 +106,7 @@ class EngineRun:
         """End what an earlier engine left; raises inspection.Obstacle where it outlives KILL."""
         ended: list[Process] = []
         for ledger in self._ledgers:
-            ended += await inspection.end_leftovers(ledger, *self._leaving)
+            ended += await inspection.end_orphans(ledger, *self._orphans)
         if ended:
             self._notice("noticed", f"ended what an earlier engine left: {named(ended)}")
         await self._stale.begin()
@@ -133,12 +133,14 @@ class EngineRun:
             self.ring,
             self._apply,
             self._notice,
+            self._cgroup,
         )
 
         label = self._shared.label(self._name)
 
         def on_lines(lines: Sequence[str]) -> None:
-            self._shared.echo.add([label + line for line in lines] if label else lines)
+            shown = [label + line for line in lines] if label else lines
+            self._shared.echo.add(self._engine.name, shown)
             watching.on_lines(lines)
 
         try:
@@ -234,7 +236,7 @@ class EngineRun:
         await self._stale.look(child)
         if child is None:
             # The inspection that would have ended an earlier engine's may have been cut short.
-            earlier = [await end_leftovers(ledger, *self._leaving) for ledger in self._ledgers]
+            earlier = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
             return tuple(process for _, left in earlier for process in left)
         left = await child.end(grace_s, partial(self._stale.look, child))
         if child.unknown:

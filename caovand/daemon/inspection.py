@@ -30,6 +30,7 @@ from caovand.core.facts.ownership import Process
 from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import ProblemError
 from caovand.engines.registry import engine_of
 
 
@@ -81,14 +82,14 @@ class PlanRequest:
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
-async def end_leftovers(
+async def end_orphans(
     ledger: Path,
     before_kill: Callable[[Sequence[int]], Awaitable[None]],
     groups: Sequence[Path] = (),
     engines: Engines | None = None,
 ) -> tuple[Process, ...]:
     """End and return the orphans of a killed daemon. Raises Obstacle if one survives SIGKILL."""
-    found, left = await child.end_leftovers(ledger, before_kill, groups, engines)
+    found, left = await child.end_orphans(ledger, before_kill, groups, engines)
     if left:
         raise Obstacle(
             "vram-busy",
@@ -135,10 +136,10 @@ def read_model(config: Config) -> ModelCard:
     return chat_template.effective(card, arguments.chat_template(config))
 
 
-def _reachable(problem: Exception, path: str) -> str:
+def _reachable(error: ProblemError, path: str) -> str:
     """The problem with this path; with another remedy if it is hidden from the service only."""
     remedy = private_tmp.remedy(path)
-    return f"{str(problem).partition('; ')[0]}; {remedy}" if remedy else str(problem)
+    return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
 
 
 def prepare(request: PlanRequest, directories: Directories) -> Prepared:

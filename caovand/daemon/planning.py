@@ -18,24 +18,25 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
+from caovand.core.problem import Problem
 from caovand.daemon import inspection
-from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest, Prepared
 
 
-class Planning:
-    """Makes plans; `prepared` is the last one with its inventory, None before the first look."""
+class SlotPlanner:
+    """Makes a slot's plans; `prepared` is the last with its inventory, None before the first."""
 
     def __init__(
         self,
         engine: Engine,
         directories: Directories,
         environ: Mapping[str, str],
-        lowered: Lowered,
+        memory: PlanMemory,
         source: Path | None = None,
     ) -> None:
         self._engine, self._directories = engine, directories
-        self._environ, self._lowered = environ, lowered
+        self._environ, self._memory = environ, memory
         self._source = source
         self.prepared: Prepared | None = None
         self._salt = os.urandom(16)
@@ -60,7 +61,7 @@ class Planning:
         """
         last = self.prepared
         beside = last if living is not None else None
-        good = self._lowered.document(living, beside.fingerprint if beside else "", living_mode)
+        good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
         wishes = PlanRequest(config, mode, self._environ, good, before, self._source)
         if again is not None and last and last.mode != wishes.chosen_mode:
@@ -81,7 +82,7 @@ class Planning:
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)
         return replace(plan, key=mark), endpoint
 
-    def conflicts(self, plan: Plan) -> Sequence[str]:
+    def conflicts(self, plan: Plan) -> Sequence[Problem]:
         """What of a plan cannot run on these cards, as the planner knows."""
         if self.inventory is None:
             return ()

@@ -35,16 +35,16 @@ from caovand.core.lifecycle.events import (
     Refused,
     Spawn,
 )
-from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import incident, status
 from caovand.core.reporting.incident import Case
 from caovand.core.slot import ONLY
 from caovand.daemon import degraded_plan, inspection, memories
 from caovand.daemon.chronicle import Recorder
-from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
-from caovand.daemon.planning import Planning
+from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.tasks import Task, cancel
 from caovand.engines.registry import engine_of
@@ -69,9 +69,9 @@ class Slot:
         find = partial(memories.find, shared.directories.state, name=name)
         self.modes = ModeMemory(find(memories.MODE))
         self.incidents = Incidents(find(memories.INCIDENTS))
-        self._lowered = Lowered(find(degraded_plan.FILE), self.engine.healing)
-        self._planning = Planning(
-            self.engine, shared.directories, shared.environ, self._lowered, shared.config_path
+        self._memory = PlanMemory(find(degraded_plan.FILE), self.engine.healing)
+        self._planner = SlotPlanner(
+            self.engine, shared.directories, shared.environ, self._memory, shared.config_path
         )
         self.run = EngineRun(name, shared, self.engine, config.watch, self.apply, self.notice)
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
@@ -126,9 +126,9 @@ class Slot:
             self._shared.tasks.on_fault(problem)
             raise
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> LifecycleRules:
         watch = self.config.watch
-        return Rules(
+        return LifecycleRules(
             failures=watch.failures,
             stall_s=watch.stall_s,
             stable_after_s=watch.stable_after_s,
@@ -139,12 +139,12 @@ class Slot:
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
         """The ladder's decision; a failed `retry --full` goes back to what served."""
-        good = self._lowered.take_way_back()
+        good = self._memory.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
-        used = self._planning.used(self.config.engine.gpus)
+        used = self._planner.used(self.config.engine.gpus)
         others = occupancy.most(used, self.run.cards.others())
-        healing, conflicts = self.engine.healing, self._planning.conflicts
+        healing, conflicts = self.engine.healing, self._planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
         return ladder.decide(plan, finding, repeats, rules)
 
@@ -153,7 +153,7 @@ class Slot:
             cancel(self._inspecting)
             self._inspecting = self._shared.tasks.begin(self._inspect(action))
         elif isinstance(action, Spawn):
-            prepared = self._planning.prepared
+            prepared = self._planner.prepared
             assert prepared is not None
             self.run.start(action, self.config, prepared, self._cards)
         elif isinstance(action, End):
@@ -169,7 +169,7 @@ class Slot:
 
     @property
     def _cards(self) -> frozenset[int]:
-        return self._planning.cards(self.config.engine.gpus)
+        return self._planner.cards(self.config.engine.gpus)
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -183,26 +183,26 @@ class Slot:
         before, self.config = self.config, config
         if self.run.watching is not None:
             self.run.watching.reconfigure(config.watch)
-        self._lowered.no_way_back()
+        self._memory.no_way_back()
         self.command(events.Reconfigured(at=now(), changed=config != before))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
         """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
         self._make_folder()
         self.modes.choose(mode)
-        self._lowered.no_way_back()
+        self._memory.no_way_back()
         self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
         if not defer:
             self.command(events.Reconfigured(at=now()))
 
     def forget(self) -> None:
-        """Forget the lowered plan that served; a changed plan restarts the engine."""
-        self._lowered.forget()
+        """Forget the degraded plan that served; a changed plan restarts the engine."""
+        self._memory.forget()
         self.command(events.Reconfigured(at=now()))
 
     def retry_full(self) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
-        self._lowered.leave_out_once(self.snapshot.plan)
+        self._memory.leave_out_once(self.snapshot.plan)
         self.command(events.Restart(at=now(), reason="the full plan is tried again"))
 
     @property
@@ -230,7 +230,7 @@ class Slot:
         progress = watching.progress if watching else None
         shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
         lacks = (shortage, *unwritten, child.unrecorded if child else "")
-        facts = status.Facts(
+        facts = status.SlotFacts(
             version=__version__,
             pid=os.getpid(),
             mode=self.mode[0],
@@ -243,7 +243,7 @@ class Slot:
             revision=self._revision,
             gpus=tuple(self._shared.cards.latest.values()),
             forecast=self.run.forecast,
-            lowered_at=self._lowered.since,
+            degraded_since=self._memory.since,
             failed=dict(self._failed),
             log_bytes_lost=self.run.file.lost_bytes,
             warnings=tuple(filter(None, lacks)),
@@ -262,7 +262,7 @@ class Slot:
                 raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()
-            plan, endpoint = await self._planning.plan(
+            plan, endpoint = await self._planner.plan(
                 self.config, self.modes.mode, action.plan, living, run.mode
             )
             if run.child is None:
@@ -309,7 +309,7 @@ class Slot:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._remember(after)
         if after.plan is not before.plan:
-            self._lowered.date(after.plan)
+            self._memory.date(after.plan)
         told = announcement(before, after)
         if told is not None:
             self.notice(told.kind, told.text, **told.data)
@@ -321,11 +321,11 @@ class Slot:
 
     def _remember(self, snapshot: Snapshot) -> None:
         """The plan has served stably: keep it for the next start if the ladder had to lower it."""
-        prepared = self._planning.prepared
+        prepared = self._planner.prepared
         if snapshot.plan is None or prepared is None:
             return
         try:
-            self._lowered.served_stably(snapshot.plan, prepared.fingerprint, self.run.mode)
+            self._memory.served_stably(snapshot.plan, prepared.fingerprint, self.run.mode)
         except OSError as problem:
             self._shared.log.warning(f"cannot remember the plan that served: {problem}")
 
@@ -340,7 +340,7 @@ class Slot:
             return
         self._shared.kernel.read()
         env = {**self._shared.environ, **dict(self.config.engine.env)}
-        inventory = self._planning.inventory
+        inventory = self._planner.inventory
         child, watching = run.child, run.watching if run.child else None
         case = Case(
             snapshot.finding,

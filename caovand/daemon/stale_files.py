@@ -12,21 +12,21 @@ from pathlib import Path
 
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
-from caovand.adapters.stale_files import Litter
+from caovand.adapters.stale_files import StaleFiles
 from caovand.core import limits
 from caovand.daemon import memories
 
 LIMIT_S = 5.0
 
 
-class Leavings:
+class StaleFileCleaner:
     """Temporary files and shared memory of the engine; `notice` hears what could not be removed."""
 
     def __init__(
         self, directories: Directories, slot: str, notice: Callable[[str, str], None]
     ) -> None:
         state = directories.state
-        self._litter = Litter(
+        self._files = StaleFiles(
             # Compilers run what they put there, and /run may forbid that: the cache comes first.
             (directories.cache, directories.runtime),
             memories.find(state, memories.FILES, slot),
@@ -38,30 +38,30 @@ class Leavings:
     @property
     def folder(self) -> Path | None:
         """The engine's TMPDIR."""
-        return self._litter.folder
+        return self._files.folder
 
     async def begin(self) -> None:
         """An engine is about to start: nothing of an earlier one is left."""
-        await asyncio.to_thread(self._litter.begin)
+        await asyncio.to_thread(self._files.begin)
 
     async def look(self, child: Child | None) -> None:
         """See which files the engine uses."""
         if child is None or (self._looking is not None and not self._looking.done()):
             return
         pids = [process.pid for process in child.look()]
-        self._looking = asyncio.ensure_future(asyncio.to_thread(self._litter.look, pids))
+        self._looking = asyncio.ensure_future(asyncio.to_thread(self._files.look, pids))
         await _in_time(self._looking)
 
     async def take_over(self, pids: Sequence[int]) -> None:
         """See which files these processes use, an engine's whose daemon was killed."""
-        look = asyncio.ensure_future(asyncio.to_thread(self._litter.take_over, pids))
+        look = asyncio.ensure_future(asyncio.to_thread(self._files.take_over, pids))
         await _in_time(look)
 
     async def remove(self) -> None:
         """Remove what an engine that has ended left."""
         left: tuple[str, ...] = ()
         with contextlib.suppress(asyncio.TimeoutError):
-            left = await asyncio.wait_for(asyncio.to_thread(self._litter.remove), LIMIT_S)
+            left = await asyncio.wait_for(asyncio.to_thread(self._files.remove), LIMIT_S)
         if left:
             text = f"cannot remove what the engine left: {', '.join(left[:5])}"
             self._notice("noticed", text)

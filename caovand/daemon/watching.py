@@ -11,7 +11,6 @@ import contextlib
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from caovand.adapters import http, kernel_log
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Stranger, Unanswered
+from caovand.adapters.oom_kills import OomKills
 from caovand.adapters.pump import Ring
 from caovand.core import limits
 from caovand.core.config import WatchSection
@@ -48,6 +48,7 @@ from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.plan import Plan
 from caovand.daemon import proof
+from caovand.daemon.kept_lines import KeptLines
 from caovand.daemon.peers import Peers
 from caovand.daemon.reading import find_cause
 from caovand.engines.common.kernel import find_in_kernel
@@ -55,17 +56,14 @@ from caovand.engines.common.kernel import find_in_kernel
 ANSWER_S = 5.0
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
-LOG_BYTES = 4 << 20
 FAILURE_GRACE_S = 300.0  # without progress, after a process of a start has reported a failure
-FAILURE_CONTEXT_LINES = 400  # kept from around the first line that reports a failed process
 PROBE_PROMPT = tuple(range(32, 48))
 
 
 class Watching:
     """Observes the child of one generation; `apply` takes events, `notice` texts for people.
 
-    `first_line` is the ring's line number before the child's first line; `buses` are the PCI
-    addresses of the cards it uses.
+    `cgroup` is the engine's own, if any; `buses` are the PCI addresses of the cards it uses.
     """
 
     def __init__(
@@ -78,29 +76,24 @@ class Watching:
         ring: Ring,
         apply: Callable[[Event], None],
         notice: Callable[[str, str], None],
+        cgroup: Path | None = None,
     ) -> None:
         self.figures: dict[str, Any] = {}
         self.progress: Progress | None = None
         self.metrics = ""
-        self.first_line = ring.count
         self.buses: frozenset[str] = frozenset()
         self._engine = engine
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
-        self._section, self._ring = section, ring
-        self._rules = detector.rules_of(section)
+        self._section, self._rules = section, detector.rules_of(section)
         self._apply, self._notice = apply, notice
-        self._recent: deque[str] = deque(maxlen=engine.log.near)
-        self._failure_lines: tuple[str, ...] = ()
-        self._seen = self._failure_end = self.first_line
+        self._kept = KeptLines(engine.log, ring)
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = self._shared = False
-        # The memory limit is the unit's and applies to us and the engine together.
-        self._memory = _memory_cgroup()
-        self._oom_kills: int | None = None
+        self._cgroup = cgroup
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
@@ -113,7 +106,7 @@ class Watching:
         serving, now = self._watch.serving, _now()
         for line in lines:
             texts = self._engine.log.plain(line)
-            self._keep(line, texts)
+            self._kept.keep(line, texts)
             for text in texts:
                 self._read(text, serving, now)
 
@@ -121,26 +114,13 @@ class Watching:
         mark, figures = self._engine.log.read(line)
         listens = mark is not None and mark.phase == self._engine.log.listening
         if listens and mark is not None and mark.progress == 1.0 and not serving:
-            self._failure_lines = ()  # the start has recovered from it
+            self._kept.recovered()
         if serving and mark is None:
             return
         for name, value in () if serving else figures.items():
             # The draft model's figures follow those of the model.
             self.figures.setdefault(name, value)
         self.observe(LogLine(line, now, mark))
-
-    def _keep(self, line: str, texts: Sequence[str]) -> None:
-        """Keep the lines around the first failure; `line` stands for `texts`.
-
-        Every pending request adds a traceback after it, and those may fill the ring.
-        """
-        self._seen += 1
-        if not self._failure_lines:
-            self._recent.append(line)
-            if any(map(self._engine.log.announces, texts)):
-                self._failure_lines, self._failure_end = tuple(self._recent), self._seen
-        elif len(self._failure_lines) < FAILURE_CONTEXT_LINES:
-            self._failure_lines, self._failure_end = (*self._failure_lines, line), self._seen
 
     def observe(self, observation: Observation) -> None:
         """Pass an observation to the detector; from any thread."""
@@ -195,7 +175,7 @@ class Watching:
         The machine would wait for the phase's whole time, since it does not know the log.
         """
         watch, waited_s = self._watch, _now() - self._watch.moved_at
-        if not self._failure_lines or watch.serving or self._gave_up or child.status is not None:
+        if not self._kept.failed or watch.serving or self._gave_up or child.status is not None:
             return
         if waited_s < min(stall_s(watch.phase, self._rules.stall_s) / 2, FAILURE_GRACE_S):
             return
@@ -264,7 +244,7 @@ class Watching:
 
     async def until_exit(self, child: Child) -> None:
         """Wait for the child's end; Exited with the cause from its log."""
-        self._oom_kills = kernel_log.oom_kills(self._memory) if self._memory else None
+        kills = OomKills(self._cgroup)
         code = await child.ended()
         # Its last lines, which have the cause, are still in the pipe.
         try:
@@ -274,7 +254,10 @@ class Watching:
                 raise
             child.drain(DRAIN_S)  # no thread available; this is short
         phase = self._phase
-        cause = await self._cause(phase) or self._killed_for_memory(phase)
+        cause = await self._cause(phase)
+        if cause is None and kills.any():
+            text = "the kernel killed a process of the engine at its memory limit"
+            cause = Finding("host-oom", text, phase)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         text = f"the engine ended ({how}) in phase {phase or 'launch'}"
         if cause is not None:
@@ -287,20 +270,9 @@ class Watching:
             Exited(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
         )
 
-    def _killed_for_memory(self, phase: str) -> Finding | None:
-        now = kernel_log.oom_kills(self._memory) if self._memory else None
-        if now is None or self._oom_kills is None or now <= self._oom_kills:
-            return None
-        text = "the kernel killed a process of the engine at its memory limit"
-        return Finding("host-oom", text, phase)
-
     def lines(self) -> list[str]:
         """The child's lines that are still kept, with those around its first failure."""
-        kept, last = self._ring.since(self.first_line, LOG_BYTES)
-        failure, printed = self._failure_lines, last - self.first_line
-        if not failure or len(kept) == printed >= self._failure_end - self.first_line:
-            return kept
-        return [*failure, *self._ring.since(self._failure_end, LOG_BYTES)[0]]
+        return self._kept.all()
 
     def evidence(self) -> Sequence[str]:
         """The lines in which a cause was found, else all kept ones."""
@@ -399,15 +371,6 @@ class Watching:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
-
-
-def _memory_cgroup() -> Path | None:
-    try:
-        return kernel_log.memory_cgroup(
-            Path("/proc/self/cgroup").read_text(errors="surrogateescape")
-        )
-    except OSError:
-        return None
 
 
 def _now() -> float:

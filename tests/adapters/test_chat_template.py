@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.chat_template import LARGEST, effective
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.registry import engine_of
 from tests.core.machines import QWEN_27B_AWQ, inventory, plan
@@ -70,6 +70,6 @@ def test_a_template_that_cannot_be_read_is_said_and_chooses_nothing(
     card = served({}, "--chat-template", str(place), card=replace(BARE, chat_template=TEXT))
     assert card.chat_template is None
     (note,) = card.notes
-    assert note.startswith(f"cannot read the chat template {place}: ")
-    assert "tool_call_parser" in note.partition("; ")[2]
-    assert note in plan(inventory(card)).warnings
+    assert note.cannot == f"read the chat template {place}"
+    assert "tool_call_parser" in note.remedy
+    assert str(note) in plan(inventory(card)).warnings

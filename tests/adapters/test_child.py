@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child, processes
-from caovand.adapters.child import CannotSpawn, Child, end_leftovers, leftovers
+from caovand.adapters.child import CannotSpawn, Child, end_orphans, orphans
 from caovand.adapters.processes import Engines, Process
 from caovand.adapters.pump import Ring, RotatedFile
 from tests.daemon_process import ROOT
@@ -315,7 +315,7 @@ def test_nothing_that_hangs_with_a_process_is_read_on_the_loop() -> None:
         for path in (ROOT / "caovand").rglob("*.py")
         if re.search(r"""[/"'](cmdline|environ|maps|smaps|mem|stack)["']""", path.read_text())
     }
-    # Each of these is asked in threads: sweep's, Leavings', Recorder's, caovanctl's own.
+    # Each of these is asked in threads: sweep's, StaleFileCleaner', Recorder's, caovanctl's own.
     assert found <= {"processes.py", "stale_files.py", "evidence.py", "places.py"}
 
 
@@ -489,7 +489,7 @@ def test_what_was_left_is_found_in_a_cgroup_without_a_ledger(
     async def test() -> None:
         started = engine.tree("daemonized", "hopper0.001")
         pids = await engine.pids(3)
-        found, left = await end_leftovers(tmp_path / "none", groups=[cgroup])
+        found, left = await end_orphans(tmp_path / "none", groups=[cgroup])
         assert {process.pid for process in found} >= set(pids[:2]) & {started.pid}
         assert left == ()
         assert not processes.is_populated(cgroup)
@@ -511,8 +511,8 @@ def test_the_ledger_of_one_engine_never_names_processes_of_a_living_one(
         os.kill(started.pid, signal.SIGKILL)
         await started.ended()
         ledger = write_ledger(tmp_path / "l", replace(first, start=first.start - 500))
-        assert [process.pid for process in leftovers(ledger)] == [child]
-        assert leftovers(ledger, engines=engine.engines) == ()
+        assert [process.pid for process in orphans(ledger)] == [child]
+        assert orphans(ledger, engines=engine.engines) == ()
         await started.end(0)
 
     run(test)
@@ -639,10 +639,10 @@ def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
     daemon.stdout.close()
     assert len(pids) == 4
     ledger = tmp_path / "engine.json"
-    assert {process.pid for process in leftovers(ledger)} == set(pids)
+    assert {process.pid for process in orphans(ledger)} == set(pids)
 
     async def test() -> None:
-        found, left = await end_leftovers(ledger)
+        found, left = await end_orphans(ledger)
         assert {process.pid for process in found} == set(pids)
         assert left == ()
 
@@ -666,7 +666,7 @@ def test_the_ledger_finds_a_recorded_process(
 ) -> None:
     seen = processes.read(innocent.pid)
     assert seen is not None
-    assert leftovers(write_ledger(tmp_path / "l", seen)) == (processes.read(innocent.pid),)
+    assert orphans(write_ledger(tmp_path / "l", seen)) == (processes.read(innocent.pid),)
 
 
 def test_a_process_that_has_got_a_recorded_pid_since_is_left_alone(
@@ -676,7 +676,7 @@ def test_a_process_that_has_got_a_recorded_pid_since_is_left_alone(
     seen = processes.read(innocent.pid)
     assert seen is not None
     before = replace(seen, start=seen.start - 500)
-    assert leftovers(write_ledger(tmp_path / "l", before)) == ()
+    assert orphans(write_ledger(tmp_path / "l", before)) == ()
 
 
 def test_a_ledger_of_another_boot_names_nobody(
@@ -684,7 +684,7 @@ def test_a_ledger_of_another_boot_names_nobody(
 ) -> None:
     seen = processes.read(innocent.pid)
     assert seen is not None
-    assert leftovers(write_ledger(tmp_path / "l", seen, boot_id="another")) == ()
+    assert orphans(write_ledger(tmp_path / "l", seen, boot_id="another")) == ()
 
 
 @pytest.mark.parametrize(
@@ -692,7 +692,7 @@ def test_a_ledger_of_another_boot_names_nobody(
 )
 def test_a_damaged_ledger_names_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "l").write_text(text, encoding="latin-1")
-    assert leftovers(tmp_path / "l") == ()
+    assert orphans(tmp_path / "l") == ()
 
 
 @pytest.mark.parametrize(
@@ -703,12 +703,12 @@ def test_a_ledger_with_odd_members_names_nobody(
 ) -> None:
     seen = processes.read(innocent.pid)
     assert seen is not None
-    assert leftovers(write_ledger(tmp_path / "l", seen, members=members)) == ()
+    assert orphans(write_ledger(tmp_path / "l", seen, members=members)) == ()
 
 
 def test_no_ledger_means_nothing_left(tmp_path: Path) -> None:
     async def test() -> None:
-        assert await end_leftovers(tmp_path / "none") == ((), ())
+        assert await end_orphans(tmp_path / "none") == ((), ())
 
     run(test)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.config_file import api_key, check_secret, load, read_secret
-from caovand.core.config import Config, ConfigError, parse
+from caovand.core.config import Config, ConfigError
+from caovand.core.config_parser import parse
 
 
 def refused(path: Path) -> str:

@@ -9,8 +9,6 @@ import pytest
 
 from caovand.adapters.kernel_log import (
     KernelLog,
-    memory_cgroup,
-    oom_kills,
     without_other_cards,
 )
 
@@ -60,40 +58,6 @@ def test_lines_from_before_the_opening_are_not_read(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_read_is_empty(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "missing")
     assert log.read() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "kills"),
-    [
-        ("memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
-        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
-        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", None),
-    ],
-)
-def test_kills_of_a_control_group_are_counted_by_either_version(
-    tmp_path: Path, name: str, text: str, kills: int | None
-) -> None:
-    (tmp_path / name).write_text(text)
-    assert oom_kills(tmp_path) == kills
-
-
-def test_a_group_that_does_not_count_says_nothing(tmp_path: Path) -> None:
-    assert oom_kills(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("membership", "folder"),
-    [
-        ("0::/system.slice/caovan.service\n", "system.slice/caovan.service"),
-        ("4:cpu,memory:/caovan.service\n1:name=systemd:/x\n0::/x\n", "memory/caovan.service"),
-        ("4:memory:/\n0::/\n", None),
-    ],
-)
-def test_the_memory_limit_is_that_of_our_own_group(
-    tmp_path: Path, membership: str, folder: str | None
-) -> None:
-    expected = None if folder is None else tmp_path / folder
-    assert memory_cgroup(membership, tmp_path) == expected
 
 
 def test_a_fault_of_a_card_that_the_engine_does_not_use_is_not_its() -> None:

@@ -91,10 +91,10 @@ def test_less_severe_messages_are_left_out(level: str, count: int) -> None:
 
 def test_engine_lines_in_each_format() -> None:
     line = '(APIServer pid=7) ERROR 11-20 10:00:00 [x.py:1] "quoted" é'
-    assert engine_line("console", line) == f"  vllm | {line}"
-    assert engine_line("journald", line) == f"<3>vllm: {line}"
-    entry = json.loads(engine_line("json", line))
-    assert (entry["event"], entry["logger"], entry["level"]) == (line, "vllm", "error")
+    assert engine_line("console", "tabby", line) == f"  tabby | {line}"
+    assert engine_line("journald", "tabby", line) == f"<3>tabby: {line}"
+    entry = json.loads(engine_line("json", "tabby", line))
+    assert (entry["event"], entry["logger"], entry["level"]) == (line, "tabby", "error")
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_engine_lines_in_each_format() -> None:
     [("INFO all well", 6), ("WARNING odd", 4), ("CRITICAL bad", 3), ("no level", 6), ("", 6)],
 )
 def test_the_engine_s_own_level_is_kept(line: str, priority: int) -> None:
-    assert engine_line("journald", line) == f"<{priority}>vllm: {line}"
+    assert engine_line("journald", "tabby", line) == f"<{priority}>tabby: {line}"
 
 
 def test_lines_are_echoed_in_order() -> None:
     stream = io.StringIO()
     echo = Echo("console", stream)
     for n in range(2000):
-        echo.add([f"{n}"])
+        echo.add("tabby", [f"{n}"])
     eventually(lambda: stream.getvalue().count("\n") == 2000)
-    assert stream.getvalue().split() == [w for n in range(2000) for w in ("vllm", "|", str(n))]
+    assert stream.getvalue().split() == [w for n in range(2000) for w in ("tabby", "|", str(n))]
     assert echo.left_out == 0
 
 
@@ -127,17 +127,17 @@ def test_a_stalled_reader_costs_lines_and_never_a_wait(monkeypatch: pytest.Monke
 
     stream = Stalled()
     echo = Echo("console", stream)
-    echo.add(["first"])
+    echo.add("tabby", ["first"])
     assert stuck.wait(30)
     for _ in range(50):
-        echo.add(["x"] * 100)  # would hang here
+        echo.add("tabby", ["x"] * 100)  # would hang here
     assert echo.left_out == 4000
     go.set()
-    eventually(lambda: stream.getvalue().count("vllm | x") == 1000)
-    told = "  vllm | (4000 lines dropped: the reader was too slow)"
+    eventually(lambda: stream.getvalue().count("tabby | x") == 1000)
+    told = "  caovand | (4000 lines dropped: the reader was too slow)"
     assert stream.getvalue().splitlines().count(told) == 1
-    echo.add(["x"] * 1000)
-    eventually(lambda: stream.getvalue().count("vllm | x") == 2000)
+    echo.add("tabby", ["x"] * 1000)
+    eventually(lambda: stream.getvalue().count("tabby | x") == 2000)
 
 
 def test_a_reader_that_is_gone_costs_lines_and_nothing_else() -> None:
@@ -145,9 +145,9 @@ def test_a_reader_that_is_gone_costs_lines_and_nothing_else() -> None:
     os.close(read_end)
     stream = os.fdopen(write_end, "w", buffering=1)
     echo = Echo("console", stream)
-    echo.add(["x"] * 3)
+    echo.add("tabby", ["x"] * 3)
     eventually(lambda: echo.left_out == 3)
-    echo.add(["x"] * 2)
+    echo.add("tabby", ["x"] * 2)
     eventually(lambda: echo.left_out == 5)
     # What the buffer still holds cannot be written either.
     with contextlib.suppress(BrokenPipeError):
@@ -176,7 +176,7 @@ def test_control_characters_of_strangers_reach_neither_terminal_nor_journal(kind
     stream = io.StringIO()
     logger = configure("debug", kind, stream)
     logger.info(STRANGE, name=STRANGE)
-    own, engine = stream.getvalue().removesuffix("\n"), engine_line(kind, STRANGE)
+    own, engine = stream.getvalue().removesuffix("\n"), engine_line(kind, "tabby", STRANGE)
     for text in (own, engine):
         assert [c for c in text if unicodedata.category(c) == "Cc" and c != "\t"] == []
     if kind == "json":  # programs get what it was

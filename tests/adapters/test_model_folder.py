@@ -78,7 +78,7 @@ def test_an_mtp_head_that_is_only_spoken_of_is_none(folder: Path) -> None:
     (folder / "model.safetensors.index.json").unlink()
     card = read_model(str(folder))
     assert card.mtp_layers == 0
-    assert "MTP head" in card.notes[0]
+    assert "MTP head" in card.notes[0].fact
 
 
 def test_a_chat_template_is_found_where_it_may_be(folder: Path) -> None:

@@ -123,7 +123,7 @@ def test_no_folder_of_another_is_emptied_as_the_engine_s_temporary_one(
     cache = Path("/tmp") / f"c{os.getpid()}"  # short: a longer name is not used at all
     cache.mkdir()
     try:
-        found = stale_files.Litter([cache], tmp_path / "ledger", tmp_path, tmp_path)
+        found = stale_files.StaleFiles([cache], tmp_path / "ledger", tmp_path, tmp_path)
         assert found.folder is not None
         precious = tmp_path / "precious"
         precious.mkdir()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from caovand.adapters.stale_files import LONGEST_FOLDER, SHARED, Litter
+from caovand.adapters.stale_files import LONGEST_FOLDER, SHARED, StaleFiles
 from tests.patience import eventually
 
 USER = """
@@ -40,8 +40,8 @@ def user(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def litter(folder: Path, *, shared: Path | None = None) -> Litter:
-    return Litter((folder / "c", Path("/tmp")), folder / "ledger.json", shared or folder)
+def stale_files(folder: Path, *, shared: Path | None = None) -> StaleFiles:
+    return StaleFiles((folder / "c", Path("/tmp")), folder / "ledger.json", shared or folder)
 
 
 def own_name(mark: str) -> Path:
@@ -52,7 +52,7 @@ def test_shared_memory_of_a_killed_engine_is_removed_and_a_neighbours_is_not(
     tmp_path: Path,
 ) -> None:
     ours, theirs = own_name("ours"), own_name("theirs")
-    one = litter(tmp_path, shared=SHARED)
+    one = stale_files(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(theirs, "map"):
@@ -69,7 +69,7 @@ def test_shared_memory_of_a_killed_engine_is_removed_and_a_neighbours_is_not(
 
 def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(tmp_path: Path) -> None:
     made, name = own_name("made"), own_name("sem")
-    one = litter(tmp_path, shared=SHARED)
+    one = stale_files(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(made, "map") as engine:
@@ -85,7 +85,7 @@ def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(tmp_path:
 
 def test_what_another_living_process_still_uses_stays(tmp_path: Path) -> None:
     path = own_name("both")
-    one = litter(tmp_path, shared=SHARED)
+    one = stale_files(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(path, "open") as engine, user(path, "open"):
@@ -101,7 +101,7 @@ def test_what_another_living_process_still_uses_stays(tmp_path: Path) -> None:
 def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
     path = own_name("old")
     path.write_bytes(b"")
-    one = litter(tmp_path, shared=SHARED)
+    one = stale_files(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(path, "map") as engine:
@@ -115,12 +115,12 @@ def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
 def test_a_next_daemon_removes_what_a_killed_one_wrote_down(tmp_path: Path) -> None:
     path = own_name("ledger")
     try:
-        first = litter(tmp_path, shared=SHARED)
+        first = stale_files(tmp_path, shared=SHARED)
         first.begin()
         with user(path, "map") as engine:
             first.look([engine.pid])
         eventually(path.exists)
-        litter(tmp_path, shared=SHARED).begin()
+        stale_files(tmp_path, shared=SHARED).begin()
         assert not path.exists()
     finally:
         path.unlink(missing_ok=True)
@@ -132,11 +132,11 @@ def test_what_a_daemon_was_killed_too_soon_to_write_down_is_removed_by_the_next(
     old, new = own_name("before"), own_name("fresh")
     old.write_bytes(b"")
     try:
-        first = litter(tmp_path, shared=SHARED)
+        first = stale_files(tmp_path, shared=SHARED)
         first.begin()
         first.look(())
         with user(old, "map") as reader, user(new, "map") as maker:
-            second = litter(tmp_path, shared=SHARED)
+            second = stale_files(tmp_path, shared=SHARED)
             second.take_over((reader.pid, maker.pid))
         second.begin()
         assert (old.exists(), new.exists()) == (True, False)
@@ -149,7 +149,7 @@ def test_without_a_ledger_nothing_is_taken_for_an_earlier_engines(tmp_path: Path
     path = own_name("unknown")
     try:
         with user(path, "map") as somebody:
-            one = litter(tmp_path, shared=SHARED)
+            one = stale_files(tmp_path, shared=SHARED)
             one.take_over((somebody.pid,))
         one.begin()
         assert path.exists()
@@ -158,8 +158,8 @@ def test_without_a_ledger_nothing_is_taken_for_an_earlier_engines(tmp_path: Path
 
 
 def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
-    short = Path(f"/tmp/caovan-litter-{os.getpid()}")
-    one = Litter((short,), tmp_path / "ledger.json", tmp_path / "none")
+    short = Path(f"/tmp/caovan-stale-{os.getpid()}")
+    one = StaleFiles((short,), tmp_path / "ledger.json", tmp_path / "none")
     one.begin()
     try:
         assert one.folder is not None
@@ -176,16 +176,16 @@ def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
 
 def test_a_folder_too_long_for_sockets_is_not_used(tmp_path: Path) -> None:
     long = tmp_path / ("x" * LONGEST_FOLDER)
-    folder = Litter((long, Path("/run/c")), tmp_path / "l").folder
+    folder = StaleFiles((long, Path("/run/c")), tmp_path / "l").folder
     assert folder is not None
     assert folder.parent == Path("/run/c")
-    assert Litter((long,), tmp_path / "l").folder is None
+    assert StaleFiles((long,), tmp_path / "l").folder is None
 
 
 def test_daemons_that_share_a_cache_leave_each_others_engines_alone(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="caovan-") as short:
         one, two = (
-            Litter((Path(short),), tmp_path / state / "ledger.json", tmp_path / "none")
+            StaleFiles((Path(short),), tmp_path / state / "ledger.json", tmp_path / "none")
             for state in ("serve-8000", "serve-8001")
         )
         one.begin()

@@ -273,7 +273,7 @@ def cuda_engine(tmp_path: Path, **more: str) -> str:
 def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
     """vLLM 0.21 refuses to name its flags there; that the GPU is gone is to be told instead."""
     engine = probe_engine(PROBE, cuda_engine(tmp_path), None)
-    assert (engine.vllm, "--port" in engine.flags) == ("0.21.0", True)
+    assert (engine.version, "--port" in engine.flags) == ("0.21.0", True)
     assert "--help" in engine.switches  # argparse's own, which takes no value
     assert "--port" not in engine.switches
 
@@ -318,7 +318,7 @@ def test_the_slow_answer_is_asked_for_once(tmp_path: Path) -> None:
     python = script(tmp_path, ANSWERS)
     for _ in range(2):
         engine = probe_engine(PROBE, python, tmp_path / "cache")
-        assert (engine.build, engine.version) == ("cpu", (0, 32, 0))
+        assert (engine.build, engine.release) == ("cpu", (0, 32, 0))
         assert engine.flags == {"--port"}
         assert engine.tool_parsers == {"hermes"}
     assert (tmp_path / "python.slow").read_text() == "x\n"

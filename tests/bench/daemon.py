@@ -25,7 +25,7 @@ from caovand.adapters.log import Echo
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cli.client import Client
 from caovand.core.config import WatchSection
-from caovand.core.health.detector import Rules, begin, observe, proven
+from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress
 from caovand.core.plan import Plan
 from caovand.daemon.watching import Watching
@@ -112,7 +112,7 @@ def pumped(folder: Path) -> Row:
             watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))
 
             def on_lines(lines: list[str]) -> None:
-                echo.add(lines)
+                echo.add("vllm", lines)
                 watching.on_lines(lines)
 
             form = "(EngineCore pid=2) INFO 11-20 08:53:13 [core.py:402] line %.0f of many"
@@ -139,7 +139,7 @@ def watched() -> Row:
     log = ROOT / "tests" / "samples" / "logs" / "vllm-0.21.0-sm75x2-serving-mtp4.log"
     lines = log.read_text(encoding="utf-8").splitlines()
     lines = (lines * (WATCHED // len(lines) + 1))[:WATCHED]
-    watch, rules = proven(begin(0.0), 0.0), Rules()
+    watch, rules = proven(begin(0.0), 0.0), DetectorRules()
     began = time.process_time()
     for number, line in enumerate(lines):
         mark, _ = read(line)

@@ -24,7 +24,7 @@ from caovand.cli.client import Client, runtime_directory
 from caovand.cli.errors import CommandError
 from caovand.cli.parser import parser
 from caovand.core.lifecycle.events import Gone, Start, Stop
-from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
@@ -269,9 +269,9 @@ def test_a_stop_that_left_processes_is_exit_status_1_and_says_so(
 
 
 def test_a_clean_stop_has_the_reason_that_caovanctl_knows(daemon: FakeDaemon, ctl: Ctl) -> None:
-    snapshot, _ = step(Snapshot(), Start(at=0.0), Rules())
-    snapshot, _ = step(snapshot, Stop(at=1.0), Rules())
-    snapshot, _ = step(snapshot, Gone(at=2.0, generation=snapshot.generation), Rules())
+    snapshot, _ = step(Snapshot(), Start(at=0.0), LifecycleRules())
+    snapshot, _ = step(snapshot, Stop(at=1.0), LifecycleRules())
+    snapshot, _ = step(snapshot, Gone(at=2.0, generation=snapshot.generation), LifecycleRules())
     assert snapshot.state is State.STOPPED
     ended = status(state="STOPPED", reason=snapshot.reason)
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": ended})

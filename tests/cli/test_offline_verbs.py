@@ -20,9 +20,10 @@ from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
-from caovand.core.facts.checks import Facts
+from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
+from caovand.core.problem import Problem
 from caovand.engines.vllm.memory.estimate import Load, estimate
 from caovand.engines.vllm.planning.checkup import checkup
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -291,21 +292,21 @@ def test_the_doctor_fails_a_broken_model(
     assert "fix: download these files again" in out
 
 
-GOOD = Facts(
+GOOD = DoctorFacts(
     gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
     host=HOST,
     engine=replace(
         CUDA, cuda="13.0", compiler="gcc", nvcc="nvcc", plugin="0.1", python_version="3.12.1"
     ),
-    engine_problem="",
+    engine_problem=None,
     model=QWEN_27B_AWQ,
-    model_problem="",
+    model_problem=None,
     memory=None,
     plan_problem="",
     plan_warnings=(),
     port=8000,
     listeners=(),
-    leftovers=(),
+    orphans=(),
     python_version="3.10.12",
     wants_gpu=True,
     wants_plugin=True,
@@ -362,8 +363,8 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "WARN",
             "holds 900 MiB",
         ),
-        (replace(GOOD, leftovers=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
-        (replace(GOOD, engine=replace(CUDA, vllm="0.19.0")), "WARN", "tested with"),
+        (replace(GOOD, orphans=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
+        (replace(GOOD, engine=replace(CUDA, version="0.19.0")), "WARN", "tested with"),
         (replace(GOOD, engine=replace(CUDA, flashinfer="0.6.12")), "WARN", "256-wide heads"),
         (
             replace(GOOD, engine=replace(CUDA, python_version="3.12.1", nvcc="nvcc")),
@@ -387,14 +388,18 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "cannot be loaded: no such file",
         ),
         (replace(GOOD, half_asked=True), "WARN", "still being imported"),
-        (replace(GOOD, model=None, model_problem="cannot read model; get it"), "FAIL", "cannot"),
+        (
+            replace(GOOD, model=None, model_problem=Problem("read the model", "no", "get it")),
+            "FAIL",
+            "cannot",
+        ),
         (replace(GOOD, unreadable="/srv/models", service_user="caovan"), "FAIL", "may not read"),
         (replace(GOOD, plan_problem="cannot split; use 2"), "FAIL", "cannot split"),
         (replace(GOOD, listeners=("nginx (pid 3)",)), "FAIL", "port 8000 is taken"),
         (replace(GOOD, cache_writable=False, cache_dir="/var/cache/caovan"), "WARN", "compiles"),
     ],
 )
-def test_each_trouble_is_found_with_what_mends_it(facts: Facts, verdict: str, said: str) -> None:
+def test_each_trouble_is_found_with_its_fix(facts: DoctorFacts, verdict: str, said: str) -> None:
     found = [finding for finding in checkup(facts) if said in finding.text]
     assert [finding.verdict for finding in found[:1]] == [verdict]
     assert found[0].remedy

@@ -23,8 +23,9 @@ from caovand.cli import inventory, printing
 from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
 from caovand.cli.progress import Screen
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory_file import render
+from caovand.core.problem import Problem
 from caovand.core.reporting.wire import Reply
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -163,7 +164,9 @@ def test_cards_and_their_users_are_shown(
     assert said.code == 0
     assert_shown(said.out, times=4)
     monkeypatch.setattr(
-        inventory, "look", lambda *_, **__: replace(seen, engine=None, engine_problem=STRANGE)
+        inventory,
+        "look",
+        lambda *_, **__: replace(seen, engine=None, engine_problem=Problem("", STRANGE, "")),
     )
     assert_shown(ctl("inventory").out, times=3)
 

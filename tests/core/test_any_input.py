@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.config import Config
-from caovand.core.config import parse as parse_config
+from caovand.core.config_parser import parse as parse_config
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.plan import Unplannable
@@ -170,9 +170,9 @@ def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str
 
 def test_an_absent_size_and_an_unknown_layer_are_told_with_a_remedy() -> None:
     card = describe({**MODEL, "vocab_size": None, "layer_types": ["full_attention", "x"] * 4})
-    assert "lacks vocab_size" in card.notes[0]
-    assert "an unknown type ('x')" in card.notes[1]
-    assert all("; " in note for note in card.notes)
+    assert "lacks vocab_size" in card.notes[0].fact
+    assert "an unknown type ('x')" in card.notes[1].fact
+    assert all(note.remedy for note in card.notes)
     assert describe(MODEL).notes == ()
 
 
@@ -221,7 +221,7 @@ GPU = MACHINE["gpus"][0]
         ({"host": {**MACHINE["host"], "ram_mib": 0}}, "host.ram_mib is 0"),
         ({"host": {**MACHINE["host"], "cpus": 0}}, "host.cpus is 0"),
         ({"host": {**MACHINE["host"], "swap_mib": 1e300}}, "host.swap_mib"),
-        ({"engine": {**MACHINE["engine"], "vllm": 0.21}}, "engine.vllm is 0.21, not a text"),
+        ({"engine": {**MACHINE["engine"], "version": 0.21}}, "engine.version is 0.21, not a text"),
         ({"engine": {**MACHINE["engine"], "flags": "--port"}}, "engine.flags"),
         ({"engine": {**MACHINE["engine"], "choices": {"--dtype": "half"}}}, "engine.choices"),
         ({"engine": {**MACHINE["engine"], "build": "rocm"}}, "engine.build"),
@@ -239,6 +239,16 @@ def test_an_inventory_with_every_kind_of_value_survives() -> None:
     assert found[0][0].users == ((1, "x", 300),)
     assert found[0][0].free_mib == 300
     assert parse(json.loads(json.dumps(render(*found)))) == found
+
+
+def test_an_inventory_of_an_earlier_release_names_the_version_by_the_engine() -> None:
+    """Its file may have been written for another machine and cannot be written again."""
+    engine = dict(MACHINE["engine"])
+    former = {"vllm": engine.pop("version"), **engine}
+    assert parse({**MACHINE, "engine": former}) == parse(MACHINE)
+    del former["build"]
+    former["vllm"] = "0.32.0+cpu"
+    assert parse({**MACHINE, "engine": former})[2].build == "cpu"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mib", [0, 1, 241, 1023])

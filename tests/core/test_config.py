@@ -23,9 +23,9 @@ from caovand.core.config import (
     Pairs,
     PolicySection,
     WatchSection,
-    parse,
-    render,
 )
+from caovand.core.config_parser import parse
+from caovand.core.config_text import render
 from caovand.engines.vllm.healing.cures import HEALING
 
 if sys.version_info >= (3, 11):

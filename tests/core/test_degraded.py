@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import NOTABLE_MIB, used
 from caovand.core.healing import degraded

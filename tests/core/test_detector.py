@@ -17,8 +17,8 @@ from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.detector import (
     Broken,
+    DetectorRules,
     Probe,
-    Rules,
     Sign,
     Watch,
     begin,
@@ -37,7 +37,7 @@ from caovand.core.health.observation import (
     Tick,
 )
 
-RULES = Rules(stall_s=600, hang_s=60, confirm_s=30)
+RULES = DetectorRules(stall_s=600, hang_s=60, confirm_s=30)
 NOTHING = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 COUNTERS = {
     "gen": "generation_tokens", "prompt": "prompt_tokens", "done": "requests_finished",
@@ -91,7 +91,7 @@ def told(sign: Sign) -> str:
     return f"{sign.at:g} {name} {text}"
 
 
-def play(script: str, rules: Rules = RULES, serving: bool = False) -> list[str]:
+def play(script: str, rules: DetectorRules = RULES, serving: bool = False) -> list[str]:
     """The signs a script gives."""
     watch: Watch = proven(begin(0), 0) if serving else begin(0)
     last, signs = NOTHING, []
@@ -105,7 +105,7 @@ def play(script: str, rules: Rules = RULES, serving: bool = False) -> list[str]:
     return signs
 
 
-def serve(script: str, rules: Rules = RULES) -> list[str]:
+def serve(script: str, rules: DetectorRules = RULES) -> list[str]:
     return play(script, rules, serving=True)
 
 
@@ -493,4 +493,4 @@ def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_conf
 
 
 def test_rules_come_from_the_configuration() -> None:
-    assert rules_of(WatchSection(hang_s=7, confirm_s=3)) == Rules(None, 7, 3, 0)
+    assert rules_of(WatchSection(hang_s=7, confirm_s=3)) == DetectorRules(None, 7, 3, 0)

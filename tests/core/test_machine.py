@@ -42,7 +42,7 @@ from caovand.core.lifecycle.events import (
     Tick,
     Unkillable,
 )
-from caovand.core.lifecycle.state import Ending, Rules, Snapshot, State
+from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import EDGES, step
 from caovand.core.plan import Plan
 
@@ -63,7 +63,7 @@ def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
     return Decision("fail" if finding.failure == "bad-arguments" else "again")
 
 
-RULES = Rules(failures=3, stall_s=60, stable_after_s=100, drain_s=10, judge=judge)
+RULES = LifecycleRules(failures=3, stall_s=60, stable_after_s=100, drain_s=10, judge=judge)
 FINDINGS = [
     OOM,
     Finding("gpu-lost", "fell off the bus"),
@@ -191,12 +191,12 @@ class World:
     """One machine with its snapshot; it notes what it sees and asserts what must never be."""
 
     draw: random.Random
-    rules: Rules
+    rules: LifecycleRules
     s: Snapshot = field(default_factory=Snapshot)
     at: float = 0.0
     alive: int | None = None
     ending: bool = False
-    leftovers: bool = False
+    orphans: bool = False
     inspects: Inspect | None = None
     ended: bool = False
     left_at: float = 0.0
@@ -238,7 +238,7 @@ class World:
 
     def spawned(self, action: Spawn) -> None:
         assert self.alive is None, "two children at once"
-        assert not self.leftovers, "a child beside what an earlier one left"
+        assert not self.orphans, "a child beside what an earlier one left"
         assert not self.ending, "a child while the one before is being ended"
         assert action.generation == self.s.generation
         assert self.s.state is State.STARTING
@@ -256,13 +256,13 @@ class World:
         possible: list[Event] = [Tick(**now)] * 3
         if draw.random() < 0.15:
             possible += [draw.choice(OPERATOR)(**now)]
-        if self.inspects is not None and not self.leftovers:
+        if self.inspects is not None and not self.orphans:
             number, given = self.inspects.number, self.inspects.plan
             plan = given or draw.choice((s.plan or PLANS[0], PLANS[0], PLANS[0], PLANS[2]))
             possible += [Planned(**now, inspection=number, plan=plan)] * 4
         if self.inspects is not None:
             # An inspection that finds processes of an earlier child asks to wait for them.
-            hold = self.leftovers or draw.random() < 0.7
+            hold = self.orphans or draw.random() < 0.7
             number = self.inspects.number
             possible += [Refused(**now, inspection=number, finding=BUSY, hold=hold)]
         if self.ending:
@@ -293,9 +293,9 @@ class World:
         self.apply(event)
         if self.s.state in (State.HOLD, State.STOPPED):
             # Given up: the processes go when they go, and inspections wait for that.
-            self.leftovers |= self.alive is not None
+            self.orphans |= self.alive is not None
             self.alive, self.ending = None, False
-        self.leftovers &= self.draw.random() < 0.8
+        self.orphans &= self.draw.random() < 0.8
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -368,9 +368,9 @@ def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> 
 # -- counting failures ---
 
 
-def after(s: Snapshot, *events: Event, rules: Rules | None = None) -> Snapshot:
+def after(s: Snapshot, *events: Event, rules: LifecycleRules | None = None) -> Snapshot:
     for event in events:
-        s, _ = step(s, event, rules or Rules(failures=3))
+        s, _ = step(s, event, rules or LifecycleRules(failures=3))
     return s
 
 
@@ -451,7 +451,7 @@ def test_another_plan_begins_a_new_count() -> None:
 
 def test_short_serving_clears_nothing_and_stable_serving_everything() -> None:
     s = serving(PLANS[0], failed_once(serving(PLANS[0]), 0.0), at=100.0)
-    assert s.deadline == 100.0 + Rules().stable_after_s
+    assert s.deadline == 100.0 + LifecycleRules().stable_after_s
     assert after(s, Tick(at=s.deadline - 1)).failures == 1
     assert after(s, Tick(at=s.deadline)).failures == 0
 
@@ -549,7 +549,7 @@ def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> No
 
 
 def test_an_inspection_made_beside_a_child_is_late_once_that_child_is_ended() -> None:
-    """It looked neither for leftovers nor at the port, which that child had."""
+    """It looked neither for orphans nor at the port, which that child had."""
     s = after(serving(PLANS[0]), Reconfigured(at=1.0))
     late = Planned(at=3.0, inspection=s.inspection, plan=PLANS[2])
     lost = Exited(at=2.0, generation=s.generation, finding=Finding("gpu-lost", "fell off the bus"))
@@ -608,7 +608,7 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     ids=lambda value: getattr(value, "failure", ""),
 )
 def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace_s: float) -> None:
-    rules = Rules(drain_s=10.0)
+    rules = LifecycleRules(drain_s=10.0)
     s = serving(PLANS[0])
     s, (end,) = step(s, Failed(at=1.0, generation=s.generation, finding=finding), rules)
     assert end == End(s.generation, grace_s)
@@ -618,6 +618,8 @@ def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace
 def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     s = serving(PLANS[0])
     s, (end,) = step(
-        s, Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1]), Rules(drain_s=10.0)
+        s,
+        Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1]),
+        LifecycleRules(drain_s=10.0),
     )
     assert end == End(s.generation, 15.0)

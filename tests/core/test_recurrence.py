@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
 from caovand.core.lifecycle.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
 from caovand.core.lifecycle.recurrence import RECALL_S, Recurrence
-from caovand.core.lifecycle.state import Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.healing.cures import HEALING
@@ -48,7 +48,7 @@ class Judge:
         return Decision("again")
 
 
-def served_until(s: Snapshot, at: float, finding: Finding, rules: Rules) -> Snapshot:
+def served_until(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Snapshot:
     """Serving stably since long, then this failure."""
     living = replace(s, state=State.SERVING, plan=PLAN, spawned=True, deadline=at - 1)
     stable, _ = step(living, Tick(at=at), rules)
@@ -59,7 +59,7 @@ def served_until(s: Snapshot, at: float, finding: Finding, rules: Rules) -> Snap
 
 def test_stable_serving_in_between_does_not_hide_it_from_the_ladder() -> None:
     judge = Judge()
-    rules = Rules(judge=judge)
+    rules = LifecycleRules(judge=judge)
     s = Snapshot()
     for hour in range(3):
         s = served_until(s, 3600.0 * (hour + 1), ILLEGAL, rules)
@@ -70,7 +70,7 @@ def test_stable_serving_in_between_does_not_hide_it_from_the_ladder() -> None:
 
 def test_the_operator_forgets_it() -> None:
     judge = Judge()
-    rules = Rules(judge=judge)
+    rules = LifecycleRules(judge=judge)
     s = served_until(Snapshot(), 3600.0, ILLEGAL, rules)
     s, _ = step(replace(s, state=State.SERVING), Restart(at=3700.0), rules)
     served_until(s, 7200.0, ILLEGAL, rules)
@@ -78,8 +78,8 @@ def test_the_operator_forgets_it() -> None:
 
 
 def test_a_start_asked_for_while_the_engine_is_being_stopped_forgets_it_too() -> None:
-    s = served_until(Snapshot(), 3600.0, ILLEGAL, Rules(judge=Judge()))
-    s, _ = step(replace(s, state=State.STOPPING), Start(at=3700.0), Rules())
+    s = served_until(Snapshot(), 3600.0, ILLEGAL, LifecycleRules(judge=Judge()))
+    s, _ = step(replace(s, state=State.STOPPING), Start(at=3700.0), LifecycleRules())
     assert s.recurrence == Recurrence()
 
 
@@ -103,7 +103,7 @@ class Life:
 
     def __init__(self, failures: int = 5) -> None:
         rules = LadderRules(HEALING)
-        self.rules = Rules(
+        self.rules = LifecycleRules(
             failures=failures, judge=lambda plan, finding, n: decide(plan, finding, n, rules)
         )
         self.at = 0.0
@@ -165,7 +165,9 @@ def test_in_a_row_no_failure_is_too_long_ago() -> None:
     for day in range(3):
         s = replace(s, state=State.SERVING, spawned=True)
         s, _ = step(
-            s, Failed(at=day * 86400.0, generation=s.generation, finding=HANG), Rules(judge=judge)
+            s,
+            Failed(at=day * 86400.0, generation=s.generation, finding=HANG),
+            LifecycleRules(judge=judge),
         )
     assert judge.repeats == [1, 2, 3]
 

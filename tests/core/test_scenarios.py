@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.events import Action, End, Event, Inspect, Spawn
-from caovand.core.lifecycle.state import Rules, Snapshot
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 
@@ -65,7 +65,7 @@ def read_event(at: float, words: list[str], s: Snapshot) -> Event:
     return makers[name]()
 
 
-def rules_of(lines: list[str]) -> Rules:
+def rules_of(lines: list[str]) -> LifecycleRules:
     thresholds: dict[str, Any] = {}
     verdicts: dict[tuple[str, str], Decision] = {}
     for line in lines:
@@ -77,7 +77,7 @@ def rules_of(lines: list[str]) -> Rules:
             made: Any = verdict
             verdicts[failure, of] = Decision(made, plan(lower[0]) if lower else None)
     return replace(
-        Rules(**thresholds),
+        LifecycleRules(**thresholds),
         judge=lambda p, f, _: verdicts.get((f.failure, p.model), Decision("again")),
     )
 

@@ -38,7 +38,7 @@ from caovand.core.lifecycle.events import (
     Tick,
     Unkillable,
 )
-from caovand.core.lifecycle.state import Judge, Rules, Snapshot, State
+from caovand.core.lifecycle.state import Judge, LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
@@ -99,7 +99,7 @@ class Walk:
         ladder = self.draw.choice(LADDERS)
         # What goes wrong goes wrong again, as a rule.
         self.findings = self.draw.choices(FINDINGS, k=self.draw.choice((1, 1, 2, 4)))
-        self.rules = Rules(judge=judge_by(ladder))
+        self.rules = LifecycleRules(judge=judge_by(ladder))
         self.apply(Start(at=0.0))
 
     def apply(self, event: Event) -> None:
@@ -199,7 +199,7 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
     """Where every start fails, nothing is started any more, or ever more rarely."""
     draw = random.Random(seed)
     ladder, found = draw.choice(LADDERS), draw.choices(FINDINGS, k=3)
-    rules = Rules(judge=judge_by(ladder))
+    rules = LifecycleRules(judge=judge_by(ladder))
     s, at, looks, spawns = Snapshot(), 0.0, Inspect(0, None), []
     event: Event = Start(at=0.0)
     while at < 1e5 and s.state is not State.FAILED:

@@ -10,7 +10,7 @@ from caovand.core.health.observation import LogLine, Mark, Tick
 from caovand.core.health.stall import STALL_S, stall_s
 from caovand.core.lifecycle.events import Planned, Progressed, Start
 from caovand.core.lifecycle.events import Tick as Passed
-from caovand.core.lifecycle.state import Rules, Snapshot
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.log.phases import PHASES
@@ -47,7 +47,7 @@ def test_the_detector_waits_for_the_phases_time_and_no_longer(
 def test_the_machine_waits_for_the_phases_time_and_no_longer(
     phase: str, given: float | None
 ) -> None:
-    rules = Rules(stall_s=given)
+    rules = LifecycleRules(stall_s=given)
     s, _ = step(Snapshot(), Start(at=0.0), rules)
     s, _ = step(s, Planned(at=1.0, inspection=s.inspection, plan=Plan("m", {}, {})), rules)
     s, _ = step(

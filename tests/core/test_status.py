@@ -13,7 +13,7 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.reporting.status import (
-    Facts,
+    SlotFacts,
     describe,
     entry,
     is_settled,
@@ -37,7 +37,7 @@ PLAN = Plan(
     {},
     taken=(Taken("mtp-3"),),
 )
-FACTS = Facts(
+FACTS = SlotFacts(
     version="1", pid=7, mode="auto", mode_origin="f", config_path="f", engine_pid=42,
     figures={}, progress={}, revision=1,
 )  # fmt: skip
@@ -177,7 +177,7 @@ def test_degraded_says_why_since_when_and_how_back() -> None:
     lowered = replace(
         PLAN, settings={**PLAN.settings, "max_model_len": Setting(1024, "ladder", why)}
     )
-    facts = replace(FACTS, lowered_at=1_700_000_000.0)
+    facts = replace(FACTS, degraded_since=1_700_000_000.0)
     told = describe(replace(SERVING, plan=lowered), facts, 112.5)["degraded"]
     assert (told["why"], told["since"], told["rungs"]) == ([why], 1_700_000_000.0, ["mtp-3"])
     assert "retry --full" in told["back"]

@@ -311,6 +311,6 @@ def test_a_full_plan_that_fails_again_goes_back_to_the_plan_that_served(world: W
         again = await daemon.until(State.SERVING)
         assert again.plan == served
         # There is one way back: what fails next is the ladder's to judge.
-        assert daemon.one._lowered.take_way_back() is None
+        assert daemon.one._memory.take_way_back() is None
 
     play(world, story)

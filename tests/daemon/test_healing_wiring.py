@@ -82,7 +82,7 @@ def test_the_ladder_is_told_what_cannot_run_on_these_cards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # FlashInfer would be next, and that engine's runs on no card of this kind.
-    later = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"))
+    later = inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2"))
     says = f"echo 'triton.runtime.errors.OutOfResources: {TOO_BIG}'; exit 1"
     failed = fail_once(later, says, tmp_path, monkeypatch)
     assert failed.finding is not None

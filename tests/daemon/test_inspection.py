@@ -12,13 +12,13 @@ import pytest
 
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded, ladder
 from caovand.core.healing.failure import Finding
 from caovand.daemon import inspection
-from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CUDA, inventory, plan, turing
@@ -85,7 +85,7 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
     rules = ladder.LadderRules(HEALING, others_mib=occupancy.used(busy.gpus))
     lower = ladder.decide(make_plan(config, busy), finding, 1, rules).plan
     assert lower is not None
-    Lowered(tmp_path / "good", HEALING).served_stably(
+    PlanMemory(tmp_path / "good", HEALING).served_stably(
         lower, degraded.fingerprint(config, busy), "auto"
     )
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: alone.engine)
@@ -94,7 +94,7 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
 
     def context(gpus: tuple[Gpu, ...], before: Inventory | None = None) -> object:
         monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
-        kept = Lowered(tmp_path / "good", HEALING).document(None, "", "auto")
+        kept = PlanMemory(tmp_path / "good", HEALING).document(None, "", "auto")
         wishes = inspection.PlanRequest(config, None, {}, kept, before)
         return inspection.prepare(wishes, directories({}, 1000)).plan.value("max_model_len")
 
@@ -109,9 +109,9 @@ def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(
     async def end(*_: object) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
         return (), (Process(7, 100, 1, 7, 0, "VLLM::EngineCor"),)
 
-    monkeypatch.setattr(inspection.child, "end_leftovers", end)
+    monkeypatch.setattr(inspection.child, "end_orphans", end)
     with pytest.raises(inspection.Obstacle, match="cannot be killed") as problem:
-        asyncio.run(inspection.end_leftovers(tmp_path / "ledger", AsyncMock()))
+        asyncio.run(inspection.end_orphans(tmp_path / "ledger", AsyncMock()))
     assert (problem.value.hold, problem.value.finding.phase) == (True, "ending")
 
 

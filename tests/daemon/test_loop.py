@@ -17,7 +17,7 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.core.config import Config, WatchSection
 from caovand.core.lifecycle import events, transitions
-from caovand.core.lifecycle.state import Rules
+from caovand.core.lifecycle.state import LifecycleRules
 from caovand.core.slot import ONLY
 from caovand.daemon.loop import Supervisor
 
@@ -45,7 +45,7 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
 
 
 def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
-    async def rules(watch: WatchSection) -> Rules:
+    async def rules(watch: WatchSection) -> LifecycleRules:
         places = Directories(*[tmp_path] * 4)
         echo = Echo("console", io.StringIO())
         config = Config(watch=watch)
@@ -58,7 +58,7 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
     used, default = asyncio.run(rules(watch)), asyncio.run(rules(WatchSection()))
     assert (used.failures, used.stall_s, used.stable_after_s) == (7, 11.0, 12.0)
     assert (used.drain_s, used.recheck_s) == (13.0, 14.0)
-    for threshold in fields(Rules):
+    for threshold in fields(LifecycleRules):
         name = threshold.name
         if name != "judge":
             assert getattr(used, name) != threshold.default, "a key of [watch] sets it"

@@ -14,12 +14,12 @@ import pytest
 from caovand.adapters import child, processes, state_file, store
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents, NoIncident
-from caovand.adapters.stale_files import Litter
-from caovand.core.config import parse
+from caovand.adapters.stale_files import StaleFiles
+from caovand.core.config_parser import parse
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.daemon import degraded_plan, inspection, memories
-from caovand.daemon.degraded_plan import Lowered
+from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.healing.cures import HEALING
@@ -134,8 +134,8 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     mine = processes.read(os.getpid())
     assert mine is not None
     child.record(tmp_path / memories.PROCESSES, mine.pid, mine.start, [mine])
-    Litter((), tmp_path / memories.FILES, tmp_path).look([])
-    kept = Lowered(tmp_path / degraded_plan.FILE, HEALING)
+    StaleFiles((), tmp_path / memories.FILES, tmp_path).look([])
+    kept = PlanMemory(tmp_path / degraded_plan.FILE, HEALING)
     kept.date(LOWERED)
     kept.served_stably(LOWERED, MARK, "auto")
     assert sorted(os.listdir(tmp_path)) == sorted(memories.checks(HEALING))
@@ -199,9 +199,9 @@ def test_readers_take_any_document(tmp_path: Path, name: str) -> None:
     for document in damaged(GOOD[name]):
         path.write_text(json.dumps(document))
         ModeMemory(path)
-        assert child.leftovers(path) == ()
-        Litter((), path, tmp_path / "none").take_over([])
-        kept = Lowered(path, HEALING)
+        assert child.orphans(path) == ()
+        StaleFiles((), path, tmp_path / "none").take_over([])
+        kept = PlanMemory(path, HEALING)
         kept.date(LOWERED)
         assert kept.since is not None
         degraded.from_document(kept.document(None, "", "auto"), MARK, "auto", {}, HEALING)
@@ -249,4 +249,4 @@ def test_the_system_s_own_session_is_never_taken_for_the_engine_s(
 ) -> None:
     document = {**GOOD[memories.PROCESSES], "session": session, "start": 0, "uid": os.getuid()}
     store.write_json(tmp_path / "l", document)
-    assert child.leftovers(tmp_path / "l") == ()
+    assert child.orphans(tmp_path / "l") == ()

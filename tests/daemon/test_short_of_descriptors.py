@@ -12,9 +12,9 @@ import pytest
 from caovand.adapters import http, state_file
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core import limits
-from caovand.core.config import parse
+from caovand.core.config_parser import parse
 from caovand.core.health import detector
-from caovand.core.health.detector import Broken, Rules
+from caovand.core.health.detector import Broken, DetectorRules
 from caovand.core.health.observation import Progress, Tick, Unseen
 from caovand.daemon import inspection
 from tests.core.machines import CUDA
@@ -32,7 +32,7 @@ def test_a_call_that_had_no_descriptor_tells_so(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_engine_that_could_not_be_looked_at_for_an_hour_does_not_hang() -> None:
-    rules = Rules()
+    rules = DetectorRules()
     watch = detector.proven(detector.begin(0.0), 0.0)
     busy = Progress(*[0.0] * 9, pending=1, at=1.0)
     watch, _ = detector.observe(watch, busy, rules)

@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from caovand.adapters import oom_kills
+from caovand.adapters.child import Child
 from caovand.adapters.http import Answer, Endpoint, Stranger
 from caovand.adapters.pump import Ring
 from caovand.core.config import WatchSection
@@ -20,7 +23,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
 from caovand.core.health.detector import Broken
 from caovand.core.health.observation import Progress
-from caovand.core.lifecycle.events import Event, Failed
+from caovand.core.lifecycle.events import Event, Exited, Failed
 from caovand.core.plan import Plan
 from caovand.daemon.watching import Watching
 from caovand.engines.registry import engine_of
@@ -226,3 +229,33 @@ def test_megabytes_of_metrics_are_not_read_on_the_loop(monkeypatch: pytest.Monke
     _, _, threads = polled(monkeypatch, [None])
     assert threads
     assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize(
+    ("killed", "failure"), [("engine-main", "host-oom"), ("engine-other", "engine-died")]
+)
+def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, failure: Failure
+) -> None:
+    monkeypatch.setattr(oom_kills, "_own_group", lambda root: tmp_path)
+    groups = {name: tmp_path / name / "memory.events" for name in ("engine-main", "engine-other")}
+    for events_file in groups.values():
+        events_file.parent.mkdir()
+        events_file.write_text("oom_kill 2\n")
+    events: list[Event] = []
+
+    async def run() -> None:
+        watching = Watching(
+            engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), Ring(10),
+            events.append, lambda *_: None, Path("/unit.service/engine-main"),
+        )  # fmt: skip
+
+        async def ended() -> int:
+            groups[killed].write_text("oom_kill 3\n")
+            return -9
+
+        await watching.until_exit(cast(Child, SimpleNamespace(ended=ended, drain=lambda _: None)))
+
+    asyncio.run(run())
+    (exited,) = (event for event in events if isinstance(event, Exited))
+    assert exited.finding.failure == failure

@@ -108,7 +108,7 @@ def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server:
     assert server.chat(8)["choices"]
 
 
-def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers_and_serves(
+def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_serves(
     server: Server,
 ) -> None:
     old = {p.pid for p in server.daemon.tree()}

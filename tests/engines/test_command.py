@@ -74,7 +74,7 @@ def test_caches_are_kept_apart_by_what_they_are_compiled_for() -> None:
     kinds = [
         cache_key(plan(), CUDA),
         cache_key(plan(how={"mode": "fast"}), CUDA),
-        cache_key(plan(), replace(CUDA, vllm="0.21.1")),
+        cache_key(plan(), replace(CUDA, version="0.21.1")),
         cache_key(plan(ON_CPU), CPU),
     ]
     assert len(set(kinds)) == len(kinds)
@@ -105,7 +105,7 @@ def test_flashinfers_kernels_are_built_once_for_all_depths_models_and_rungs() ->
 
 def test_flashinfers_kernels_are_apart_for_what_they_are_built_against() -> None:
     engines = [CUDA] + [
-        replace(CUDA, **{name: "9.9"}) for name in ("vllm", "flashinfer", "torch", "cuda")
+        replace(CUDA, **{name: "9.9"}) for name in ("version", "flashinfer", "torch", "cuda")
     ]
     kinds = [built(plan(), engine) for engine in engines] + [built(plan(inventory(gpus=H200)))]
     assert len(set(kinds)) == len(kinds)

@@ -25,7 +25,7 @@ from tests.core.machines import (
 )
 
 TWO, THREE = inventory(), inventory(gpus=turing(3))
-LATER = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"))
+LATER = inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2"))
 GEMMA = replace(
     QWEN_27B_AWQ, model_type="gemma3_text", linear=None, layer_types=("full_attention",) * 8,
     vision=False, mtp_layers=0, quantization=None, group_size=0, head_dim=256,
@@ -85,7 +85,7 @@ def test_a_flag_that_cannot_run_is_passed_and_said(
     assert memory.fits is False
     assert (
         [text for text in found.warnings if said in text]
-        == [text for text in memory.conflicts if said in text]
+        == [text for text in map(str, memory.conflicts) if said in text]
         != []
     )
     assert memory.advice
@@ -159,7 +159,7 @@ def test_few_sequences_go_with_a_small_step() -> None:
 
 def test_the_doctor_fails_a_conflict_with_its_remedy() -> None:
     memory = forecast(plan(engine={"extra_args": ["-tp", "8"]}), TWO)
-    found = checkup(replace(GOOD, memory=memory, plan_warnings=memory.conflicts))
+    found = checkup(replace(GOOD, memory=memory, plan_warnings=tuple(map(str, memory.conflicts))))
     (failed,) = [finding for finding in found if "8 GPUs" in finding.text]
     assert (failed.verdict, failed.remedy) == ("FAIL", "use --tensor-parallel-size 2")
 

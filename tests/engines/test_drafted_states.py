@@ -47,7 +47,7 @@ def test_one_drafting_request_at_a_time_is_scheduled_asynchronously_but_has_no_p
 @pytest.mark.parametrize(
     "other",
     [
-        plan(inventory(engine=replace(CUDA, vllm="0.32.0"))),
+        plan(inventory(engine=replace(CUDA, version="0.32.0"))),
         plan(policy={"mtp": 0}),
         plan(inventory(LLAMA_70B_AWQ, A100)),
     ],

@@ -38,7 +38,7 @@ MACHINES = (
     inventory(gpus=BUSY),
     inventory(gpus=RTX_3090),
     inventory(engine=replace(CUDA, python_version="3.12.1")),
-    inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2")),
+    inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2")),
     inventory(replace(QWEN_27B_AWQ, mtp_layers=0), RTX_3090),
     inventory(LLAMA_70B_AWQ, RTX_3090),
     inventory(GPT_OSS, H200),
@@ -163,11 +163,11 @@ def test_graphs_that_leave_no_room_are_advised_against() -> None:
 
 
 def test_a_typed_cache_that_no_attention_here_keeps_is_given_up_and_a_pinned_one_stays() -> None:
-    machine, fp8 = inventory(engine=replace(CUDA, vllm="0.33.0", flashinfer="0.7.2")), {}
+    machine, fp8 = inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2")), {}
     fp8 = {"kv_cache_dtype": "fp8"}
     found = plan(machine, policy=fp8)
     assert (found.value("kv_cache_dtype"), forecast(found, machine).fits) == (None, True)
     assert any("] kv_cache_dtype is fp8, and none is planned" in text for text in found.warnings)
     pinned = plan(machine, policy={**fp8, "pinned": ["kv_cache_dtype"]})
     assert pinned.value("kv_cache_dtype") == "fp8"
-    assert "cannot keep the cache in fp8" in forecast(pinned, machine).conflicts[0]
+    assert "cannot keep the cache in fp8" in str(forecast(pinned, machine).conflicts[0])

@@ -40,7 +40,7 @@ from tests.core.machines import (
     turing,
 )
 
-LATER = replace(CUDA, vllm="0.33.0", flashinfer="0.7.2", plugin="0.1")
+LATER = replace(CUDA, version="0.33.0", flashinfer="0.7.2", plugin="0.1")
 WITH_PLUGIN = replace(CUDA, plugin="0.1")
 NO_NVCC = replace(CUDA, python_version="3.12.1")
 PLAIN = replace(SMALL_HYBRID, model_type="llama", linear=None, mtp_layers=0,
@@ -77,7 +77,7 @@ def env(plan: Plan, name: str) -> str:
 def nvcc(plan: Plan, machine: Inventory, first: Plan) -> bool:
     """FlashInfer's attention, sampler, Gated DeltaNet or experts."""
     newest = max((gpu.compute_capability for gpu in machine.gpus), default=(0, 0))
-    older = machine.engine.version < (0, 32)
+    older = machine.engine.release < (0, 32)
     additional = plan.value("additional_config") or {}
     gdn = plan.value("gdn_prefill_backend") or additional.get("gdn_prefill_backend")
     experts = machine.model.experts and machine.model.quantization is None and older

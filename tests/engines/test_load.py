@@ -42,8 +42,8 @@ SAMPLES = {path.stem: made_up(path.stem) for path in sorted(STARTS.glob("models/
 """The models that were started on an H200."""
 ENGINES = {
     "0.21": CUDA,
-    "0.32": replace(CUDA, vllm="0.32.0", flashinfer="0.7.2"),
-    "0.33": replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"),
+    "0.32": replace(CUDA, version="0.32.0", flashinfer="0.7.2"),
+    "0.33": replace(CUDA, version="0.33.0", flashinfer="0.7.2"),
 }
 CARDS = {
     "2080 Ti": turing(2),
@@ -142,7 +142,7 @@ def test_the_cpu_build_plans_a_cache_that_holds_the_planned_context(
     version: str, name: str
 ) -> None:
     model = {**MODELS, **SAMPLES}[name]
-    machine = inventory(model, (), replace(CPU, vllm=f"{version}+cpu"))
+    machine = inventory(model, (), replace(CPU, version=f"{version}+cpu"))
     memory = forecast(plan(machine), machine)
     assert 0 < memory.needed_mib <= memory.kv_mib
 

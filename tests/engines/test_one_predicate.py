@@ -14,7 +14,7 @@ import pytest
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.checkup import Facts, checkup
+from caovand.engines.vllm.planning.checkup import DoctorFacts, checkup
 from caovand.engines.vllm.planning.spelling import option
 from caovand.engines.vllm.planning.turing import UNKNOWN_WIDTH
 from tests.cli.test_offline_verbs import GOOD
@@ -51,10 +51,10 @@ ENGINES = {
     "0.21 broken FlashInfer": replace(READY, flashinfer="0.6.12"),
     "0.21 no FlashInfer": replace(READY, flashinfer=None),
     "0.21 no nvcc": replace(READY, nvcc=None),
-    "0.33": replace(READY, vllm="0.33.0", flashinfer="0.7.2"),
-    "0.33 plugin": replace(READY, vllm="0.33.0", flashinfer="0.7.2", plugin="0.1"),
+    "0.33": replace(READY, version="0.33.0", flashinfer="0.7.2"),
+    "0.33 plugin": replace(READY, version="0.33.0", flashinfer="0.7.2", plugin="0.1"),
     "0.33 plugin no nvcc": replace(
-        READY, vllm="0.33.0", flashinfer="0.7.2", plugin="0.1", nvcc=None
+        READY, version="0.33.0", flashinfer="0.7.2", plugin="0.1", nvcc=None
     ),
 }
 QUICK = ("27B AWQ", "gpt-oss")  # the others only in the long tests
@@ -72,7 +72,7 @@ def machines(*gpus: str) -> Any:
     return pytest.mark.parametrize(("name", "gpus"), found)
 
 
-def asked(machine: Inventory, **sections: Any) -> tuple[list[str], Facts]:
+def asked(machine: Inventory, **sections: Any) -> tuple[list[str], DoctorFacts]:
     """Why this cannot run, by the rule or the conflicts; and what the doctor is given of it."""
     facts = replace(GOOD, gpus=machine.gpus, engine=machine.engine, model=machine.model)
     facts = replace(facts, gpus=tuple(replace(g, driver="580.65", cuda="13.0") for g in facts.gpus))
@@ -84,7 +84,7 @@ def asked(machine: Inventory, **sections: Any) -> tuple[list[str], Facts]:
         return [str(problem)], replace(facts, plan_problem=str(problem))
     memory = forecast(found, machine)
     facts = replace(facts, memory=memory, plan_warnings=found.warnings)
-    return list(memory.conflicts), replace(facts, dtype=str(found.value("dtype") or ""))
+    return list(map(str, memory.conflicts)), replace(facts, dtype=str(found.value("dtype") or ""))
 
 
 def check(machine: Inventory, section: str, key: str, value: Any, **engine: Any) -> None:
@@ -211,4 +211,4 @@ def test_models_and_engines_of_these_tests_are_what_they_are_called() -> None:
     model: ModelCard = MODELS["Gemma 3"]
     engine: EngineInfo = ENGINES["0.33"]
     assert plan(inventory(model, turing(2), READY)).value("dtype") == "float32"
-    assert engine.version >= (0, 33)
+    assert engine.release >= (0, 33)

@@ -230,8 +230,8 @@ def test_memory_that_graphs_share_between_cards_is_not_in_expandable_segments(
 @pytest.mark.parametrize(
     "engine",
     [
-        replace(CUDA, vllm="0.33.0", flashinfer="0.7.2"),
-        replace(CUDA, vllm="0.33.0", flashinfer="0.6.15", plugin="0.1.0"),
+        replace(CUDA, version="0.33.0", flashinfer="0.7.2"),
+        replace(CUDA, version="0.33.0", flashinfer="0.6.15", plugin="0.1.0"),
         replace(CUDA, flashinfer="0.6.12"),
         replace(CUDA, flashinfer=None),
     ],
@@ -244,7 +244,7 @@ def test_turing_without_a_flashinfer_that_serves_it_falls_to_triton(engine: Any)
 
 
 def test_the_plugin_brings_flashinfer_back_to_later_releases() -> None:
-    later = replace(CUDA, vllm="0.33.0", flashinfer="0.7.2.post1", plugin="0.1.0")
+    later = replace(CUDA, version="0.33.0", flashinfer="0.7.2.post1", plugin="0.1.0")
     found = plan(inventory(engine=later))
     assert found.value("attention_backend") == "FLASHINFER"
     assert found.value("kv_cache_dtype") == "fp8"

@@ -64,7 +64,7 @@ def test_a_stale_compile_cache_is_left_for_a_new_one() -> None:
     plan = Plan(model="/srv/m", settings={}, env={}, device="sm75")
     lower = decide(plan, stale, 1, RULES).plan
     assert lower is not None
-    engine = EngineInfo(python="python3", vllm="0.21.0", torch="2.11.0", build="cuda")
+    engine = EngineInfo(python="python3", version="0.21.0", torch="2.11.0", build="cuda")
     assert cache_key(plan, engine) == "0.21.0-sm75-m-mtp0"
     assert cache_key(lower, engine) == "0.21.0-sm75-m-mtp0-2"
 

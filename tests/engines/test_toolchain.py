@@ -69,7 +69,7 @@ def test_two_2080_ti_with_the_driver_only_serve_on_triton_with_a_float16_cache()
 def test_what_is_planned_without_nvcc_needs_none(
     version: str, model: ModelCard, gpus: tuple[Gpu, ...]
 ) -> None:
-    machine = inventory(model, gpus, replace(BARREN, vllm=version))
+    machine = inventory(model, gpus, replace(BARREN, version=version))
     found = plan(machine)
     assert not nvcc(found, machine, found)
     for setting in found.env.values():
@@ -124,7 +124,7 @@ def test_a_cpu_build_is_told_nothing_of_nvcc() -> None:
         (EXPERTS, PRO_6000, {}, "VLLM_USE_FLASHINFER_MOE_FP16"),
         (EXPERTS, PRO_6000, {"nvcc": "nvcc"}, None),  # vLLM's own choice, and it can be built
         (EXPERTS, H200, {"jit_cache": "0.6.8.post1"}, None),
-        (EXPERTS, H200, {"vllm": "0.33.0"}, None),
+        (EXPERTS, H200, {"version": "0.33.0"}, None),
         (EXPERTS, A100, {}, None),  # FlashInfer has none for older cards
         (QWEN_27B, H200, {}, None),  # no experts
     ],

@@ -119,7 +119,7 @@ def test_a_stopped_engine_core_with_a_request_waiting_is_a_hang(
     assert "/core.py:" in core or "Permission" in core, stacks
 
 
-def test_a_killed_daemon_is_followed_by_one_that_ends_the_leftovers(
+def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans(
     shared: tuple[Seen, int], row: Begin
 ) -> None:
     seen, _ = shared

@@ -99,7 +99,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "read": lambda log: [read(text) for one in log.split("\n") for text in plain(one)],
     "figures": lambda log: [figures(one) for one in log.split("\n")],
     "announces": lambda log: [announces(one) for one in log.split("\n")],
-    "echo": lambda log: [engine_line("json", one) for one in log.split("\n")],
+    "echo": lambda log: [engine_line("json", "vllm", one) for one in log.split("\n")],
     "find_in_kernel": lambda log: find_in_kernel(log.split("\n"), {1}),
     "without_other_cards": lambda log: without_other_cards(log.split("\n"), ["0:1:0"]),
     "parse_metrics": lambda log: parse_metrics(log, None, 0.0),

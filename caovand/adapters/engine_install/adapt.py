@@ -41,7 +41,7 @@ def adapt(lock: Lock, site: Path) -> None:
             raise AssertionError(step)
 
 
-def mend_records(site: Path, wheels: Iterable[Path]) -> None:
+def fix_records(site: Path, wheels: Iterable[Path]) -> None:
     """Correct RECORD where a wheel's own lags behind its files (they were patched after it).
 
     A file is only believed if it is the one in the wheel, whose sha256 the lock names. Told by the

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.core.problem import Problem
+from caovand.core.problem import ProblemError
 
 
-class EngineError(Exception):
+class EngineError(ProblemError):
     """Something kept an engine from being made, proven or switched."""
-
-    def __init__(self, cannot: str, fact: str, remedy: str) -> None:
-        self.problem = Problem(cannot, fact, remedy)
-        super().__init__(str(self.problem))

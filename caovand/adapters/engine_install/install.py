@@ -17,7 +17,7 @@ from pathlib import Path
 
 from caovand.adapters import trust
 from caovand.adapters.engine_install import build, places, wheels
-from caovand.adapters.engine_install.adapt import adapt, mend_records
+from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
@@ -169,7 +169,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
     build.unpack(lock, path, files, world)
     site = next((path / "lib").glob("python3*/site-packages"))
-    mend_records(site, (wheel.path for wheel in files.values()))
+    fix_records(site, (wheel.path for wheel in files.values()))
     for fact in shared_files(Records(site).owners):
         raise EngineError(
             f"unpack the wheels into {path}",

@@ -11,6 +11,7 @@ from caovand.core.checkpoint.rope import factor, scalings, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.checkpoint.values import LARGEST, BadConfig, number, table, word
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
+from caovand.core.problem import Problem
 
 LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
@@ -257,7 +258,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
+def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
     """Oddities of the sizes that leave the model usable."""
     wanted = {
         "num_hidden_layers": bool(layers),
@@ -267,17 +268,14 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[str]:
     }
     absent = [name for name, present in wanted.items() if not present]
     unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
-    notes: list[str] = []
+    notes: list[Problem] = []
     if absent:
-        notes.append(
-            f"config.json lacks {', '.join(absent)}: vLLM uses its own defaults and the"
-            " forecast is off; write them into config.json"
-        )
+        fact = f"config.json lacks {', '.join(absent)}: vLLM uses its own defaults and the forecast"
+        notes.append(Problem("", f"{fact} is off", "write them into config.json"))
     if unknown:
-        notes.append(
-            f"config.json has layers of an unknown type ({reprlib.repr(unknown[0])}):"
-            " the forecast has no cache for them; compare it with vLLM's report after a start"
-        )
+        fact = f"config.json has layers of an unknown type ({reprlib.repr(unknown[0])})"
+        remedy = "compare it with vLLM's report after a start"
+        notes.append(Problem("", f"{fact}: the forecast has no cache for them", remedy))
     return notes
 
 

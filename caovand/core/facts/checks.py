@@ -7,6 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
+from caovand.core.problem import Problem
 
 Verdict = Literal["PASS", "WARN", "FAIL"]
 
@@ -22,10 +23,10 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Everything the checks read; a fact that could not be found out is a problem in words.
+class DoctorFacts:
+    """Everything the checks read; a fact that could not be found out is a problem.
 
-    `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
+    `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set.
@@ -34,15 +35,15 @@ class Facts:
     gpus: tuple[Gpu, ...]
     host: Host
     engine: EngineInfo | None
-    engine_problem: str
+    engine_problem: Problem | None
     model: ModelCard | None
-    model_problem: str
+    model_problem: Problem | None
     memory: MemoryEstimate | None
     plan_problem: str
     plan_warnings: tuple[str, ...]
     port: int
     listeners: tuple[str, ...] | None
-    leftovers: tuple[tuple[int, str], ...]
+    orphans: tuple[tuple[int, str], ...]
     python_version: str
     wants_gpu: bool
     wants_plugin: bool

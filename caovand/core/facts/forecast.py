@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caovand.core.problem import Problem
+
 
 @dataclass(frozen=True)
 class MemoryEstimate:
@@ -28,7 +30,7 @@ class MemoryEstimate:
     advice: tuple[str, ...] = ()
     lack: str = ""
     reason: str = ""
-    conflicts: tuple[str, ...] = ()
+    conflicts: tuple[Problem, ...] = ()
 
     @property
     def no_room(self) -> str:

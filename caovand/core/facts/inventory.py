@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.problem import Problem
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -55,6 +57,7 @@ class Host:
 class EngineInfo:
     """What the probe, run by the engine's own Python, found there.
 
+    `version` is the engine's own, such as "0.32.0+cpu".
     `flags` are the options of its parser, as typed (`--max-model-len`, `-tp`), empty if not asked;
     `switches` those of them that take no value. `choices` are the values an option is limited to,
     such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `jit_cache` the
@@ -64,7 +67,7 @@ class EngineInfo:
     """
 
     python: str
-    vllm: str
+    version: str
     torch: str
     build: Literal["cuda", "cpu"]
     flashinfer: str | None = None
@@ -91,9 +94,9 @@ class EngineInfo:
         return not self.architectures or not architecture or architecture in self.architectures
 
     @property
-    def version(self) -> tuple[int, ...]:
-        """vLLM's release as numbers, (0, 21, 0)."""
-        numbers = self.vllm.split("+")[0].split(".")
+    def release(self) -> tuple[int, ...]:
+        """The version as numbers, (0, 21, 0)."""
+        numbers = self.version.split("+")[0].split(".")
         return tuple(int(n) for n in numbers[:3] if n.isdecimal())
 
 
@@ -198,7 +201,7 @@ class ModelCard:
     chat_template: str | None = None
     weights: tuple[Weights, ...] = ()
     folder: bool = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Problem, ...] = ()
 
     @property
     def hybrid(self) -> bool:

@@ -16,6 +16,8 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 T = TypeVar("T", Gpu, Host, EngineInfo)
 LARGEST = 1 << 40
 """Far beyond any count or size, in MiB, of a machine."""
+FORMER_VERSION = "vllm"
+"""The key of the engine's version in files of earlier releases."""
 CAPABILITY = re.compile(r"(?:sm)?_?(?:([0-9]{1,2})\.([0-9])|([0-9]{1,2}?)([0-9]?))")
 
 
@@ -74,9 +76,11 @@ def _host(entry: Any) -> Host:
 
 def _engine(entry: Any) -> EngineInfo:
     table = _table(entry, "engine")
+    if FORMER_VERSION in table:
+        table = {"version": table[FORMER_VERSION], **table}
     table["torch"] = table.get("torch") or ""
     if "build" not in table:
-        table["build"] = "cpu" if "+cpu" in str(table.get("vllm")) else "cuda"
+        table["build"] = "cpu" if "+cpu" in str(table.get("version")) else "cuda"
     _check(table["build"] in ("cuda", "cpu"), "engine.build", table["build"], '"cuda" or "cpu"')
     choices = table.get("choices") or {}
     if isinstance(choices, Mapping):

@@ -34,7 +34,7 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
         "wishes": wishes,
         "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
         "ram_mib": inventory.host.ram_mib,
-        "engine": (inventory.engine.vllm, inventory.engine.torch, inventory.engine.plugin),
+        "engine": (inventory.engine.version, inventory.engine.torch, inventory.engine.plugin),
         "model": inventory.model.path,
     }
     text = json.dumps(seen, sort_keys=True, default=str)

@@ -16,6 +16,7 @@ from caovand.core.facts.occupancy import Used, most
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.rung import Healing, Rung, Step
 from caovand.core.plan import Plan, Setting, Taken
+from caovand.core.problem import Problem
 
 # fatal: only the operator can help. hold: wait for the world, without end. wait: the same, but
 # after `patience` failures take a rung. retry: the same plan again, always. restart: the same plan
@@ -83,7 +84,7 @@ OF_MEMORY: frozenset[Failure] = frozenset({
 })  # fmt: skip
 
 
-def no_conflicts(plan: Plan) -> Sequence[str]:
+def no_conflicts(plan: Plan) -> Sequence[Problem]:
     """For a machine about which nothing is known."""
     return ()
 
@@ -100,14 +101,14 @@ class LadderRules:
     strict: bool = False
     pinned: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
-    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts
+    conflicts: Callable[[Plan], Sequence[Problem]] = no_conflicts
     others_mib: Used = field(default_factory=dict)
 
 
 def rules_of(
     healing: Healing,
     policy: PolicySection,
-    conflicts: Callable[[Plan], Sequence[str]] = no_conflicts,
+    conflicts: Callable[[Plan], Sequence[Problem]] = no_conflicts,
     others_mib: Used | None = None,
 ) -> LadderRules:
     """The ladder's rules in `[policy]`, and on this machine."""

@@ -41,7 +41,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Rules:
+class DetectorRules:
     """Thresholds in seconds; without `stall_s` each phase of a start has its own."""
 
     stall_s: float | None = None
@@ -50,9 +50,9 @@ class Rules:
     idle_probe_s: float = 0.0
 
 
-def rules_of(watch: WatchSection) -> Rules:
+def rules_of(watch: WatchSection) -> DetectorRules:
     """The detector's rules in `[watch]`."""
-    return Rules(watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s)
+    return DetectorRules(watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def proven(watch: Watch, at: float) -> Watch:
     return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
 
 
-def observe(watch: Watch, observation: Observation, rules: Rules) -> Result:
+def observe(watch: Watch, observation: Observation, rules: DetectorRules) -> Result:
     """The watch after an observation, and the signs that follow from it."""
     if watch.broken:
         return watch, ()
@@ -157,7 +157,7 @@ def observe(watch: Watch, observation: Observation, rules: Rules) -> Result:
 # -- starting -------------------------------------------------------------------------------
 
 
-def _line(watch: Watch, line: LogLine, rules: Rules) -> Result:
+def _line(watch: Watch, line: LogLine, rules: DetectorRules) -> Result:
     if watch.serving:
         jit = line.mark is not None and line.mark.jit
         return (replace(watch, jit_at=line.at) if jit else watch), ()
@@ -185,7 +185,7 @@ def _new_kind(watch: Watch, line: LogLine) -> Result:
     return replace(watch, kinds=watch.kinds | {kind}, moved_at=line.at), (sign,)
 
 
-def _stalled(watch: Watch, at: float, rules: Rules) -> Result:
+def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
     if at - watch.moved_at < stall_s(watch.phase, rules.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
@@ -198,7 +198,7 @@ def _stalled(watch: Watch, at: float, rules: Rules) -> Result:
 # -- serving --------------------------------------------------------------------------------
 
 
-def _counters(watch: Watch, now: Progress, rules: Rules) -> Result:
+def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
     if not watch.serving:
         return watch, ()
     before = watch.counters
@@ -240,7 +240,7 @@ def _given_up(before: Progress, now: Progress) -> bool:
     return gone and now.requests_finished == before.requests_finished
 
 
-def _suspect(watch: Watch, at: float, rules: Rules) -> Result:
+def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
     """Suspect a hang when it is time to, and confirm one whose probe never came back."""
     if watch.suspected_at is not None:
         if at < watch.answer_by:
@@ -263,7 +263,7 @@ def _suspect(watch: Watch, at: float, rules: Rules) -> Result:
     return _probe(watch, at, rules, reason, since + patience_s)
 
 
-def _ask_after(watch: Watch, since: float, at: float, rules: Rules) -> float:
+def _ask_after(watch: Watch, since: float, at: float, rules: DetectorRules) -> float:
     """How long nothing may move from `since` on before a test completion is sent."""
     refused = watch.refused_at is not None and watch.refused_at >= since
     calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
@@ -271,7 +271,7 @@ def _ask_after(watch: Watch, since: float, at: float, rules: Rules) -> float:
     return rules.hang_s if refused or calm else min(early_s, rules.hang_s)
 
 
-def _probe(watch: Watch, at: float, rules: Rules, reason: str, hung_from: float) -> Result:
+def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from: float) -> Result:
     """Send a test completion; its failure confirms a hang from `hung_from` on."""
     timeout_s = max(rules.confirm_s, hung_from - at)
     watch = replace(
@@ -281,7 +281,7 @@ def _probe(watch: Watch, at: float, rules: Rules, reason: str, hung_from: float)
     return watch, (Probe(at, timeout_s, reason),)
 
 
-def _probed(watch: Watch, result: ProbeResult, rules: Rules) -> Result:
+def _probed(watch: Watch, result: ProbeResult, rules: DetectorRules) -> Result:
     if watch.probed_at is None:
         return watch, ()
     watch = replace(watch, probed_at=None)
@@ -312,7 +312,7 @@ def _clear(watch: Watch, at: float, reason: str) -> Result:
     return cleared, (Cleared(at, reason),)
 
 
-def _idle(watch: Watch, at: float, rules: Rules) -> Result:
+def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
     """Test an engine that nobody has used for a while."""
     quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
     if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
@@ -321,7 +321,7 @@ def _idle(watch: Watch, at: float, rules: Rules) -> Result:
     return replace(watch, probed_at=at), (probe,)
 
 
-def _health(watch: Watch, health: Health, rules: Rules) -> Result:
+def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
     if not watch.serving or health.status is None:
         return watch, ()
     watch = replace(watch, heard_at=health.at)
@@ -336,7 +336,7 @@ def _health(watch: Watch, health: Health, rules: Rules) -> Result:
 # -- always ---------------------------------------------------------------------------------
 
 
-def _tick(watch: Watch, tick: Tick, rules: Rules) -> Result:
+def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
     if not watch.serving:
         return _stalled(watch, tick.at, rules)
     watch, signs = _suspect(watch, tick.at, rules)
@@ -345,14 +345,14 @@ def _tick(watch: Watch, tick: Tick, rules: Rules) -> Result:
     return _idle(watch, tick.at, rules)
 
 
-def _unseen(watch: Watch, unseen: Unseen, rules: Rules) -> Result:
+def _unseen(watch: Watch, unseen: Unseen, rules: DetectorRules) -> Result:
     """An engine that we could not read is not silent: restart every timer."""
     answer_by = max(watch.answer_by, unseen.at + rules.confirm_s)
     owed_since = None if watch.owed_since is None else unseen.at
     return replace(watch, heard_at=unseen.at, owed_since=owed_since, answer_by=answer_by), ()
 
 
-def _gpu(watch: Watch, sample: GpuSample, rules: Rules) -> Result:
+def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:
     if sample.fault:
         phase = "serving" if watch.serving else watch.phase
         finding = Finding("gpu-lost", f"GPU {sample.index}: {sample.fault}", phase)
@@ -370,7 +370,7 @@ def _gpu(watch: Watch, sample: GpuSample, rules: Rules) -> Result:
     return watch, (Noticed(sample.at, text),)
 
 
-def _exit(watch: Watch, exit: ChildExit, rules: Rules) -> Result:
+def _exit(watch: Watch, exit: ChildExit, rules: DetectorRules) -> Result:
     """Any end of a wanted engine is a failure; vLLM's status is 0 after most deaths."""
     how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
     phase = "serving" if watch.serving else watch.phase or "launch"
@@ -381,7 +381,7 @@ def _break(watch: Watch, at: float, finding: Finding) -> Result:
     return replace(watch, broken=True), (Broken(at, finding),)
 
 
-_HANDLERS: Mapping[type, Callable[[Watch, Any, Rules], Result]] = {
+_HANDLERS: Mapping[type, Callable[[Watch, Any, DetectorRules], Result]] = {
     LogLine: _line,
     Progress: _counters,
     Health: _health,

@@ -20,7 +20,7 @@ from caovand.core.lifecycle.events import (
     Unkillable,
 )
 from caovand.core.lifecycle.starting import begin
-from caovand.core.lifecycle.state import Ending, Result, Rules, Snapshot, State
+from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
 
 # How long ending a child takes at most: TERM while it starts, then KILL and the proof; after that
 # the cards' memory has a minute to come back.
@@ -34,18 +34,20 @@ LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom"})
 HOLD_S = 300.0
 
 
-def recycle(s: Snapshot, event: Event, rules: Rules, ending: Ending, reason: str) -> Result:
+def recycle(
+    s: Snapshot, event: Event, rules: LifecycleRules, ending: Ending, reason: str
+) -> Result:
     """End the child; `ending` is what follows."""
     grace_s = _grace(s, event, rules)
     s = s.enter(
         ending.state, event.at, event.at + grace_s + KILL_S, ending=ending, reason=reason,
-        # An inspection under way saw neither this child's leftovers nor its port: drop its answer.
+        # An inspection under way saw neither this child's orphans nor its port: drop its answer.
         inspection=s.inspection + 1, next_plan=None,
     )  # fmt: skip
     return s, (End(s.generation, grace_s),)
 
 
-def _grace(s: Snapshot, event: Event, rules: Rules) -> float:
+def _grace(s: Snapshot, event: Event, rules: LifecycleRules) -> float:
     """How long the child has after TERM.
 
     vLLM swallows TERM while it starts, and then has no request to finish either. Nor does one
@@ -66,7 +68,7 @@ def _of(s: Snapshot) -> Ending:
 # -- RECYCLING ------------------------------------------------------------------------------
 
 
-def gone(s: Snapshot, event: Gone, rules: Rules) -> Result:
+def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
     """Nothing is left of the child: do what it was ended for."""
     after_stop = _of(s).after_stop
     s = replace(s, next_plan=_of(s).next_plan)
@@ -80,25 +82,25 @@ def gone(s: Snapshot, event: Gone, rules: Rules) -> Result:
     return s.enter(State.FAILED, event.at, None), ()
 
 
-def unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
+def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
     """No other engine can run beside what is left: wait until it is gone."""
     return _hold_unended(s, event.at, event.finding, rules)
 
 
-def recycling_overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def recycling_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """The last resort where ending a child gave no answer at all."""
     text = "cannot end the engine: no answer within the deadline; look for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
 
 
-def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: Rules) -> Result:
+def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Result:
     s = s.enter(
         State.HOLD, at, at + _hold_s(s, rules), next_plan=_of(s).next_plan, reason=finding.text
     )
     return s.met(finding, at), ()
 
 
-def _hold_s(s: Snapshot, rules: Rules) -> float:
+def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
     """Longer with each failure: an inspection may see nothing of what only an engine meets.
 
     A card with bad memory answers NVML well, and each attempt costs its model a load.
@@ -108,12 +110,12 @@ def _hold_s(s: Snapshot, rules: Rules) -> float:
     return float(min(rules.recheck_s * 2.0**doublings, longest))
 
 
-def start_when_gone(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
     """Start as soon as the child is gone, whatever it was ended for."""
     return replace(s.forgiven(), ending=Ending("start")), ()
 
 
-def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
     """A changed configuration is tried next; an unchanged one brings back nothing given up."""
     return (replace(s, ending=Ending("start")) if event.changed else s), ()
 
@@ -121,19 +123,19 @@ def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules)
 # -- STOPPING -------------------------------------------------------------------------------
 
 
-def stop(s: Snapshot, event: Stop, rules: Rules) -> Result:
+def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """End the child, and start no other."""
     ending = Ending("quit" if event.quit else "stopped")
     return recycle(replace(s, refusal=None), event, rules, ending, "stop requested")
 
 
-def stop_now(s: Snapshot, event: Stop, rules: Rules) -> Result:
+def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """Asked again: no more grace."""
     ending = Ending("quit") if event.quit else s.ending
     return replace(s, ending=ending, deadline=event.at + KILL_S), (End(s.generation, 0.0),)
 
 
-def start_after_stop(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
     """Start again once the child is gone; a daemon that quits starts nothing."""
     if s.quitting:
         return s, ()
@@ -143,17 +145,17 @@ def start_after_stop(s: Snapshot, event: Start | Restart, rules: Rules) -> Resul
     return s.enter(ending.state, event.at, s.deadline, ending=ending, reason=reason), ()
 
 
-def stopped(s: Snapshot, event: Gone, rules: Rules) -> Result:
+def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
     """Nothing is left of the child."""
     return _stop_with(s, event.at, "stopped")
 
 
-def stopped_unkillable(s: Snapshot, event: Unkillable, rules: Rules) -> Result:
+def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
     """The reason for STOPPED is what could not be ended."""
     return _stop_with(s, event.at, event.finding.text)
 
 
-def stopping_overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def stopping_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Stop all the same: the next daemon ends what is left."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"

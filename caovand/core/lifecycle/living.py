@@ -20,10 +20,10 @@ from caovand.core.lifecycle.events import (
     Tick,
 )
 from caovand.core.lifecycle.starting import inspect, spawn, wait_for_inspection, wait_refused
-from caovand.core.lifecycle.state import Ending, Result, Rules, Snapshot, State
+from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
 
 
-def progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
+def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
     """Show how far the start is; only a heartbeat leaves the deadline alone."""
     if event.heartbeat:
         return replace(s, detail=event.detail), ()
@@ -34,13 +34,13 @@ def progressed(s: Snapshot, event: Progressed, rules: Rules) -> Result:
     ), ()
 
 
-def proven(s: Snapshot, event: Proven, rules: Rules) -> Result:
+def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
     """It answers: it serves."""
     deadline = event.at + rules.stable_after_s
     return s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting), ()
 
 
-def stable(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def stable(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Only long serving clears the count: slow boots and fast crashes are treated alike.
 
     What comes back later all the same is known by its `recurrence`.
@@ -48,7 +48,7 @@ def stable(s: Snapshot, event: Tick, rules: Rules) -> Result:
     return replace(s, deadline=None, failures=0, failed_plan=""), ()
 
 
-def overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """A start that no longer progresses has failed, unless there is no child to blame yet."""
     if not s.spawned:
         return wait_for_inspection(s, event, rules)
@@ -59,7 +59,7 @@ def overdue(s: Snapshot, event: Tick, rules: Rules) -> Result:
     return failed(s, Failed(at=event.at, generation=s.generation, finding=finding), rules)
 
 
-def failed(s: Snapshot, event: Failed | Exited, rules: Rules) -> Result:
+def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result:
     """Judge and count a failure of the running plan, then end everything of the child."""
     plan, finding = s.plan, event.finding
     if plan is None or not s.spawned:
@@ -95,17 +95,17 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
     return Ending("fail") if remedy.verdict == "fail" else Ending("backoff", s.plan)
 
 
-def restart(s: Snapshot, event: Restart, rules: Rules) -> Result:
+def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
     """The operator wants a new child: failures of this one no longer count."""
     return recycle(s.forgiven(), event, rules, Ending("start"), event.reason)
 
 
-def replan(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
     """Make a new plan while the child goes on."""
     return inspect(replace(s, next_plan=None))
 
 
-def planned(s: Snapshot, event: Planned, rules: Rules) -> Result:
+def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     """Spawn what was planned; a child that lives is ended only for a changed plan."""
     if not s.spawned:
         return spawn(s, event, rules)
@@ -115,7 +115,7 @@ def planned(s: Snapshot, event: Planned, rules: Rules) -> Result:
     return recycle(s, event, rules, Ending("start", event.plan), "the plan changed")
 
 
-def refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
+def refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
     """A living child goes on with its plan; only the refusal of the new one is shown."""
     if not s.spawned:
         return wait_refused(s, event, rules)

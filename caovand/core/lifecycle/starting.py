@@ -18,7 +18,7 @@ from caovand.core.lifecycle.events import (
     Start,
     Tick,
 )
-from caovand.core.lifecycle.state import Result, Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 # How long an inspection may take: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
@@ -30,7 +30,7 @@ def inspect(s: Snapshot) -> Result:
     return s, (Inspect(s.inspection, s.next_plan),)
 
 
-def begin(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
+def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> Result:
     """Begin an attempt: a new generation, and first of all an inspection."""
     longest_s = max(INSPECT_S, stall_s("plan", rules.stall_s))
     s = s.enter(
@@ -40,22 +40,22 @@ def begin(s: Snapshot, event: Event, rules: Rules, **changes: Any) -> Result:
     return inspect(s)
 
 
-def start_afresh(s: Snapshot, event: Start | Restart, rules: Rules) -> Result:
+def start_afresh(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
     """The operator acted: old failures and degraded plans no longer count."""
     return begin(s.forgiven(), event, rules, next_plan=None, refusal=None, reason="")
 
 
-def start_reconfigured(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
     """Try at once, but keep counting failures: the plan may be the one that failed."""
     return begin(s, event, rules, next_plan=None if event.changed else s.next_plan, reason="")
 
 
-def start_after_backoff(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def start_after_backoff(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Try again, once the back-off is over."""
     return begin(s, event, rules)
 
 
-def spawn(s: Snapshot, event: Planned, rules: Rules) -> Result:
+def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     """Start the child of this attempt; a plan that has not failed begins a new count."""
     plan = event.plan
     if plan.identity != s.failed_plan:
@@ -69,7 +69,7 @@ def spawn(s: Snapshot, event: Planned, rules: Rules) -> Result:
     return s, (Spawn(s.generation, plan),)
 
 
-def wait_refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
+def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
     """No child can be started: wait for the world, or for the operator."""
     state = State.HOLD if event.hold else State.FAILED
     deadline = event.at + rules.recheck_s if event.hold else None
@@ -78,7 +78,7 @@ def wait_refused(s: Snapshot, event: Refused, rules: Rules) -> Result:
     return s.met(event.finding, event.at), ()
 
 
-def wait_for_inspection(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Without an answer nothing is known against the plan: wait on, a late answer counts."""
     text = (
         "cannot plan: the inspection of engine, model and host has not finished after"

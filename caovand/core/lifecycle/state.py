@@ -131,7 +131,7 @@ def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
 
 
 @dataclass(frozen=True)
-class Rules:
+class LifecycleRules:
     """The operator's thresholds in seconds, and `judge`, which decides what follows a failure.
 
     It takes the plan, the finding, and how often that plan has failed in this way.

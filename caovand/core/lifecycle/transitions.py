@@ -29,10 +29,10 @@ from caovand.core.lifecycle.events import (
     Tick,
     Unkillable,
 )
-from caovand.core.lifecycle.state import Result, Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 _S = State
-Row = tuple[Callable[[Snapshot, Any, Rules], Result], Set[State]]
+Row = tuple[Callable[[Snapshot, Any, LifecycleRules], Result], Set[State]]
 
 EDGES: Mapping[tuple[State, type[Event]], Row] = {
     (_S.STOPPED, Start): (starting.start_afresh, {_S.STARTING}),
@@ -88,7 +88,7 @@ EDGES: Mapping[tuple[State, type[Event]], Row] = {
 }
 
 
-def step(snapshot: Snapshot, event: Event, rules: Rules) -> Result:
+def step(snapshot: Snapshot, event: Event, rules: LifecycleRules) -> Result:
     """What `event` makes of `snapshot`, and the actions that follow.
 
     Dropped are late events of another child or inspection, and ticks before the deadline.

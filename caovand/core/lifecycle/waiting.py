@@ -6,26 +6,26 @@ from dataclasses import replace
 
 from caovand.core.lifecycle.events import Planned, Quit, Reconfigured, Stop, Tick
 from caovand.core.lifecycle.starting import INSPECT_S, inspect, spawn, start_reconfigured
-from caovand.core.lifecycle.state import Result, Rules, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 
-def recheck(s: Snapshot, event: Tick, rules: Rules) -> Result:
+def recheck(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Inspect again; after that only upon an answer, or when none comes for long."""
     return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.recheck_s)))
 
 
-def start_from_hold(s: Snapshot, event: Planned, rules: Rules) -> Result:
+def start_from_hold(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     """What was missing is back."""
     s = s.enter(State.STARTING, event.at, None, generation=s.generation + 1, reason="")
     return spawn(s, event, rules)
 
 
-def start_if_changed(s: Snapshot, event: Reconfigured, rules: Rules) -> Result:
+def start_if_changed(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
     """Only a changed configuration cuts a back-off short."""
     return start_reconfigured(s, event, rules) if event.changed else (s, ())
 
 
-def stop_without_child(s: Snapshot, event: Stop, rules: Rules) -> Result:
+def stop_without_child(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """Stop when there is no child. If an earlier one could not be killed, keep that reason."""
     left = s.state is State.STOPPED or (s.finding and s.finding.phase == "ending")
     reason = (left and s.reason) or "stopped"

@@ -57,7 +57,7 @@ def draft(
         "decision": _decision(case.decision),
         "plan": _plan(case.plan, case.extra_args),
         "argv": list(case.argv),
-        "inventory": _without_bulk(asdict(case.inventory)) if case.inventory else None,
+        "inventory": _inventory(case.inventory) if case.inventory else None,
         "gpu_samples": [asdict(sample) for sample in case.samples],
         "host": dict(host),
         "processes": [dict(process) for process in processes],
@@ -125,6 +125,12 @@ def _decision(decision: Decision | None) -> dict[str, Any] | None:
         "text": decision.text,
         "obstacles": list(decision.obstacles),
     }
+
+
+def _inventory(inventory: Inventory) -> dict[str, Any]:
+    told: dict[str, Any] = _without_bulk(asdict(inventory))
+    told["model"]["notes"] = list(map(str, inventory.model.notes))
+    return told
 
 
 def _without_bulk(value: Any) -> Any:

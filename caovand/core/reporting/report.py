@@ -51,7 +51,7 @@ def _values(memory: MemoryEstimate) -> dict[str, Any]:
         "reserve_mib": round(memory.reserve_mib),
         "parts_mib": {name: round(size) for name, size in memory.parts},
         "advice": list(memory.advice),
-        "reason": "; ".join(memory.conflicts) or memory.reason,
+        "reason": "; ".join(map(str, memory.conflicts)) or memory.reason,
     }
 
 

@@ -29,7 +29,7 @@ WORST_FIRST = (
 
 
 @dataclass(frozen=True)
-class Facts:
+class SlotFacts:
     """What the supervisor knows in addition to the snapshot."""
 
     version: str
@@ -43,7 +43,7 @@ class Facts:
     revision: int
     gpus: tuple[GpuSample, ...] = ()
     forecast: MemoryEstimate | None = None
-    lowered_at: float | None = None
+    degraded_since: float | None = None
     """Since when the plan is degraded, Unix time."""
     engine_mode: str = ""
     """The mode of the engine's plan; after `mode --defer` another one than `mode`."""
@@ -55,7 +55,7 @@ class Facts:
     """Shortages of the daemon itself, such as space on a disk."""
 
 
-def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
+def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]:
     """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
     plan = snapshot.plan
     deadline = snapshot.deadline
@@ -82,7 +82,7 @@ def describe(snapshot: Snapshot, facts: Facts, now: float) -> dict[str, Any]:
         "engine_mode": facts.engine_mode,
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
-        "degraded": _degraded(plan, facts.lowered_at),
+        "degraded": _degraded(plan, facts.degraded_since),
         "warnings": [*(plan.warnings if plan else ()), *facts.warnings],
         "restarts": max(snapshot.spawns - 1, 0),
         "failures": snapshot.failures,

@@ -61,7 +61,7 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
     CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
-    key = f"{engine.vllm}-{plan.device or engine.build}-{name}-mtp{plan.mtp}"
+    key = f"{engine.version}-{plan.device or engine.build}-{name}-mtp{plan.mtp}"
     return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
 
 
@@ -71,7 +71,7 @@ def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
     Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
-    return f"{engine.vllm}-{releases}-{plan.device or engine.build}"
+    return f"{engine.version}-{releases}-{plan.device or engine.build}"
 
 
 def caches(folder: Path, flashinfer: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Planning
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
+from caovand.core.problem import Problem
 from caovand.engines.vllm import command
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.explain import explain
@@ -22,7 +23,7 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.probe import PROBE
 
 
-def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[str]:
+def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
     return conflicts(plan, inventory, gpus_of(plan, inventory))
 
 

@@ -99,8 +99,10 @@ def _lacking(found: Mapping[str, Any]) -> str:
 
 
 def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+    versions = {name: value for name, value in found.items() if name != "vllm"}
     return EngineInfo(
         python=python,
+        version=found["vllm"],
         build="cpu" if _is_cpu(found) else "cuda",
         flags=frozenset(more.get("flags", ())),
         switches=frozenset(more.get("switches", ())),
@@ -113,7 +115,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         operators=tuple(more.get("operators", ())),
         library_problem=str(more.get("library_problem", "")),
         states=str(more.get("states", "")),
-        **found,
+        **versions,
     )
 
 

@@ -66,12 +66,12 @@ def load_of(
         activation=element_bytes(model.dtype if dtype == "auto" else dtype),
         eager=bool(values.get("enforce_eager")) or not compiles,
         aligned_states=aligned(
-            values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.version
+            values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
         ),
         vision=model.vision and not values.get("language_model_only"),
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
-        version=engine.version,
+        version=engine.release,
         kv_bytes=kv_bytes(values, env, engine.build),
         alignment=count("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
         compilation={**compiled, "cudagraph_mode": captured},

@@ -1,7 +1,7 @@
 """What the doctor looks for: each check is a function from facts to findings.
 
 A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
-WARN what costs speed or will bite later; both carry the command or the key that mends it.
+WARN what costs speed or will bite later; both carry the command or the key that fixes it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from caovand.core.facts.checks import CheckResult, Facts, Verdict
+from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.planning.draft import TURING
@@ -23,7 +24,7 @@ WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine i
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
-def checkup(facts: Facts) -> tuple[CheckResult, ...]:
+def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Every finding, in the order of CHECKS; root is not told to use sudo, which may be absent."""
     found = tuple(finding for check in CHECKS for finding in check(facts))
     if not facts.as_root:
@@ -31,15 +32,19 @@ def checkup(facts: Facts) -> tuple[CheckResult, ...]:
     return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
 
 
-def _turing(facts: Facts) -> bool:
+def _turing(facts: DoctorFacts) -> bool:
     return any(gpu.compute_capability == TURING for gpu in facts.gpus)
 
 
-def _cuda(facts: Facts) -> str | None:
+def _cuda(facts: DoctorFacts) -> str | None:
     return facts.engine.cuda if facts.engine else None
 
 
-def python_release(facts: Facts) -> Iterator[CheckResult]:
+def _failed(group: str, problem: Problem) -> CheckResult:
+    return CheckResult(group, "FAIL", problem.message, problem.remedy)
+
+
+def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
     """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
     engine = facts.engine.python_version if facts.engine else ""
     for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
@@ -50,24 +55,24 @@ def python_release(facts: Facts) -> Iterator[CheckResult]:
             yield CheckResult("system", "PASS", f"{whose} Python is {version}")
 
 
-def wsl(facts: Facts) -> Iterator[CheckResult]:
+def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.host.wsl:
         text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
         yield CheckResult("system", "WARN", text, "use one card, or Linux on the metal")
 
 
-def shared_memory(facts: Facts) -> Iterator[CheckResult]:
+def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     size = facts.host.shm_mib
     if size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        mend = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
-        yield CheckResult("system", verdict, text, mend)
+        fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        yield CheckResult("system", verdict, text, fix)
     else:
         yield CheckResult("system", "PASS", f"/dev/shm has {size} MiB")
 
 
-def open_files(facts: Facts) -> Iterator[CheckResult]:
+def open_files(facts: DoctorFacts) -> Iterator[CheckResult]:
     if 0 < facts.host.open_files < FEW_FILES:
         text = f"only {facts.host.open_files} files may be open; each connection takes one"
         yield CheckResult(
@@ -75,7 +80,7 @@ def open_files(facts: Facts) -> Iterator[CheckResult]:
         )
 
 
-def driver(facts: Facts) -> Iterator[CheckResult]:
+def driver(facts: DoctorFacts) -> Iterator[CheckResult]:
     """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
     if not facts.gpus or not facts.gpus[0].driver:
         return
@@ -87,22 +92,23 @@ def driver(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
 
 
-def cards(facts: Facts) -> Iterator[CheckResult]:
+def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
     if not facts.gpus:
         if facts.wants_gpu:
             text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
-            mend = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
-            yield CheckResult("GPUs", "FAIL", text, mend)
+            fix = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
+            yield CheckResult("GPUs", "FAIL", text, fix)
         return
     unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
     for gpu in facts.gpus:
         major, minor = gpu.compute_capability
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        why, _, mend = unusable(gpu).partition("; ")
-        if why:
+        bad = unusable(gpu)
+        if bad:
             # The planner leaves it out by itself, as long as another is left.
             verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
-            yield CheckResult("GPUs", verdict, f"{name} cannot be used: {why}", mend)
+            text = f"{name} cannot be used: {bad.fact}"
+            yield CheckResult("GPUs", verdict, text, bad.remedy)
         else:
             yield CheckResult("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
     if any(gpu.persistence is False for gpu in facts.gpus):
@@ -110,17 +116,17 @@ def cards(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("GPUs", "WARN", text, "sudo systemctl enable --now nvidia-persistenced")
 
 
-def leftovers(facts: Facts) -> Iterator[CheckResult]:
+def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
     """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
-    if facts.leftovers:
-        pids = " ".join(str(pid) for pid, _ in facts.leftovers)
-        names = ", ".join(sorted({name for _, name in facts.leftovers}))
+    if facts.orphans:
+        pids = " ".join(str(pid) for pid, _ in facts.orphans)
+        names = ", ".join(sorted({name for _, name in facts.orphans}))
         text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
         yield CheckResult("GPUs", "FAIL", text, f"kill -9 {pids}")
 
 
-def foreign_memory(facts: Facts) -> Iterator[CheckResult]:
-    known = {pid for pid, _ in facts.leftovers}
+def foreign_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
+    known = {pid for pid, _ in facts.orphans}
     for gpu in facts.gpus:
         others = [user for user in gpu.users if user[0] not in known and user[2] > NOTABLE_MIB]
         for pid, name, mib in others:
@@ -128,33 +134,33 @@ def foreign_memory(facts: Facts) -> Iterator[CheckResult]:
             yield CheckResult("GPUs", "WARN", text, f"stop it if it is not needed: kill {pid}")
 
 
-def engine(facts: Facts) -> Iterator[CheckResult]:
+def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None:
-        text, _, mend = facts.engine_problem.partition("; ")
-        yield CheckResult("engine", "FAIL", text, mend)
+        if facts.engine_problem:
+            yield _failed("engine", facts.engine_problem)
         return
-    if releases.OLDEST_TESTED <= found.version[:2] <= releases.NEWEST_TESTED:
+    if releases.OLDEST_TESTED <= found.release[:2] <= releases.NEWEST_TESTED:
         yield CheckResult(
-            "engine", "PASS", f"vLLM {found.vllm} ({found.build}), torch {found.torch}"
+            "engine", "PASS", f"vLLM {found.version} ({found.build}), torch {found.torch}"
         )
     else:
         tested = (
             f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
         )
-        text = f"vLLM {found.vllm} is outside what caovan was tested with ({tested})"
-        mend = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
-        yield CheckResult("engine", "WARN", text, mend)
+        text = f"vLLM {found.version} is outside what caovan was tested with ({tested})"
+        fix = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
+        yield CheckResult("engine", "WARN", text, fix)
     if facts.half_asked:
         text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
-        mend = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
-        yield CheckResult("engine", "WARN", f"{text}: they are not checked", mend)
+        fix = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        yield CheckResult("engine", "WARN", f"{text}: they are not checked", fix)
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
 
 
-def flashinfer(facts: Facts) -> Iterator[CheckResult]:
+def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Without it attention falls to Triton: slower, and with a float16 cache."""
     found = facts.engine
     if found is None or found.build != "cuda" or not _turing(facts):
@@ -170,16 +176,16 @@ def flashinfer(facts: Facts) -> Iterator[CheckResult]:
             "engine", "PASS", f"{why}; the plan has another attention serve the model"
         )
     elif refusal.of == "engine":
-        mend = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
-        if found.version >= releases.FLASHINFER_REFUSES_SM75:
-            mend = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
-        yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", mend)
+        fix = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
+        if found.release >= releases.FLASHINFER_REFUSES_SM75:
+            fix = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
+        yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", fix)
     else:
         text = f"{why}: attention falls to Triton, with a float16 cache"
         yield CheckResult("engine", "WARN", text, remedy(found))
 
 
-def plugin(facts: Facts) -> Iterator[CheckResult]:
+def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.engine is None or facts.engine.build != "cuda" or not _turing(facts):
         return
     if facts.engine.plugin:
@@ -189,30 +195,29 @@ def plugin(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
 
 
-def gdn(facts: Facts) -> Iterator[CheckResult]:
+def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
     found = facts.engine
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not _turing(facts):
         return
-    mend = "caovanctl engine install 0.21.0"
+    fix = "caovanctl engine install 0.21.0"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
         yield CheckResult("plugin", "FAIL", text, "sudo caovanctl engine install --again")
     elif found.gdn_interface.startswith("fail"):
-        text = f"the GDN interface of vLLM {found.vllm} is unknown ({found.gdn_interface[6:]})"
-        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", mend)
+        text = f"the GDN interface of vLLM {found.version} is unknown ({found.gdn_interface[6:]})"
+        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", fix)
     elif found.gdn_interface:
         replaced = ", ".join(name.rpartition(".")[2] for name in found.operators)
         yield CheckResult("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
 
 
-def model(facts: Facts) -> Iterator[CheckResult]:
+def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
         if facts.model_problem:
-            text, _, mend = facts.model_problem.partition("; ")
-            yield CheckResult("model", "FAIL", text, mend)
+            yield _failed("model", facts.model_problem)
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"
@@ -222,23 +227,22 @@ def model(facts: Facts) -> Iterator[CheckResult]:
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
     yield CheckResult("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
-        text, _, mend = note.partition("; ")
-        yield CheckResult("model", "WARN", text, mend)
+        yield CheckResult("model", "WARN", note.message, note.remedy)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
         yield CheckResult("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
 
 
-def host_memory(facts: Facts) -> Iterator[CheckResult]:
+def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Loading maps the whole checkpoint; less RAM than that thrashes or is killed."""
     if facts.model is None or not facts.model.weights:
         return
     need, host = facts.model.size() >> 20, facts.host
     lack = small_host(facts.model, host)
     if lack:
-        mend = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
+        fix = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
         yield CheckResult(
-            "memory", "FAIL", lack.fact, f"{mend} && sudo mkswap /swapfile && sudo swapon /swapfile"
+            "memory", "FAIL", lack.fact, f"{fix} && sudo mkswap /swapfile && sudo swapon /swapfile"
         )
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
@@ -251,16 +255,15 @@ def host_memory(facts: Facts) -> Iterator[CheckResult]:
         )
 
 
-def fit(facts: Facts) -> Iterator[CheckResult]:
+def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.plan_problem:
-        text, _, mend = facts.plan_problem.partition("; ")
-        yield CheckResult("memory", "FAIL", text, mend)
+        text, _, fix = facts.plan_problem.partition("; ")
+        yield CheckResult("memory", "FAIL", text, fix)
     memory = facts.memory
     if memory is None:
         return
     for conflict in memory.conflicts:
-        text, _, mend = conflict.partition("; ")
-        yield CheckResult("memory", "FAIL", text, mend)
+        yield _failed("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult(
@@ -274,22 +277,22 @@ def fit(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "PASS", f"the model fits: {text}")
     else:
         short = memory.lack or memory.no_room or text
-        mend = "; ".join(memory.advice)
-        yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", mend)
+        fix = "; ".join(memory.advice)
+        yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", fix)
 
 
-def warnings(facts: Facts) -> Iterator[CheckResult]:
-    told = (*(facts.model.notes if facts.model else ()),)
-    told += facts.memory.conflicts if facts.memory else ()
+def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
+    told = tuple(map(str, facts.model.notes)) if facts.model else ()
+    told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
     told += (str(old_driver(facts.gpus, _cuda(facts))),)
     told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):
-            fact, _, mend = text.partition("; ")
-            yield CheckResult("plan", "WARN", fact, mend)
+            fact, _, fix = text.partition("; ")
+            yield CheckResult("plan", "WARN", fact, fix)
 
 
-def port(facts: Facts) -> Iterator[CheckResult]:
+def port(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.listeners is None:
         return
     if facts.listeners:
@@ -299,7 +302,7 @@ def port(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("port", "PASS", f"port {facts.port} is free")
 
 
-def caches(facts: Facts) -> Iterator[CheckResult]:
+def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
     free = facts.host.cache_free_mib
     if not facts.cache_writable:
         text = f"{facts.cache_dir} cannot be written: every start compiles anew"
@@ -313,7 +316,7 @@ def caches(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("caches", "PASS", f"{free} MiB are free under {facts.cache_dir}")
 
 
-CHECKS: tuple[Callable[[Facts], Iterator[CheckResult]], ...] = (
-    python_release, wsl, shared_memory, open_files, driver, cards, leftovers, foreign_memory,
+CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
+    python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
     engine, flashinfer, plugin, gdn, model, host_memory, fit, warnings, port, caches,
 )  # fmt: skip

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
+from caovand.core.problem import Problem
 from caovand.engines.vllm.planning.flag_table import OBSTACLES
 from caovand.engines.vllm.planning.obstacles import Scene
 
 
-def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Each thing that cannot run, with fact and remedy."""
+def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
+    """Each thing that cannot run."""
     scene = Scene(plan, inventory, gpus)
-    return tuple(text for find in OBSTACLES for text in find(scene))
+    return tuple(problem for find in OBSTACLES for problem in find(scene))

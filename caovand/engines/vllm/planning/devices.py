@@ -10,6 +10,7 @@ from typing import Any
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.vllm.planning.draft import TURING, Draft, policy, user
 from caovand.engines.vllm.planning.spelling import whole_number
 
@@ -60,21 +61,23 @@ def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, 
     return tuple(present[index] for index in wanted)
 
 
-def unusable(gpu: Gpu) -> str:
-    """Why vLLM cannot use this card, and the remedy; empty where it can."""
+def unusable(gpu: Gpu) -> Problem | None:
+    """Why vLLM cannot use this card; None where it can."""
     major, minor = gpu.compute_capability
     if gpu.compute_capability < TURING:
-        return (
-            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75; "
-            "leave it out of [engine] gpus, or use a newer card"
+        return Problem(
+            f"use GPU {gpu.index}",
+            f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75",
+            "leave it out of [engine] gpus, or use a newer card",
         )
     if gpu.mig and not gpu.uuid.startswith("MIG-"):
-        return (
-            "it is partitioned (MIG), and the inventory does not tell its parts; set "
-            "CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the partitioning: "
-            f"`sudo nvidia-smi -i {gpu.index} -mig 0`"
+        return Problem(
+            f"use GPU {gpu.index}",
+            "it is partitioned (MIG), and the inventory does not tell its parts",
+            "set CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the"
+            f" partitioning: `sudo nvidia-smi -i {gpu.index} -mig 0`",
         )
-    return ""
+    return None
 
 
 def left_out(config: Config, inventory: Inventory) -> list[str]:
@@ -82,7 +85,11 @@ def left_out(config: Config, inventory: Inventory) -> list[str]:
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     found = [(gpu, unusable(gpu)) for gpu in inventory.gpus]
-    return [f"GPU {gpu.index} ({gpu.name}) is not used: {why}" for gpu, why in found if why]
+    return [
+        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+        for gpu, why in found
+        if why
+    ]
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
@@ -107,7 +114,7 @@ def _refuse(gpu: Gpu) -> None:
     """Raise Unplannable where this card cannot be used."""
     why = unusable(gpu)
     if why:
-        raise Unplannable(f"cannot use GPU {gpu.index}: {why}", "backend-unsupported")
+        raise Unplannable(str(why), "backend-unsupported")
 
 
 def stages(given: Mapping[str, Any]) -> int:
@@ -152,7 +159,7 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
     if typed is not None:
         why = refusal(draft, typed)
         if why:
-            raise Unplannable(f"cannot split the model over {typed} GPUs: {why}")
+            raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
     size = split_for(draft.model, draft.given, len(draft.gpus))
     return policy(size, f"the largest split the model's shape allows on {len(draft.gpus)} cards")
@@ -173,14 +180,15 @@ def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) ->
     ]
 
 
-def refusal(draft: Draft, size: int) -> str:
-    """Why the model cannot be split over so many cards; empty where it can."""
+def refusal(draft: Draft, size: int) -> Problem | None:
+    """Why the model cannot be split over so many cards; None where it can."""
     given, cards = draft.given, len(draft.gpus)
     wanted = cards_lacking(size, given, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
         fits = split_for(draft.model, given, cards)
-        return f"{stated}there are {cards}; set tensor_parallel_size = {fits}"
+        fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
+        return Problem(_split_over(size), fact, remedy)
     return indivisible(draft.model, size, whole_experts=shards_whole_experts(given))
 
 
@@ -199,24 +207,29 @@ def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -
     return max(splits_below(model, most + 1, whole_experts=whole_experts))
 
 
-def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> str:
-    """Why the model's shape does not allow this split, and which would do; empty where it does.
+def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
+    """Why the model's shape does not allow this split, and which would do; None where it does.
 
     With expert parallelism each card holds whole experts.
     """
     if not model.architecture or size == 1:
-        return ""
+        return None
     if model.heads % size:
-        return f"it has {model.heads} attention heads; choose a divisor of {model.heads}"
+        fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
+        return Problem(_split_over(size), fact, remedy)
     if model.kv_heads % size and size % model.kv_heads:
-        return f"it has {model.kv_heads} key-value heads; choose a divisor or a multiple"
+        fact, remedy = f"it has {model.kv_heads} key-value heads", "choose a divisor or a multiple"
+        return Problem(_split_over(size), fact, remedy)
     linear = model.linear
     if linear and (linear.key_heads % size or linear.value_heads % size):
-        return (
-            f"its linear attention has {linear.key_heads} key and {linear.value_heads} value "
-            "heads; choose a divisor of both"
-        )
-    return next((why for part in _cut(model, whole_experts) if (why := _uneven(part, size))), "")
+        keys, values = linear.key_heads, linear.value_heads
+        fact = f"its linear attention has {keys} key and {values} value heads"
+        return Problem(_split_over(size), fact, "choose a divisor of both")
+    return next(filter(None, (_uneven(part, size) for part in _cut(model, whole_experts))), None)
+
+
+def _split_over(size: int) -> str:
+    return f"split the model over {size} GPUs"
 
 
 @dataclass(frozen=True)
@@ -249,13 +262,12 @@ def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
     return found
 
 
-def _uneven(cut: _Width, size: int) -> str:
+def _uneven(cut: _Width, size: int) -> Problem | None:
+    fact = f"its {cut.part} of {cut.width} cannot be cut in {size}"
     if cut.width % size:
-        return f"its {cut.part} of {cut.width} cannot be cut in {size}; choose a divisor"
+        return Problem(_split_over(size), fact, "choose a divisor")
     if cut.width // size % cut.multiple:
-        return (
-            f"its {cut.part} of {cut.width} cannot be cut in {size} at quantisation groups of"
-            f" {cut.multiple}; choose fewer GPUs"
-            + (" or --enable-expert-parallel" if cut.part == "experts" else "")
-        )
-    return ""
+        fact = f"{fact} at quantisation groups of {cut.multiple}"
+        other = " or --enable-expert-parallel" if cut.part == "experts" else ""
+        return Problem(_split_over(size), fact, f"choose fewer GPUs{other}")
+    return None

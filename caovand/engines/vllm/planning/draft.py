@@ -86,7 +86,7 @@ class Draft:
         config = self.value("speculative_config")
         if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
             return False
-        old = self.engine.version < releases.DRAFTS_KEEP_STATES
+        old = self.engine.release < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture
         return self.cuda and hybrid and old
 

@@ -86,7 +86,7 @@ def tool_call_parser(draft: Draft) -> Setting | None:
     if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
         name = QWEN_CALLS["<function=" in template]
     if draft.engine.tool_parsers and name not in draft.engine.tool_parsers:
-        return policy(None, f"vLLM {draft.engine.vllm} has no tool-call parser {name}")
+        return policy(None, f"vLLM {draft.engine.version} has no tool-call parser {name}")
     return policy(name, f"how models of type {draft.model.model_type} write tool calls")
 
 
@@ -113,5 +113,5 @@ def reasoning_parser(draft: Draft) -> Setting | None:
     if name is None:
         return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
     if draft.engine.reasoning_parsers and name not in draft.engine.reasoning_parsers:
-        return policy(None, f"vLLM {draft.engine.vllm} has no reasoning parser {name}")
+        return policy(None, f"vLLM {draft.engine.version} has no reasoning parser {name}")
     return policy(name, f"how {kind} mark their thoughts")

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from caovand.core.plan import Plan, Setting
+from caovand.core.problem import Problem
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.obstacles import Scene
 from caovand.engines.vllm.planning.spelling import count, is_left_to_vllm
 
 Rule = Callable[[Draft], Setting | None]
 """From a draft to a setting, None to leave the flag out."""
-Obstacle = Callable[[Scene], Iterator[str]]
+Obstacle = Callable[[Scene], Iterator[Problem]]
 """What cannot run with the planned value, each with fact and remedy."""
 
 KEEP = "name it in [policy] pinned, and something else gives way"

@@ -11,6 +11,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
+from caovand.core.problem import Problem
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.devices import (
     cards_lacking,
@@ -65,136 +66,148 @@ class Scene:
         return oldest_without(self.gpus, below)
 
 
-def cards(scene: Scene) -> Iterator[str]:
+def cards(scene: Scene) -> Iterator[Problem]:
     size = scene.count("tensor_parallel_size") or 1
     wanted = cards_lacking(size, scene.settings, len(scene.gpus))
     if wanted and scene.gpus:
         fits = split_for(scene.inventory.model, scene.settings, len(scene.gpus))
         fewer = " and fewer stages or replicas" if wanted > size else ""
-        yield (
-            f"cannot use {wanted} GPUs: {len(scene.gpus)} can be used here; "
-            f"use --tensor-parallel-size {fits}{fewer}"
+        yield Problem(
+            f"use {wanted} GPUs",
+            f"{len(scene.gpus)} can be used here",
+            f"use --tensor-parallel-size {fits}{fewer}",
         )
 
 
-def split(scene: Scene) -> Iterator[str]:
+def split(scene: Scene) -> Iterator[Problem]:
     size = scene.count("tensor_parallel_size") or 1
     whole = shards_whole_experts(scene.settings)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
     if why:
-        yield f"cannot split the model over {size} GPUs: {why}"
+        yield why
 
 
-def dtype(scene: Scene) -> Iterator[str]:
+def dtype(scene: Scene) -> Iterator[Problem]:
     model = scene.inventory.model
     asked = str(scene.plan.value("dtype")).removeprefix("torch.")
     old = lacks_bfloat16(scene.gpus, asked)
     if old:
         other = type_without_bfloat16(model)
-        yield f"cannot use --dtype bfloat16: {old}, which has none; use --dtype {other}"
+        yield Problem("use --dtype bfloat16", f"{old}, which has none", f"use --dtype {other}")
     if scene.gpus:
         why = refused_type(model, scene.quantization, asked, scene.first(AMPERE))
         if why:
             yield why
 
 
-def quantisation(scene: Scene) -> Iterator[str]:
+def quantisation(scene: Scene) -> Iterator[Problem]:
     asked = method(str(scene.plan.value("quantization") or scene.quantization))
     if asked != scene.quantization and {asked, scene.quantization} <= EXCLUSIVE:
-        yield (
-            f"cannot read {scene.quantization} weights as {asked}: vLLM takes the checkpoint's own"
-            " method; leave --quantization out"
+        yield Problem(
+            f"read {scene.quantization} weights as {asked}",
+            "vLLM takes the checkpoint's own method",
+            "leave --quantization out",
         )
     least = LEAST_CAPABILITY.get(scene.quantization, (0, 0))
     old = scene.first(least)
     if old:
         major, minor = least
-        yield (
-            f"cannot serve {scene.quantization} weights: {old}, and vLLM needs SM{major}{minor}"
-            " for them; use a newer card, or a checkpoint quantised otherwise (AWQ, GPTQ)"
+        yield Problem(
+            f"serve {scene.quantization} weights",
+            f"{old}, and vLLM needs SM{major}{minor} for them",
+            "use a newer card, or a checkpoint quantised otherwise (AWQ, GPTQ)",
         )
 
 
-def length(scene: Scene) -> Iterator[str]:
+def length(scene: Scene) -> Iterator[Problem]:
     asked, model = scene.count("max_model_len"), scene.inventory.model
     if asked and beyond_limit(model, asked, scene.settings, scene.env):
-        yield (
-            f"cannot serve a context of {asked} tokens: the model's own limit is"
-            f" {model.max_model_len}; use --max-model-len {model.max_model_len} or less"
+        yield Problem(
+            f"serve a context of {asked} tokens",
+            f"the model's own limit is {model.max_model_len}",
+            f"use --max-model-len {model.max_model_len} or less",
         )
 
 
-def attention(scene: Scene) -> Iterator[str]:
+def attention(scene: Scene) -> Iterator[Problem]:
     """Which attention keeps which cache on which card."""
     plan, engine = scene.plan, scene.inventory.engine
     backend = str(plan.value("attention_backend") or "").upper()
     nested = backend_in(plan.value("attention_config"))
     if backend and nested:
-        yield (
-            f"cannot use --attention-backend and --attention-config {nested} both: vLLM takes"
-            " one; leave one out"
+        yield Problem(
+            f"use --attention-backend and --attention-config {nested} both",
+            "vLLM takes one",
+            "leave one out",
         )
     backend = backend or nested
     old = scene.first((7, 6))
     if old and backend.startswith("FLASH_ATTN"):
-        yield f"cannot use {backend}: {old}, and it needs SM80; leave --attention-backend out"
+        fact = f"{old}, and it needs SM80"
+        yield Problem(f"use {backend}", fact, "leave --attention-backend out")
     model, plugin = scene.inventory.model, "CAOVAN_KERNELS" not in plan.env
     refusal = flashinfer_refusal(model, engine, str(plan.value("dtype") or ""), plugin, plan.env)
     # An unknown width may do; what nvcc would have to build is a warning, for it may be found yet.
     if old and backend == "FLASHINFER" and refusal and refusal.of in ("model", "engine"):
         remedy = "leave it out" if model.latent else "use --attention-backend TRITON_ATTN"
-        yield f"cannot use FLASHINFER: {refusal.why}; {remedy}"
+        yield Problem("use FLASHINFER", refusal.why, remedy)
     kind = str(plan.value("kv_cache_dtype") or "auto")
     early = scene.first(ADA)
     if early and triton_refuses(kind, engine) and backend == "TRITON_ATTN":
-        yield (
-            f"cannot keep the cache in {kind} with TRITON_ATTN: {early}, and it needs SM89; "
-            "use --kv-cache-dtype auto"
+        yield Problem(
+            f"keep the cache in {kind} with TRITON_ATTN",
+            f"{early}, and it needs SM89",
+            "use --kv-cache-dtype auto",
         )
     own = "TRITON_ATTN" if kind.endswith("per_token_head") else ""
     own = "TURBOQUANT" if kind in TURBOQUANT else own
     if own and backend and backend != own:
-        text = f"cannot keep the cache in {kind} with {backend}: only {own} does"
-        yield f"{text}; leave the backend out"
+        cannot = f"keep the cache in {kind} with {backend}"
+        yield Problem(cannot, f"only {own} does", "leave the backend out")
 
 
-def cache_type(scene: Scene) -> Iterator[str]:
+def cache_type(scene: Scene) -> Iterator[Problem]:
     kind = scene.plan.value("kv_cache_dtype")
     known = dict(scene.inventory.engine.choices).get("--kv-cache-dtype")
     if kind is not None and known and str(kind) not in known:
-        yield (
-            f"cannot use --kv-cache-dtype {kind}: vLLM {scene.inventory.engine.vllm} has no such "
-            f"type; use one of {', '.join(known)}"
+        yield Problem(
+            f"use --kv-cache-dtype {kind}",
+            f"vLLM {scene.inventory.engine.version} has no such type",
+            f"use one of {', '.join(known)}",
         )
 
 
-def step(scene: Scene) -> Iterator[str]:
+def step(scene: Scene) -> Iterator[Problem]:
     batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
     if batch and sequences and sequences > batch:
-        yield (
-            f"cannot decode {sequences} sequences in steps of {batch} tokens: each takes one; "
-            f"use --max-num-seqs {batch} or less"
+        yield Problem(
+            f"decode {sequences} sequences in steps of {batch} tokens",
+            "each takes one",
+            f"use --max-num-seqs {batch} or less",
         )
     context = scene.count("max_model_len")
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
-        yield (
-            f"cannot read a prompt of {context} tokens in one step of {batch}: chunked prefill is "
-            f"off; use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out"
+        yield Problem(
+            f"read a prompt of {context} tokens in one step of {batch}",
+            "chunked prefill is off",
+            f"use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out",
         )
 
 
-def states(scene: Scene) -> Iterator[str]:
+def states(scene: Scene) -> Iterator[Problem]:
     size, off = scene.count("mamba_block_size"), scene.plan.value("enable_prefix_caching") is False
     if size and size != scene.count("max_model_len") and off:
-        yield (
-            f"cannot keep states every {size} tokens: vLLM takes --mamba-block-size only with"
-            " --enable-prefix-caching, which is off; leave it out, or give both"
+        yield Problem(
+            f"keep states every {size} tokens",
+            "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",
+            "leave it out, or give both",
         )
 
 
-def drafting(scene: Scene) -> Iterator[str]:
+def drafting(scene: Scene) -> Iterator[Problem]:
     config, model = scene.plan.value("speculative_config"), scene.inventory.model
     if not isinstance(config, Mapping) or not model.architecture or model.mtp_layers:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        yield "cannot draft with MTP: the model has no MTP head; leave --speculative-config out"
+        fact = "the model has no MTP head"
+        yield Problem("draft with MTP", fact, "leave --speculative-config out")

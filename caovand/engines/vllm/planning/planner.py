@@ -60,7 +60,7 @@ def make_plan(
     """The plan for this configuration on this machine; Unplannable where there is none.
 
     `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
-    CAOVAN_AUTO_SPEC; `remembered` a lowered plan whose rungs are kept.
+    CAOVAN_AUTO_SPEC; `remembered` a degraded plan whose rungs are kept.
     """
 
     def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
@@ -157,7 +157,8 @@ def _plan(
         extra_args=config.engine.extra_args,
         verbatim=frozenset(given),
         device=_device(draft),
-        engine=f"{inventory.engine.python} {inventory.engine.vllm} {inventory.engine.plugin or ''}",
+        engine=f"{inventory.engine.python} {inventory.engine.version}"
+        f" {inventory.engine.plugin or ''}",
     )
     if remembered is not None:
         plan = _kept(plan, remembered)
@@ -261,17 +262,18 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
     """The setting without its value where this engine has no such flag."""
     if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
         return setting
-    return Setting(None, "policy", f"vLLM {draft.engine.vllm} has no {option(name)}")
+    return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
 
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    found = [*_shortfalls(draft), *draft.model.notes, *left_out(draft.config, draft.inventory)]
+    notes = map(str, draft.model.notes)
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
     found += spoiling_warnings(draft)
     if not draft.engine.knows(draft.model.architecture):
         found.append(
-            f"vLLM {draft.engine.vllm} has no model {draft.model.architecture}: it will try the"
+            f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"
             " code of Transformers, slowly, or refuse; install a vLLM that has it"
             " (`caovanctl engine install`), or serve another model"
         )
@@ -284,7 +286,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
             found.append(
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
-    found += conflicts(plan, draft.inventory, draft.gpus)
+    found += map(str, conflicts(plan, draft.inventory, draft.gpus))
     dtype = plan.settings.get("dtype")
     plain = draft.model.quantization is None  # else it is told as what cannot run
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
@@ -353,9 +355,9 @@ def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
         elif known and word not in known and "--no-" + word[2:] not in known:
-            found.append(f"vLLM {draft.engine.vllm} has no {word}: it will refuse to start")
+            found.append(f"vLLM {draft.engine.version} has no {word}: it will refuse to start")
         elif word in draft.engine.deprecated:
-            found.append(f"{word} is deprecated in vLLM {draft.engine.vllm}")
+            found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:
             found.append(f"several {word} are seen by every user of this machine: give one")
     return found
@@ -365,19 +367,19 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
-    settings = {**plan.settings, **_lowered(remembered.settings, plan.verbatim)}
+    settings = {**plan.settings, **_by_ladder(remembered.settings, plan.verbatim)}
     config, ours = settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
         # A step may have turned the plugin off there; the mode is today's all the same.
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
         settings["additional_config"] = replace(config, value=value)
-    env = {**plan.env, **_lowered(remembered.env, frozenset())}
+    env = {**plan.env, **_by_ladder(remembered.env, frozenset())}
     return replace(
         plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
     )
 
 
-def _lowered(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:
+def _by_ladder(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:
     """The settings that the ladder changed, but for those the operator gives verbatim."""
     return {
         name: Setting(s.value, "remembered", _kept_reason(s.reason))

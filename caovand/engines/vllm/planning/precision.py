@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.problem import Problem
 
 AMPERE = (8, 0)
 WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
@@ -51,18 +52,19 @@ def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
     return oldest_without(gpus, AMPERE) if dtype == "bfloat16" else ""
 
 
-def refused_type(model: ModelCard, quantization: str | None, dtype: str, old: str) -> str:
+def refused_type(
+    model: ModelCard, quantization: str | None, dtype: str, old: str
+) -> Problem | None:
     """Why vLLM refuses this number type; `old` is a card before SM80 in words, or empty."""
     if dtype in HALF and model.model_type in WITHOUT_HALF:
         other = "float32" if old else "bfloat16"
-        return (
-            f"cannot use --dtype half: vLLM refuses it for models of type {model.model_type};"
-            f" use --dtype {other}"
-        )
+        fact = f"vLLM refuses it for models of type {model.model_type}"
+        return Problem("use --dtype half", fact, f"use --dtype {other}")
     if dtype in ("float32", "float") and quantization and quantization not in WITH_FLOAT32:
         remedy = "use --dtype half"
         if model.model_type in WITHOUT_HALF:
             remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
         why = f" ({old}, which has no bfloat16)" if old else ""
-        return f"cannot compute in float32{why}: {quantization} takes 16-bit types only; {remedy}"
-    return ""
+        fact = f"{quantization} takes 16-bit types only"
+        return Problem(f"compute in float32{why}", fact, remedy)
+    return None

@@ -79,7 +79,7 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
     known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
-            f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.vllm} has no such type; '
+            f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.version} has no such type; '
             f"use {nearest(typed, known)}"
         )
     refused = turing.refused_cache(draft, typed)
@@ -91,18 +91,18 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 def enable_prefix_caching(draft: Draft) -> Setting | None:
     step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
-    if step and draft.engine.version < releases.STATES_IN_STEPS and step < block_tokens(draft):
+    if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
         return policy(
             False,
             f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
             " borders a hybrid model's state is kept",
         )
     if draft.drafts_spoil_states:
-        mended = releases.name(releases.DRAFTS_KEEP_STATES)
+        fixed = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
-            f"when a hybrid model drafts, vLLM {draft.engine.vllm} can silently continue from a"
-            f" wrong state (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {mended} or"
+            f"when a hybrid model drafts, vLLM {draft.engine.version} can silently continue from a"
+            f" wrong state (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {fixed} or"
             " newer",
         )
     if draft.cuda:
@@ -115,8 +115,8 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
 def mamba_cache_mode(draft: Draft) -> Setting | None:
     if not draft.cuda or not draft.model.hybrid or not draft.value("enable_prefix_caching"):
         return None
-    if draft.engine.version >= releases.STATES_BY_THEMSELVES:
-        return policy(None, f"vLLM {draft.engine.vllm} keeps states at block borders by itself")
+    if draft.engine.release >= releases.STATES_BY_THEMSELVES:
+        return policy(None, f"vLLM {draft.engine.version} keeps states at block borders by itself")
     return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
 
 

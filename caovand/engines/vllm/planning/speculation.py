@@ -52,11 +52,11 @@ def speculative_config(draft: Draft) -> Setting | None:
 
 
 def async_scheduling(draft: Draft) -> Setting | None:
-    if not _spoils_neighbours(draft):
+    if not _corrupts_other_states(draft):
         return None
     return policy(
         False,
-        f"with it, vLLM {draft.engine.vllm} can silently corrupt a request's state when drafting"
+        f"with it, vLLM {draft.engine.version} can silently corrupt a request's state when drafting"
         " runs with other requests (vllm#51571)",
     )
 
@@ -65,7 +65,7 @@ def spoiling_warnings(draft: Draft) -> list[str]:
     """What the operator asks for where it spoils answers."""
     known = {
         "async_scheduling": (
-            _spoils_neighbours(draft),
+            _corrupts_other_states(draft),
             "vllm#51571",
             "serve one request at a time ([policy] max_num_seqs = 1)",
         ),
@@ -75,17 +75,17 @@ def spoiling_warnings(draft: Draft) -> list[str]:
             "draft nothing ([policy] mtp = 0)",
         ),
     }
-    mended = releases.name(releases.DRAFTS_KEEP_STATES)
+    fixed = releases.name(releases.DRAFTS_KEEP_STATES)
     return [
-        f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.vllm} can silently"
-        f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {mended} or newer"
+        f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
+        f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"
         for name, (spoils, where, remedy) in known.items()
         if spoils and draft.given.get(name)
     ]
 
 
-def _spoils_neighbours(draft: Draft) -> bool:
-    """Whether requests that spoil each other's states will run beside each other."""
+def _corrupts_other_states(draft: Draft) -> bool:
+    """Whether requests that spoil each other's states will run together."""
     return draft.drafts_spoil_states and draft.value("max_num_seqs") != 1
 
 

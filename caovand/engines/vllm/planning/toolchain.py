@@ -83,7 +83,7 @@ def experts(draft: Draft) -> Iterator[tuple[str, Setting]]:
     name = EXPERTS.get(kind.removesuffix("_per_tensor").removesuffix("_per_block"))
     if not draft.cuda or not draft.model.experts or not name or newest < HOPPER:
         return
-    if draft.engine.version >= releases.EXPERTS_BY_FLAG or draft.engine.jit_cache:
+    if draft.engine.release >= releases.EXPERTS_BY_FLAG or draft.engine.jit_cache:
         return
     if cannot_build(draft):
         reason = f"FlashInfer's expert kernels are compiled at the start, and {NO_NVCC}"

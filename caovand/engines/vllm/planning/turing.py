@@ -79,9 +79,11 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     first, last = releases.BROKEN_FLASHINFER
     if not installed:
         return "FlashInfer is not installed in the engine's environment"
-    if engine.version >= releases.FLASHINFER_REFUSES_SM75:
+    if engine.release >= releases.FLASHINFER_REFUSES_SM75:
         if not plugin:
-            return f"vLLM {engine.vllm} does not let FlashInfer serve SM75 without caovan's plugin"
+            return (
+                f"vLLM {engine.version} does not let FlashInfer serve SM75 without caovan's plugin"
+            )
         if installed < releases.REPAIRED_FLASHINFER:
             return f"FlashInfer {engine.flashinfer} does not serve SM75; 0.6.16 and newer do"
     elif first <= installed <= last and head_dim >= 256:
@@ -158,7 +160,7 @@ def refused_cache(draft: Draft, kind: str) -> str:
 def triton_refuses(kind: str, engine: EngineInfo) -> bool:
     """Whether Triton's attention keeps no cache of this type on cards before SM89."""
     plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
-    return plain and (engine.version >= releases.TRITON_REFUSES_FP8 or kind != "fp8_e5m2")
+    return plain and (engine.release >= releases.TRITON_REFUSES_FP8 or kind != "fp8_e5m2")
 
 
 def traps(draft: Draft) -> list[str]:

@@ -1,0 +1,68 @@
+"""How many processes the kernel killed for memory, as counted by control groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+class OomKills:
+    """The kills of one engine since this was made, by its own group's count where there is one.
+
+    A group counts if it has the memory controller. That of the unit always has, and its limit
+    applies to the daemon and all its engines together: there another engine's kill counts as well.
+    """
+
+    def __init__(self, cgroup: Path | None, root: Path = ROOT) -> None:
+        unit = _own_group(root)
+        groups = (unit / cgroup.name if unit and cgroup else None, unit)
+        counts = ((group, oom_kills(group)) for group in groups if group)
+        self._counted = next(((group, n) for group, n in counts if n is not None), None)
+
+    def any(self) -> bool:
+        """Whether a process was killed."""
+        if self._counted is None:
+            return False
+        group, before = self._counted
+        return (oom_kills(group) or 0) > before
+
+
+def _own_group(root: Path) -> Path | None:
+    try:
+        membership = Path("/proc/self/cgroup").read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    return memory_cgroup(membership, root)
+
+
+def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:
+    """The cgroup whose memory limit applies to a process with this `/proc/PID/cgroup`.
+
+    None in the root cgroup: its kills are those of the whole machine.
+    """
+    unified = None
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if path != "/" and "memory" in controllers.split(","):
+            return root / "memory" / path[1:]
+        if path != "/" and not controllers:
+            unified = root / path[1:]
+    return unified
+
+
+def oom_kills(cgroup: Path) -> int | None:
+    """How many processes of a cgroup the kernel killed for memory; None if unknown.
+
+    Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
+    """
+    for name in ("memory.events", "memory.oom_control"):
+        try:
+            text = (cgroup / name).read_text(errors="replace")
+        except (OSError, MemoryError):
+            continue
+        for line in text.splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill" and value.strip().isdigit():
+                return int(value)
+    return None
