@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -189,18 +190,28 @@ def handler(hub: HubServer, *, large: bool) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Quiet(ThreadingHTTPServer):
+    """A client that goes away in the middle is what the tests are about."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
 @contextlib.contextmanager
-def serving(files: Mapping[str, bytes]) -> Iterator[HubServer]:
+def serving(files: Mapping[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[HubServer]:
     """A hub with these files."""
     hub = HubServer(dict(files))
     with contextlib.ExitStack() as stack:
         for large in (False, True):
-            server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub, large=large))
-            server.daemon_threads = True
+            server = Quiet(("127.0.0.1", 0), handler(hub, large=large))
+            if tls is not None:
+                server.socket = tls.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
             thread.start()
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
-            address = f"http://127.0.0.1:{server.server_address[1]}"
+            address = f"http{'s' * bool(tls)}://127.0.0.1:{server.server_address[1]}"
             hub.endpoint, hub.second = (hub.endpoint, address) if large else (address, "")
         yield hub

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -285,6 +287,28 @@ def test_a_redirect_in_a_circle_ends(hub: HubServer, kept: Kept, place: Place) -
     assert "more than 8 times" in refused(lambda: pulled(hub, kept, place))
 
 
+def test_a_certificate_is_always_checked(kept: Kept, place: Place, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+         "/CN=hub", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key),
+         "-out", str(certificate)],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving(FILES, context) as hub:
+        kind = replace(hubs.HUGGING_FACE, endpoint=hub.endpoint)
+        for environ in ({}, {"CURL_CA_BUNDLE": ""}, {"REQUESTS_CA_BUNDLE": ""}):
+            asked = Client(kind, TOKEN, environ)
+            said = refused(lambda: offer.read(asked, kept.world, NAME, None, code=False))  # noqa: B023
+            assert "certificate of 127.0.0.1 is not accepted" in said
+        assert hub.seen == []
+        asked = Client(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
+        found = offer.read(asked, kept.world, NAME, None, code=False)
+        assert pull.pull(asked, kept.world, found, place).files
+
+
 LIST = f"/api/models/{NAME}/revision/"
 
 
@@ -412,6 +436,20 @@ def test_a_folder_of_another_origin_is_left_alone(hub: HubServer, kept: Kept, pl
     (place.folder / "mine").write_text("")
     assert "was not pulled by caovanctl" in refused(lambda: pulled(hub, kept, place))
     assert (place.folder / "mine").exists()
+
+
+def test_a_link_to_a_model_is_not_taken_for_one(
+    hub: HubServer, kept: Kept, place: Place, tmp_path: Path
+) -> None:
+    pulled(hub, kept, place)
+    link = Place(tmp_path / "link")
+    link.folder.symlink_to(place.folder)
+    assert "was not pulled" in refused(lambda: folders.require(link, "remove it"))
+    assert "was not pulled" in refused(lambda: pulled(hub, kept, link))
+    (place.folder / SHARD).rename(tmp_path / "aside")
+    (place.folder / SHARD).symlink_to(tmp_path / "aside")
+    made = folders.require(place, "verify it")
+    assert verify(kept.world, place, made)[0] == [f"{SHARD} is not what the publisher has"]
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(

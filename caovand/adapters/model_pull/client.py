@@ -38,8 +38,8 @@ class Cut(Exception):
 class Answer:
     """An answer whose body is still to come."""
 
-    def __init__(self, response: requests.Response) -> None:
-        self._response = response
+    def __init__(self, response: requests.Response, host: str) -> None:
+        self._response, self._host = response, host
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
@@ -47,7 +47,7 @@ class Answer:
         """The body as it comes, at most this much of it. Raises Cut."""
         left = most_bytes
         while left > 0:
-            with _cuts():
+            with _cuts(self._host):
                 piece = self._response.raw.read(min(PIECE, left), decode_content=False)
             if not piece:
                 return
@@ -86,7 +86,7 @@ class Client:
             response = self._send(url, where, {**headers, **(self._secret if own else {})})
             try:
                 if response.status_code not in REDIRECTS:
-                    yield Answer(response)
+                    yield Answer(response, where.hostname or "")
                     return
                 # As the bytes stand there: UTF-8, which requests reads as Latin-1.
                 target = response.headers.get("location", "").encode("latin-1", "replace")
@@ -124,7 +124,7 @@ class Client:
         all_headers = {
             "User-Agent": f"caovan/{__version__}", "Accept-Encoding": "identity", **headers
         }  # fmt: skip
-        with _cuts():
+        with _cuts(where.hostname or ""):
             # An `auth` of our own, though it adds nothing, keeps ~/.netrc out.
             asked = requests.Request("GET", url, headers=all_headers, auth=lambda request: request)
             local = is_loopback(where.hostname or "")
@@ -161,14 +161,14 @@ def _origin(where: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 @contextlib.contextmanager
-def _cuts() -> Iterator[None]:
+def _cuts(host: str) -> Iterator[None]:
     """Turn whatever requests and urllib3 raise into Cut, in words and without addresses."""
     try:
         yield
     except requests.exceptions.SSLError as problem:
         raise PullError(
             "download",
-            f"the server's certificate is not accepted ({_innermost(problem)})",
+            f"the certificate of {host} is not accepted ({_innermost(problem)})",
             "check the clock, the endpoint, and the proxy; REQUESTS_CA_BUNDLE names other roots",
         ) from None
     except (
@@ -178,10 +178,10 @@ def _cuts() -> Iterator[None]:
         UnicodeError,
     ):
         raise PullError(
-            "download", "the server leads to no possible address", "try later"
+            "download", f"{host} leads to no possible address", "check the endpoint, or try later"
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as problem:
-        raise Cut(_innermost(problem)) from None
+        raise Cut(f"{host}: {_innermost(problem)}") from None
 
 
 def _innermost(problem: BaseException) -> str:

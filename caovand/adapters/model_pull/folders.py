@@ -97,7 +97,7 @@ def find(root: Path, text: str) -> Place:
             return known
     if "/" not in text and text not in ("", ".", ".."):
         return Place(root / text)
-    return Place(Path(text).absolute())
+    return Place(Path(os.path.abspath(text)))
 
 
 def read(folder: Path) -> Manifest | None:
@@ -111,7 +111,7 @@ def read(folder: Path) -> Manifest | None:
 def require(place: Place, what: str) -> Manifest:
     """The manifest of a pulled model, PullError where there is none."""
     found = read(place.folder)
-    if found is not None:
+    if found is not None and not place.folder.is_symlink():
         return found
     if place.staging.is_dir():
         fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"

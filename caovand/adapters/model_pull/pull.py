@@ -42,8 +42,8 @@ def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
         _drop_strangers(place, made)
         missing = [one for one in _distinct(made.files) if not _blob(place, one).exists()]
         _require_space(world, place, missing, what)
-        meter = Meter(world, made.size_bytes)
-        meter.add(made.size_bytes - sum(one.size_bytes for one in missing))
+        there = made.size_bytes - sum(one.size_bytes for one in missing)
+        meter = Meter(world, made.size_bytes, there)
         for file in missing:
             meter.begin(file.path)
             download(client, world, offer, file, _blob(place, file), meter)

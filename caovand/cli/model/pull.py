@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         fact = "it is no name of a model on a hub"
         raise PullError(f"pull {args.model!a}", fact, "name it as OWNER/NAME")
     hub = hubs.chosen(args.hub, os.environ)
-    place = Place(Path(args.to).absolute()) if args.to else _place(args)
+    place = Place(Path(os.path.abspath(args.to))) if args.to else _place(args)
     folders.require_own(place.root, f"pull {args.model}")
     pull.require_replaceable(place, f"pull {args.model}")
     client, here = Client(hub, hubs.token(hub, os.environ), os.environ), world()
@@ -112,7 +112,7 @@ def _report(here: World, found: Offer, title: str) -> None:
         here.say(f"  left out, {kind}: {', '.join(names[:NAMED])}{more}")
     if found.selection.of(selection.CODE):
         here.say(
-            "  Python code would run inside the engine if [engine] extra_args trusted it; most"
+            "  Python code runs inside the engine where [model] trust_remote_code allows it; most"
             " models need none, and --trust-code downloads it"
         )
 
