@@ -328,6 +328,7 @@ def sibling(path: str, size: object = 1) -> dict[str, object]:
         {"sha": COMMIT, "siblings": [sibling("a"), sibling("a")]},
         {"sha": COMMIT, "siblings": [sibling("a"), sibling("a/b")]},
         {"sha": COMMIT, "siblings": [{"rfilename": "a", "size": 1}]},
+        {"sha": COMMIT, "siblings": [sibling("a"), sibling("b", 2)]},
         {"sha": COMMIT, "siblings": [sibling(str(n)) for n in range(10_001)]},
         {"sha": "../../x", "siblings": []},
         {"siblings": []}, [], None, 7, {"sha": COMMIT, "siblings": [1]},
@@ -469,6 +470,14 @@ def test_one_command_at_a_time_works_on_a_model(hub: HubServer, kept: Kept, plac
     with folders.locked(place, "test", make=True):
         assert "is at work on" in refused(lambda: pulled(hub, kept, place))
     pulled(hub, kept, place)
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_before_anything_is_asked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = refused(lambda: folders.require_own(place.root, "pull it"))
+    assert "cannot be written by this user; run it with sudo" in said
 
 
 def test_root_does_not_pull_where_another_can_write(

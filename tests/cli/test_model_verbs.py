@@ -119,6 +119,7 @@ def test_what_cannot_be_planned_is_not_downloaded(
     said = ctl(*words)
     assert said.code == 1
     assert f"cannot plan {NAME}" in said.err
+    assert "solve that first, or download it with --force" in said.err
     assert "/tmp/" not in said.err
     assert ctl(*words, "--force").code == 0
 

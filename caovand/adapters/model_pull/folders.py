@@ -263,7 +263,14 @@ def _taken(path: Path) -> int:
 
 
 def require_own(folder: Path, what: str) -> None:
-    """PullError where root would work in a folder that another can change under its hands."""
+    """PullError where we cannot write, and where another can change files under root's hands."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        raise PullError(
+            what,
+            f"{there} cannot be written by this user",
+            "run it with sudo, or choose a folder of your own with --root or --to",
+        )
     if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
         raise PullError(
             what,

@@ -41,7 +41,7 @@ def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) 
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
 
 
-def show(found: plan.Planned, name: str, console: Console) -> bool:
+def show(found: plan.Planned, console: Console) -> bool:
     """A few lines about the plan; whether the model can run."""
     console.print(Text("; ".join(_heads(found)), style="bold"))
     memory = found.memory

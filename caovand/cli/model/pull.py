@@ -17,6 +17,7 @@ from caovand.cli.model.shared import facts, gib, model_verb, root_of, show, worl
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import is_name
 from caovand.core.model_source.selection import Offer
+from caovand.core.problem import Problem
 
 NAMED = 3
 """Files that a line about those left out names."""
@@ -64,15 +65,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         with headers.fetched(client, here, found) as described:
             planned = forecast.foresee(args, found.name, described, place.folder)
-            fits = forecast.show(planned, found.name, console(stderr=True))
-        if not fits:
-            raise CommandError(
-                Exit.FAILED, f"cannot pull {found.name}: it will not fit this machine"
-            )
+        obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
     except CommandError as problem:
-        if not args.force:
-            raise _refused(problem, found) from None
-        here.say(f"note: {problem.message}; pulled all the same (--force)")
+        obstacle = Problem("", problem.message, "solve that first, or download it with --force")
+    if obstacle and not args.force:
+        raise PullError(obstacle.cannot, obstacle.fact, obstacle.remedy)
+    if obstacle:
+        here.say(f"note: {obstacle.message}; pulled all the same (--force)")
     made = pull.pull(client, here, found, place)
     if closed := folders.closed_to_others(place.folder):
         here.say(
@@ -92,13 +91,13 @@ def _place(args: argparse.Namespace) -> Place:
     return folders.place_of(root_of(args), args.model)
 
 
-def _refused(problem: CommandError, found: Offer) -> PullError:
-    """Why nothing was downloaded, with what to do."""
-    return PullError(
-        "",
-        problem.message,
-        "choose a smaller or 4-bit checkpoint (AWQ, GPTQ), or download it all the same with"
-        f" --force ({gib(found.selection.size_bytes)})",
+def _too_large(found: Offer) -> Problem:
+    """That a model does not fit; the forecast above it names what would help."""
+    return Problem(
+        f"pull {found.name}",
+        "it will not fit this machine",
+        "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8; --force downloads"
+        f" {gib(found.selection.size_bytes)} all the same",
     )
 
 

@@ -104,6 +104,8 @@ def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
     names = {one.path for one in found}
     if len(names) != len(found):
         raise BadListing("a file is listed twice")
+    if len({(one.digest, one.size_bytes) for one in found}) != len({one.digest for one in found}):
+        raise BadListing("two files have the same hash and different sizes")
     for one in found:
         folders = one.path.split("/")[:-1]
         if any("/".join(folders[: n + 1]) in names for n in range(len(folders))):
