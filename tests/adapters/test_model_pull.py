@@ -19,7 +19,7 @@ from caovand.adapters.model_pull.client import Client
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
 from caovand.adapters.model_pull.verify import verify
-from caovand.adapters.model_pull.world import World
+from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source.manifest import Manifest
 from tests.hub_server import COMMIT, NAME, Fault, HubServer, serving
 
@@ -164,6 +164,19 @@ def test_what_has_come_is_asked_for_once_also_by_the_next_command(
     assert [one.headers["range"] for one in hub.of(SHARD)] == ["bytes=300000-"]
     assert hub.of(SHARD)[0].headers["if-range"] == f'"{SHARD}"'
     assert not [one for one in hub.seen if "tokenizer.json" in one.path]
+
+
+def test_the_rate_counts_only_what_comes(kept: Kept) -> None:
+    clock = iter(float(second) for second in range(100))
+    meter = Meter(replace(kept.world, monotonic_s=lambda: next(clock)), 100 << 20)
+    meter.begin("a")
+    meter.skip(50 << 20)
+    for _ in range(3):
+        meter.add(1 << 20)
+    assert kept.shown[-1] == (53 << 20, 100 << 20, "a, 1.0 MiB/s, 47 s left")
+    meter.skip(-(50 << 20))
+    meter.add(1 << 20)
+    assert kept.shown[-1] == (4 << 20, 100 << 20, "a")
 
 
 def test_a_file_that_changed_in_between_begins_anew(

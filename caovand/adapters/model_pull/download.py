@@ -27,7 +27,7 @@ def download(
     url = client.hub.file(offer.name, offer.address, file.path)
     path = blob.with_name(blob.name + ".part")
     part = Part(path, file)
-    meter.add(part.size_bytes)
+    meter.skip(part.size_bytes)
     try:
         attempt, wrong = 1, 0
         while not part.is_right():
@@ -97,5 +97,5 @@ def _write(answer: Answer, file: RemoteFile, part: Part, meter: Meter, cannot: s
 
 
 def _restart(part: Part, meter: Meter) -> None:
-    meter.add(-part.size_bytes)
+    meter.skip(-part.size_bytes)
     part.cut()

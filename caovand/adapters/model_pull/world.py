@@ -47,6 +47,11 @@ class Meter:
         """The bytes that follow are this file's."""
         self.name = name
 
+    def skip(self, count: int) -> None:
+        """So many bytes more, or fewer, that say nothing about the rate."""
+        self.done_bytes += count
+        self._pace = Pace()
+
     def add(self, count: int) -> None:
         """So many bytes more, or fewer; shown a few times a second."""
         self.done_bytes += count
