@@ -31,6 +31,7 @@ FUNCTIONS = frozenset({
 KERNEL = "only files of the kernel: /proc, /sys, /dev"
 ENGINE = "inside an engines' folder, which places.locked found to be root's where root works there"
 OWN = "in a folder of the daemon's that directories.make found to be its own"
+MODELS = "inside a models' folder, which folders.locked found to be root's where root works there"
 EXPLAINED: dict[str, tuple[str, str]] = {
     "__main__.py": ("os.open", "/dev/null"),
     "adapters/safe_files.py": ("os.open os.replace tempfile.mkstemp", "it is the safe way"),
@@ -66,6 +67,8 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "write_text shutil.rmtree tempfile.TemporaryDirectory",
         "inside the folder that fetch or install has locked, as an engines' folder",
     ),
+    "adapters/model_pull/folders.py": ("os.link os.rename os.replace shutil.rmtree", MODELS),
+    "adapters/model_pull/headers.py": ("tempfile.TemporaryDirectory", "a folder of its own"),
     "cli/engine/choice.py": ("read_text", KERNEL),
     "cli/serve.py": (
         "open os.open",

@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 MIB = 1 << 20
@@ -122,6 +123,16 @@ def replace(path: Path, text: str, mode: int = 0o600) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+@contextlib.contextmanager
+def readable_by_all() -> Iterator[None]:
+    """Make files that the service can read, which runs as another user than who installs."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def is_own_folder(path: Path) -> bool:

@@ -29,7 +29,7 @@ TOOLS = {
 BASE_PACKAGES = (
     "apt,systemd,systemd-sysv,dbus,libnss-systemd,procps,iproute2,curl,python3-venv,"
     "python3-zmq,python3-structlog,python3-sdnotify,python3-rich,"
-    "python3-prometheus-client"
+    "python3-prometheus-client,python3-requests"
 )
 
 

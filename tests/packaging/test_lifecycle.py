@@ -74,10 +74,12 @@ def test_the_account_may_use_cards_and_read_no_logs_and_change_no_engine(
     assert "Permission denied" in done.stderr
     modes = machine.must(
         "stat", "-c", "%n %a %U", "/var/lib/caovan", "/var/lib/caovan/engines",
+        "/var/lib/caovan/models",
         "/var/lib/caovan/state", "/var/cache/caovan", "/var/log/caovan", "/run/caovan",
     )  # fmt: skip
     assert modes.splitlines() == [
         "/var/lib/caovan 755 root", "/var/lib/caovan/engines 755 root",
+        "/var/lib/caovan/models 755 root",
         "/var/lib/caovan/state 750 caovan", "/var/cache/caovan 750 caovan",
         "/var/log/caovan 750 caovan", "/run/caovan 755 caovan",
     ]  # fmt: skip

@@ -152,7 +152,7 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
     fields = subprocess.run(
         ["dpkg-deb", "-f", caovan_deb, "Depends"], capture_output=True, text=True, check=True
     ).stdout
-    for library in ("zmq", "structlog", "sdnotify", "rich", "prometheus-client"):
+    for library in ("zmq", "structlog", "sdnotify", "rich", "prometheus-client", "requests"):
         assert f"python3-{library}" in fields
     # One build for several distributions: nothing ties it to the Python it was made with.
     assert "python3-tomli | python3 (>> 3.11)" in fields

@@ -61,7 +61,14 @@ def test_the_page_of_caovanctl_has_a_verb_with_verbs_by_itself_where_it_can_stan
 
 def test_the_page_of_caovanctl_has_the_variables_it_reads(made: Path) -> None:
     text = (made / "caovanctl.1").read_text().partition(".SH ENVIRONMENT")[2].partition(".SH ")[0]
-    for name in ("RUNTIME_DIRECTORY", "CAOVAN_ENGINES", "CAOVAN_LOCKS", "PIP_INDEX_URL"):
+    for name in (
+        "RUNTIME_DIRECTORY",
+        "CAOVAN_ENGINES",
+        "CAOVAN_MODELS",
+        "HF_TOKEN",
+        "CAOVAN_LOCKS",
+        "PIP_INDEX_URL",
+    ):
         assert name in text
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import trust
+from caovand.adapters import safe_files, trust
 from caovand.adapters.engine_install import build, places, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
@@ -55,7 +54,7 @@ def install(order: Order, world: World) -> places.Engine:
     """
     lock, root = order.lock, order.root
     plugin = build.plugin_identity(order.plugin) if order.plugin else None
-    with readable_by_all(), places.locked(root, f"install {lock.name}"):
+    with safe_files.readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
         if base is not None and plugin in (None, base.plugin_sha256):
@@ -213,13 +212,3 @@ def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -
             f"{order.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
             "make room, or choose another disk with --root DIR",
         )
-
-
-@contextlib.contextmanager
-def readable_by_all() -> Iterator[None]:
-    """Make files that the service can read, which runs as another user than who installs."""
-    before = os.umask(0o022)
-    try:
-        yield
-    finally:
-        os.umask(before)

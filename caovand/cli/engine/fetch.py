@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from caovand.adapters.engine_install import commands, install, places, pythons
+from caovand.adapters import safe_files
+from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
 from caovand.adapters.engine_install.acquire import acquire, archives_of
 from caovand.cli.engine import choice
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     screen = Screen(sys.stderr)
     wanted = choice.chosen_lock(args, screen)
     folder = wheel_files.Folder(Path(args.wheels).absolute())
-    with install.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
+    with safe_files.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
         # one that uv installs goes there too: who fetches need not be root
         if args.with_python and not archives_of(wanted.python, folder.path):
             screen.say(f"downloading Python {wanted.python} into {folder.path}")

@@ -1,0 +1,1 @@
+"""Downloads models from hubs, and keeps account of what was downloaded."""

@@ -1,0 +1,201 @@
+"""HTTP to a hub through requests: proxies, certificates, one redirect at a time, a guarded token.
+
+requests follows redirects by itself and adds passwords from ~/.netrc; both are off. A hub sends
+its large files from another host: the token never goes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.cookiejar
+import json
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import requests
+import urllib3
+from requests.utils import get_environ_proxies
+
+from caovand import __version__
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.hubs import Hub, is_loopback
+from caovand.core.printable import one_line
+
+PATIENCE_S = (20.0, 60.0)  # to connect, and between two pieces
+MOST_REDIRECTS = 8
+PIECE = 256 << 10
+MOST_VALUES = 500_000
+REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class Cut(Exception):
+    """The connection failed or ended; trying again may help."""
+
+
+class Answer:
+    """An answer whose body is still to come."""
+
+    def __init__(self, response: requests.Response, host: str) -> None:
+        self._response, self._host = response, host
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+
+    def pieces(self, most_bytes: int) -> Iterator[bytes]:
+        """The body as it comes, at most this much of it. Raises Cut."""
+        left = most_bytes
+        while left > 0:
+            with _cuts(self._host):
+                piece = self._response.raw.read(min(PIECE, left), decode_content=False)
+            if not piece:
+                return
+            left -= len(piece)
+            yield piece
+
+    def retry_after_s(self) -> float | None:
+        """What Retry-After says, None where it says nothing."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isdecimal() and len(text) < 10:
+            return float(text)
+        try:
+            return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+        except (TypeError, ValueError, IndexError, OverflowError):
+            return None
+
+
+class Client:
+    """Requests to one hub. `token` is sent to its own scheme, host and port alone."""
+
+    def __init__(self, hub: Hub, token: str, environ: Mapping[str, str]) -> None:
+        self.hub = hub
+        self._secret = hub.token_headers(token) if token else {}
+        self._home = urlsplit(hub.endpoint)
+        bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+        self._verify: str | bool = bundle or True  # an empty variable is no way to switch it off
+        self._session = requests.Session()
+        self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
+
+    @contextlib.contextmanager
+    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
+        """GET, through redirects. Raises Cut, and PullError for what must not be followed."""
+        for _ in range(MOST_REDIRECTS):
+            where = self._allowed(url)
+            own = _origin(where) == _origin(self._home)
+            response = self._send(url, where, {**headers, **(self._secret if own else {})})
+            try:
+                if response.status_code not in REDIRECTS:
+                    yield Answer(response, where.hostname or "")
+                    return
+                # As the bytes stand there: UTF-8, which requests reads as Latin-1.
+                target = response.headers.get("location", "").encode("latin-1", "replace")
+                url = urljoin(url, target.decode("utf-8", "replace"))
+            finally:
+                response.close()
+        raise PullError(
+            f"download from {self._home.hostname}",
+            f"it redirects more than {MOST_REDIRECTS} times",
+            "check the endpoint, or try later",
+        )
+
+    def json(self, url: str, most_bytes: int) -> tuple[Answer, Any]:
+        """An answer with its document, None where it is no answer of success. Raises Cut."""
+        with self.get(url, {"Accept": "application/json"}) as answer:
+            if answer.status != 200:
+                return answer, None
+            data = b"".join(answer.pieces(most_bytes + 1))
+            length = answer.headers.get("content-length", "")
+        if len(data) > most_bytes or data.count(b",") > MOST_VALUES:
+            raise self._strange(f"its list of files is larger than {most_bytes >> 20} MiB")
+        if length.isdecimal() and len(data) < int(length[:15]):
+            raise Cut("the answer ended early")
+        try:
+            return answer, json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._strange("its list of files is no JSON") from None
+
+    def _strange(self, fact: str) -> PullError:
+        return PullError(
+            f"read what {self._home.hostname} offers", fact, "check the endpoint, or try later"
+        )
+
+    def _send(self, url: str, where: SplitResult, headers: Mapping[str, str]) -> requests.Response:
+        all_headers = {
+            "User-Agent": f"caovan/{__version__}", "Accept-Encoding": "identity", **headers
+        }  # fmt: skip
+        with _cuts(where.hostname or ""):
+            # An `auth` of our own, though it adds nothing, keeps ~/.netrc out.
+            asked = requests.Request("GET", url, headers=all_headers, auth=lambda request: request)
+            local = is_loopback(where.hostname or "")
+            return self._session.send(
+                self._session.prepare_request(asked),
+                stream=True,
+                timeout=PATIENCE_S,
+                allow_redirects=False,
+                verify=self._verify,
+                proxies={} if local else get_environ_proxies(url, no_proxy=None),
+            )
+
+    def _allowed(self, url: str) -> SplitResult:
+        """The parts of an address that may be asked; PullError for any other."""
+        try:
+            where = urlsplit(url)
+            host, _ = where.hostname or "", where.port
+        except ValueError:
+            host = ""
+        home = is_loopback(self._home.hostname or "")
+        plain = host and where.scheme == "http" and home and is_loopback(host)
+        if not host or where.username is not None or not (where.scheme == "https" or plain):
+            raise PullError(
+                f"download from {self._home.hostname}",
+                f"it redirects to {one_line(url[:80])}, which is not https",
+                "check the endpoint",
+            )
+        return where
+
+
+def _origin(where: SplitResult) -> tuple[str, str | None, int | None]:
+    default = {"https": 443, "http": 80}.get(where.scheme)
+    return where.scheme, where.hostname, where.port or default
+
+
+@contextlib.contextmanager
+def _cuts(host: str) -> Iterator[None]:
+    """Turn whatever requests and urllib3 raise into Cut, in words and without addresses."""
+    try:
+        yield
+    except requests.exceptions.SSLError as problem:
+        raise PullError(
+            "download",
+            f"the certificate of {host} is not accepted ({_innermost(problem)})",
+            "check the clock, the endpoint, and the proxy; REQUESTS_CA_BUNDLE names other roots",
+        ) from None
+    except (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.InvalidHeader,
+        UnicodeError,
+    ):
+        raise PullError(
+            "download", f"{host} leads to no possible address", "check the endpoint, or try later"
+        ) from None
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as problem:
+        raise Cut(f"{host}: {_innermost(problem)}") from None
+
+
+def _innermost(problem: BaseException) -> str:
+    """Why, as the system or the outermost library says it; never an address with its signature."""
+    if isinstance(problem, (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)):
+        return "no answer in time"
+    seen: list[BaseException] = []
+    todo: list[Any] = [problem]
+    while todo and len(seen) < 20:
+        one = todo.pop(0)
+        if not isinstance(one, BaseException) or one in seen:
+            continue
+        seen.append(one)
+        if isinstance(one, OSError) and one.errno and one.strerror:
+            return one_line(str(one.strerror))
+        todo += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+    return "the connection was cut"

@@ -1,0 +1,101 @@
+"""Downloads one file, however often the connection is cut, until it is the publisher's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from caovand.adapters.model_pull import folders
+from caovand.adapters.model_pull.client import Answer, Client, Cut
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.part import Part
+from caovand.adapters.model_pull.patience import Busy, pause, require_success
+from caovand.adapters.model_pull.world import Meter, World
+from caovand.core.model_source import transfer
+from caovand.core.model_source.listing import RemoteFile
+from caovand.core.model_source.selection import Offer
+from caovand.core.model_source.transfer import Do
+
+MOST_WRONG = 2
+"""Whole downloads that do not have the publisher's hash."""
+
+
+def download(
+    client: Client, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
+) -> None:
+    """Make `blob` this file, going on with its part. Raises PullError and OSError."""
+    cannot = f"pull {offer.name}"
+    url = client.hub.file(offer.name, offer.address, file.path)
+    path = blob.with_name(blob.name + ".part")
+    part = Part(path, file)
+    meter.skip(part.size_bytes)
+    try:
+        attempt, wrong = 1, 0
+        while not part.is_right():
+            if part.size_bytes == file.size_bytes:
+                wrong += 1
+                _restart(part, meter)
+                if wrong >= MOST_WRONG:
+                    raise PullError(
+                        cannot,
+                        f"{file.path} came {wrong} times without the publisher's hash",
+                        "check the endpoint and the proxy; nothing of it is kept",
+                    )
+                world.say(f"      {file.path} does not have the publisher's hash; once more")
+            before = part.size_bytes
+            try:
+                _go_on(client, url, file, part, meter, cannot)
+            except Cut as cut:
+                attempt = 1 if part.size_bytes > before else attempt
+                pause(world, cut, attempt, transfer.MOST_ATTEMPTS, cannot)
+                attempt += 1
+        folders.settle(path, blob)
+        part.drop_note()
+    finally:
+        part.close()
+
+
+def _go_on(
+    client: Client, url: str, file: RemoteFile, part: Part, meter: Meter, cannot: str
+) -> None:
+    """One request, and its bytes into the part. Raises Cut and PullError."""
+    asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
+    if asked.offset != part.size_bytes:
+        _restart(part, meter)
+    with client.get(url, asked.headers()) as answer:
+        found = transfer.judge(asked, file.size_bytes, answer.status, answer.headers)
+        if found.do is Do.WAIT:
+            raise Busy(found.why, answer.retry_after_s())
+        if found.do is Do.REFUSE:
+            require_success(client, answer, cannot, f"{file.path} is not there")
+            raise PullError(
+                cannot,
+                f"the answer for {file.path} is refused: {found.why}",
+                "check the endpoint and the proxy, or try later",
+            )
+        if found.do is Do.START_OVER or found.offset != part.size_bytes:
+            _restart(part, meter)
+        if found.do is Do.START_OVER:
+            raise Cut(f"{file.path}: {found.why}")
+        part.note(answer.headers.get("etag", "")[:256])
+        _write(answer, file, part, meter, cannot)
+
+
+def _write(answer: Answer, file: RemoteFile, part: Part, meter: Meter, cannot: str) -> None:
+    left = file.size_bytes - part.size_bytes
+    for piece in answer.pieces(left + 1):
+        if len(piece) > left:
+            raise PullError(
+                cannot,
+                f"the server sends more of {file.path} than the {file.size_bytes} bytes it has",
+                "check the endpoint and the proxy, or try later",
+            )
+        part.append(piece)
+        meter.add(len(piece))
+        left -= len(piece)
+    if left:
+        raise Cut(f"{file.path} ended {left} bytes early")
+
+
+def _restart(part: Part, meter: Meter) -> None:
+    meter.skip(-part.size_bytes)
+    part.cut()

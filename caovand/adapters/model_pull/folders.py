@@ -1,0 +1,300 @@
+"""Where pulled models lie, and how a complete one takes its place.
+
+    ROOT/OWNER--NAME/              a model, and in it caovan-model.json: what was pulled
+    ROOT/.pulling-OWNER--NAME/     one that is not complete; never under the final name
+        pull.json                  how much it will be
+        blobs/sha256-ab12...       a checked file, by its hash: it outlives a new commit
+        blobs/sha256-ab12....part  a begun one, and .json: the ETag it was begun with
+        model/                     the complete folder, a moment before it is renamed
+    ROOT/.removing-OWNER--NAME/    what is being deleted
+    ROOT/.OWNER--NAME.lock         there while one of them changes
+
+The service's user reads all of it and writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters import safe_files, trust
+from caovand.adapters.model_pull.errors import PullError
+from caovand.core.model_source import manifest
+from caovand.core.model_source.listing import BadListing, is_name
+from caovand.core.model_source.manifest import Manifest
+from caovand.core.model_source.selection import MANIFEST
+
+DEFAULT_ROOT = Path("/var/lib/caovan/models")
+ROOT_VARIABLE = "CAOVAN_MODELS"
+MOST_BYTES = 4 << 20
+_STAGING = ".pulling-"
+_GRAVE = ".removing-"
+_PURPOSE = "pull.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model's folder and those around it."""
+
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        return self.folder.parent
+
+    @property
+    def staging(self) -> Path:
+        return self.folder.with_name(_STAGING + self.folder.name)
+
+    @property
+    def blobs(self) -> Path:
+        return self.staging / "blobs"
+
+    @property
+    def assembled(self) -> Path:
+        return self.staging / "model"
+
+    @property
+    def grave(self) -> Path:
+        return self.folder.with_name(_GRAVE + self.folder.name)
+
+    @property
+    def lock(self) -> Path:
+        return self.folder.with_name(f".{self.folder.name}.lock")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A pull that was begun: what it is of, and how much is there."""
+
+    name: str
+    size_bytes: int
+    done_bytes: int
+
+
+def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
+    """The models' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    chosen = option or environ.get(ROOT_VARIABLE)
+    return Path(chosen).absolute() if chosen else DEFAULT_ROOT
+
+
+def place_of(root: Path, name: str) -> Place:
+    """Where the model OWNER/NAME lies."""
+    return Place(root / name.replace("/", "--"))
+
+
+def find(root: Path, text: str) -> Place:
+    """The place of OWNER/NAME, or of a folder by its name in the root or its path."""
+    if is_name(text):
+        known = place_of(root, text)
+        if known.folder.is_dir() or known.staging.is_dir():
+            return known
+    if "/" not in text and text not in ("", ".", ".."):
+        return Place(root / text)
+    return Place(Path(os.path.abspath(text)))
+
+
+def read(folder: Path) -> Manifest | None:
+    """What was pulled into a folder; None for a folder of another origin."""
+    try:
+        return manifest.read(json.loads(safe_files.read(folder / MANIFEST, MOST_BYTES)))
+    except (OSError, ValueError, RecursionError, BadListing, AttributeError):
+        return None
+
+
+def require(place: Place, what: str) -> Manifest:
+    """The manifest of a pulled model, PullError where there is none."""
+    found = read(place.folder)
+    if found is not None and not place.folder.is_symlink():
+        return found
+    if place.staging.is_dir():
+        fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"
+    elif place.folder.is_dir():
+        fact = f"{place.folder} has no {MANIFEST}: it was not pulled by caovanctl"
+        remedy = "pull the model into another folder"
+    else:
+        fact, remedy = f"there is no {place.folder}", "caovanctl model list shows what there is"
+    raise PullError(what, fact, remedy)
+
+
+def models(root: Path) -> list[tuple[Place, Manifest]]:
+    """Every complete model, by its folder's name."""
+    return [
+        (Place(path), found)
+        for path in _folders(root)
+        if not path.name.startswith(".") and (found := read(path)) is not None
+    ]
+
+
+def unfinished(root: Path) -> list[Unfinished]:
+    """Pulls that were begun and are not complete."""
+    found = []
+    for path in _folders(root):
+        if not path.name.startswith(_STAGING):
+            continue
+        name, size = path.name.removeprefix(_STAGING), 0
+        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
+            kept = json.loads(safe_files.read(path / _PURPOSE, MOST_BYTES))
+            name, size = str(kept.get("name")), int(kept.get("size", 0))
+        found.append(Unfinished(name, size, sum(_sizes(path / "blobs"))))
+    return found
+
+
+def begin(place: Place, name: str, size_bytes: int) -> None:
+    """Make the folder of an unfinished pull."""
+    place.blobs.mkdir(parents=True, exist_ok=True)
+    purpose = json.dumps({"name": name, "size": size_bytes})
+    safe_files.replace(place.staging / _PURPOSE, purpose, 0o644)
+
+
+def publish(place: Place, made: Manifest) -> None:
+    """Give the assembled folder its manifest and its final name."""
+    safe_files.replace(
+        place.assembled / MANIFEST, json.dumps(made.document(), indent=1) + "\n", 0o644
+    )
+    if place.folder.is_dir():
+        os.rename(place.folder, place.grave)
+    os.rename(place.assembled, place.folder)
+    shutil.rmtree(place.staging)
+    shutil.rmtree(place.grave, ignore_errors=True)
+
+
+def assemble(place: Place, made: Manifest) -> None:
+    """Put the checked files under their names into a folder of its own."""
+    shutil.rmtree(place.assembled, ignore_errors=True)
+    placed: dict[Path, Path] = {}
+    for one in made.files:
+        target = place.assembled / one.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        blob = blob_of(place, str(one.digest))
+        try:
+            os.link(blob, target)  # a kill in between loses no download
+        except OSError:  # a file system without links
+            if blob in placed:
+                safe_files.copy(placed[blob], target)
+            else:
+                os.replace(blob, target)
+        placed.setdefault(blob, target)
+
+
+def blob_of(place: Place, digest: str) -> Path:
+    """Where the checked file with this hash lies."""
+    return place.blobs / digest.replace(":", "-")
+
+
+def reuse(place: Place, path: str, digest: str) -> bool:
+    """Take a file of the folder that is to be replaced, without a copy; False if that cannot be."""
+    try:
+        os.link(place.folder / path, blob_of(place, digest), follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def settle(part: Path, blob: Path) -> None:
+    """A part has been checked: it is the file."""
+    os.replace(part, blob)
+
+
+def discard(place: Place) -> None:
+    """Delete a model, complete or not; renamed first, so that a half of one never looks whole."""
+    sweep(place)
+    if place.folder.is_dir():
+        os.rename(place.folder, place.grave)
+        shutil.rmtree(place.grave)
+    if place.staging.is_dir():
+        shutil.rmtree(place.staging)
+
+
+def sweep(place: Place) -> None:
+    """Finish a deletion that was killed."""
+    if place.grave.is_dir():
+        shutil.rmtree(place.grave)
+
+
+@contextlib.contextmanager
+def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
+    """Hold a model's place; PullError if another command does, or others can write there.
+
+    With `make` the folder around it is made.
+    """
+    require_own(place.root, what)
+    try:
+        if make:
+            place.root.mkdir(parents=True, exist_ok=True)
+        lock = _taken(place.lock)
+    except BlockingIOError:
+        raise PullError(
+            what, f"another model command is at work on {place.folder}", "wait for its end"
+        ) from None
+    except OSError as problem:
+        raise PullError(
+            what,
+            f"{place.root} cannot be written: {problem.strerror}",
+            "run it with sudo, or choose another folder with --root",
+        ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            place.lock.unlink()
+        os.close(lock)
+
+
+def _taken(path: Path) -> int:
+    """The descriptor of a lock that is ours; the file may be one that its owner just deleted."""
+    while True:
+        lock = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), os.stat(path)):
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def require_own(folder: Path, what: str) -> None:
+    """PullError where we cannot write, and where another can change files under root's hands."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        raise PullError(
+            what,
+            f"{there} cannot be written by this user",
+            "run it with sudo, or choose a folder of your own with --root or --to",
+        )
+    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+        raise PullError(
+            what,
+            f"{found}, who could lead root to other files",
+            "run it as that user, without sudo, or choose a folder of root's",
+        )
+
+
+def closed_to_others(folder: Path) -> Path | None:
+    """The first folder on the way that the service's user may not enter, None without one."""
+    for path in reversed((folder, *folder.parents)):
+        if not path.stat().st_mode & 0o001:
+            return path
+    return None
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith(".json"):
+                yield entry.stat(follow_symlinks=False).st_size

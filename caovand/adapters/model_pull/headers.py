@@ -1,0 +1,97 @@
+"""A model's folder without its weights: configuration, and shards that are headers and holes.
+
+A planner reads sizes and headers alone, so it can plan a model that was not downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from caovand.adapters import model_folder, safe_files
+from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.offer import whole
+from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
+from caovand.adapters.model_pull.world import World
+from caovand.core.checkpoint.safetensors import BadShard, header_length
+from caovand.core.model_source import selection
+from caovand.core.model_source.listing import RemoteFile
+from caovand.core.model_source.selection import Offer
+
+READ = frozenset({
+    "config.json", "hf_quant_config.json", "tokenizer_config.json", "chat_template.jinja",
+    "chat_template.json", selection.INDEX,
+})  # fmt: skip
+FIRST_BYTES = 64 << 10
+"""Most headers are shorter."""
+
+
+@contextlib.contextmanager
+def fetched(client: Client, world: World, offer: Offer) -> Iterator[Path]:
+    """The folder, for as long as somebody plans with it. Raises PullError."""
+    with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
+        folder = Path(name)
+        for file in offer.selection.files:
+            if file.path in READ:
+                _write(folder / file.path, whole(client, world, offer, file), file.size_bytes)
+            elif file.path in model_folder.TOKENIZERS:
+                _write(folder / file.path, b"", 0)  # that it is there is all that is asked
+        shards = offer.selection.weights
+        for done, shard in enumerate(shards):
+            world.progress(done, len(shards), f"reading headers: {shard.path}")
+            _write(folder / shard.path, _header(client, world, offer, shard), shard.size_bytes)
+        yield folder
+
+
+def _header(client: Client, world: World, offer: Offer, shard: RemoteFile) -> bytes:
+    """The start of a shard up to the end of its header."""
+    cannot = f"pull {offer.name}"
+    start = _range(client, world, offer, shard, 0, min(FIRST_BYTES, shard.size_bytes))
+    try:
+        end = 8 + header_length(start[:8], shard.size_bytes)
+    except BadShard as problem:
+        raise PullError(
+            cannot, f"{shard.path} is unusable, {problem}", "choose another revision or checkpoint"
+        ) from None
+    if end > len(start):
+        start += _range(client, world, offer, shard, len(start), end)
+    return start[:end]
+
+
+def _range(
+    client: Client, world: World, offer: Offer, shard: RemoteFile, begin: int, end: int
+) -> bytes:
+    """The bytes of a shard from `begin` up to `end`."""
+    cannot = f"pull {offer.name}"
+    url = client.hub.file(offer.name, offer.address, shard.path)
+
+    def asked() -> bytes:
+        with client.get(url, {"Range": f"bytes={begin}-{end - 1}"}) as answer:
+            require_success(client, answer, cannot, f"{shard.path} is not there")
+            ranged = answer.headers.get("content-range", "").startswith(f"bytes {begin}-")
+            if answer.status == 206 and not ranged:
+                raise PullError(
+                    cannot,
+                    f"the server sends another part of {shard.path} than was asked for",
+                    "check the endpoint and the proxy",
+                )
+            # A server that knows no ranges begins with the whole file.
+            skip = 0 if answer.status == 206 else begin
+            data = b"".join(answer.pieces(skip + end - begin))[skip:]
+        if len(data) < end - begin:
+            raise Cut("the answer ended early")
+        return data
+
+    return patiently(world, asked, cannot, FEW_ATTEMPTS)
+
+
+def _write(path: Path, start: bytes, size_bytes: int) -> None:
+    """A file of this size that begins so; the rest is a hole and takes no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(safe_files.open_own(path, safe_files.NEW), "wb") as file:
+        file.write(start)
+        file.truncate(size_bytes)

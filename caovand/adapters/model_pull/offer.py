@@ -1,0 +1,107 @@
+"""What a hub offers of a model, and what of it will be downloaded; nothing is kept yet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from caovand.adapters import model_folder
+from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.part import hasher
+from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
+from caovand.adapters.model_pull.world import World
+from caovand.core.model_source import selection
+from caovand.core.model_source.listing import BadListing, RemoteFile
+from caovand.core.model_source.selection import Offer
+
+LARGEST_LISTING = 16 << 20
+
+
+def read(client: Client, world: World, name: str, revision: str | None, *, code: bool) -> Offer:
+    """Ask the hub for a model's files. Raises PullError."""
+    hub = client.hub
+    revision = revision or hub.revision
+    cannot = f"pull {name}"
+    url = hub.listing(name, revision)
+
+    def listed() -> Any:
+        answer, document = client.json(url, LARGEST_LISTING)
+        require_success(client, answer, cannot, f"{hub.title} has no {name} at {revision}")
+        return document
+
+    try:
+        found = hub.read(patiently(world, listed, cannot, FEW_ATTEMPTS))
+    except BadListing as problem:
+        raise PullError(
+            cannot,
+            f"the list of its files is not usable: {problem}",
+            "check the endpoint and the name",
+        ) from None
+    offer = Offer(name, revision, found.commit, selection.choose(found.files, (), code=code))
+    index = next((one for one in found.files if one.path == selection.INDEX), None)
+    if index is not None:
+        shards = _shards(whole(client, world, offer, index), cannot)
+        if absent := shards - {one.path for one in found.files}:
+            raise PullError(
+                cannot,
+                f"the repository has no {min(absent)}, which its index names",
+                "choose another revision, or tell its publisher",
+            )
+        chosen = selection.choose(found.files, shards, code=code)
+        offer = Offer(name, revision, found.commit, chosen)
+    _require_weights(offer, cannot)
+    return offer
+
+
+def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
+    """The content of a small file, checked. Raises PullError."""
+    cannot = f"pull {offer.name}"
+    most = model_folder.LARGEST.get(file.path, model_folder.LARGEST_OTHER)
+    if file.size_bytes > most:
+        raise PullError(
+            cannot, f"its {file.path} is larger than {most >> 20} MiB", "choose another checkpoint"
+        )
+    url = client.hub.file(offer.name, offer.address, file.path)
+
+    def fetched() -> bytes:
+        with client.get(url, {}) as answer:
+            require_success(client, answer, cannot, f"{file.path} is not there")
+            data = b"".join(answer.pieces(file.size_bytes + 1))
+        found: hashlib._Hash = hasher(file.digest, file.size_bytes)
+        found.update(data)
+        if found.hexdigest() != file.digest.value:
+            raise Cut(f"{file.path} does not have the publisher's hash")
+        return data
+
+    return patiently(world, fetched, cannot, FEW_ATTEMPTS)
+
+
+def _shards(data: bytes, cannot: str) -> frozenset[str]:
+    """The files that an index names."""
+    try:
+        if data.count(b",") < model_folder.MOST_VALUES:
+            found = frozenset(json.loads(data)["weight_map"].values())
+            if found and all(isinstance(one, str) and one.isprintable() for one in found):
+                return found
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        pass
+    raise PullError(
+        cannot, f"its {selection.INDEX} names no files", "choose another revision or checkpoint"
+    )
+
+
+def _require_weights(offer: Offer, cannot: str) -> None:
+    paths = {one.path for one in offer.selection.files}
+    if not offer.selection.weights:
+        others = offer.selection.of(selection.OTHER_WEIGHTS)
+        has = f", but {others[0]}" if others else ""
+        raise PullError(
+            cannot,
+            f"it has no weights as safetensors{has}",
+            "choose the checkpoint in safetensors that it was made from, or its AWQ, GPTQ or fp8"
+            " variant",
+        )
+    if "config.json" not in paths:
+        raise PullError(cannot, "it has no config.json", "choose a checkpoint for transformers")

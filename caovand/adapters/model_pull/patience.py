@@ -1,0 +1,69 @@
+"""What is worth another attempt, and how long to wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from caovand.adapters.model_pull.client import Answer, Client, Cut
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.world import World
+from caovand.core.model_source import transfer
+
+FEW_ATTEMPTS = 4  # before anything has come, somebody waits for an answer
+T = TypeVar("T")
+
+
+class Busy(Cut):
+    """The server answered that it cannot answer now."""
+
+    def __init__(self, text: str, retry_after_s: float | None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+def patiently(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
+    """Do it, again after a Cut; PullError once that has no more sense."""
+    attempt = 1
+    while True:
+        try:
+            return act()
+        except Cut as cut:
+            pause(world, cut, attempt, attempts, cannot)
+        attempt += 1
+
+
+def pause(world: World, cut: Cut, attempt: int, attempts: int, cannot: str) -> None:
+    """Wait before the next attempt; PullError instead, after the last."""
+    asked = cut.retry_after_s if isinstance(cut, Busy) else None
+    wait_s = transfer.pause_s(attempt, world.chance(), asked) if attempt < attempts else None
+    if wait_s is None:
+        later = f"; it asks to wait {asked:.0f} s" if asked else ""
+        raise PullError(
+            cannot,
+            f"{cut}, after {attempt} attempts{later}" if attempt > 1 else f"{cut}{later}",
+            "check the network, the proxy and the endpoint, then run the same command again:"
+            " what has come is kept",
+        ) from None
+    world.say(f"      {cut}; again in {wait_s:.0f} s")
+    world.sleep(wait_s)
+
+
+def require_success(client: Client, answer: Answer, cannot: str, absent: str) -> None:
+    """PullError, or a Cut where trying again may help, for any answer but a good one."""
+    status, hub = answer.status, client.hub
+    if status in (200, 206):
+        return
+    if status in transfer.RETRIED:
+        raise Busy(f"HTTP {status}", answer.retry_after_s())
+    if status in (401, 403):
+        fact = (
+            f"{hub.title} lets nobody read it without permission (HTTP {status}), or it does not"
+            " exist"
+        )
+        raise PullError(cannot, fact, f"check the name; else {hub.terms}")
+    if status in (404, 410):
+        raise PullError(cannot, absent, "check the name, --revision and --from")
+    raise PullError(
+        cannot, f"{hub.title} answers HTTP {status}", "check the endpoint, or try later"
+    )

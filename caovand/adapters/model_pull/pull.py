@@ -1,0 +1,115 @@
+"""Downloads what was offered, checks it, and gives it its name once all of it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from caovand.adapters import safe_files
+from caovand.adapters.model_pull import folders
+from caovand.adapters.model_pull.client import Client
+from caovand.adapters.model_pull.download import download
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.part import matches
+from caovand.adapters.model_pull.world import Meter, World
+from caovand.core.model_source.listing import RemoteFile
+from caovand.core.model_source.manifest import Manifest
+from caovand.core.model_source.selection import Offer
+
+MARGIN_BYTES = 256 << 20
+_MIB = 1 << 20
+
+
+def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
+    """Make `place` this model. Raises PullError and OSError; what has come is kept for next time.
+
+    Files of a model that is there already are checked, and taken over where they are right.
+    """
+    what = f"pull {offer.name}"
+    made = Manifest(
+        offer.name,
+        client.hub.endpoint,
+        offer.revision,
+        offer.commit,
+        world.now().isoformat(timespec="seconds"),
+        offer.selection.files,
+    )
+    with safe_files.readable_by_all(), folders.locked(place, what, make=True):
+        require_replaceable(place, what)
+        folders.sweep(place)
+        folders.begin(place, offer.name, made.size_bytes)
+        _take_over(world, place, made)
+        _drop_strangers(place, made)
+        missing = [one for one in _distinct(made.files) if not _blob(place, one).exists()]
+        _require_space(world, place, missing, what)
+        there = made.size_bytes - sum(one.size_bytes for one in missing)
+        meter = Meter(world, made.size_bytes, there)
+        for file in missing:
+            meter.begin(file.path)
+            download(client, world, offer, file, _blob(place, file), meter)
+        folders.assemble(place, made)
+        folders.publish(place, made)
+    return made
+
+
+def require_replaceable(place: Place, what: str) -> None:
+    """PullError where the folder has something that no pull made."""
+    if place.folder.is_symlink() or (
+        place.folder.exists()
+        and folders.read(place.folder) is None
+        and not (place.folder.is_dir() and not any(place.folder.iterdir()))
+    ):
+        raise PullError(
+            what,
+            f"{place.folder} is there, and was not pulled by caovanctl",
+            "choose another folder with --to, or move it away",
+        )
+
+
+def _take_over(world: World, place: Place, made: Manifest) -> None:
+    """Link the right files of the model that is there."""
+    before = folders.read(place.folder)
+    known = {(one.path, one.digest) for one in before.files} if before else set()
+    old = [
+        one
+        for one in made.files
+        if (one.path, one.digest) in known and not _blob(place, one).exists()
+    ]
+    meter = Meter(world, sum(one.size_bytes for one in old))
+    for one in old:
+        meter.begin(f"checking {one.path}")
+        try:
+            right = matches(place.folder / one.path, one, meter.add)
+        except OSError:
+            right = False
+        if right:
+            folders.reuse(place, one.path, str(one.digest))
+
+
+def _drop_strangers(place: Place, made: Manifest) -> None:
+    """Delete what an earlier revision left: its room counts."""
+    wanted = {_blob(place, one).name for one in made.files}
+    for path in place.blobs.iterdir():
+        if path.name.partition(".")[0] not in wanted:
+            path.unlink()
+
+
+def _distinct(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
+    """Each content once, small files first: what they lack shows before the hours."""
+    return sorted({one.digest: one for one in files}.values(), key=lambda one: one.size_bytes)
+
+
+def _blob(place: Place, file: RemoteFile) -> Path:
+    return folders.blob_of(place, str(file.digest))
+
+
+def _require_space(world: World, place: Place, missing: list[RemoteFile], what: str) -> None:
+    there = sum(path.stat().st_blocks * 512 for path in place.blobs.glob("*.part"))
+    needed = sum(one.size_bytes for one in missing) - there + MARGIN_BYTES
+    free = world.free_bytes(place.blobs)
+    if missing and free < needed:
+        raise PullError(
+            what,
+            f"{place.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            "make room, or choose another disk with --to DIR",
+        )

@@ -1,0 +1,64 @@
+"""What a download touches besides files and the hub; tests bring their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from caovand.core.model_source.pace import Pace
+
+
+def free_bytes(path: Path) -> int:
+    """What this user may still write on the disk of a folder."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+@dataclass(frozen=True)
+class World:
+    """Clock, chance, disk and screen; `progress` takes done, total and a text."""
+
+    say: Callable[[str], None]
+    progress: Callable[[int, int, str], None]
+    sleep: Callable[[float], None] = time.sleep
+    monotonic_s: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    free_bytes: Callable[[Path], int] = free_bytes
+
+
+@dataclass
+class Meter:
+    """Shows how far one step is: bytes of `total_bytes`, with rate and time left."""
+
+    world: World
+    total_bytes: int
+    done_bytes: int = 0
+    name: str = ""
+    _pace: Pace = field(default_factory=Pace)
+    _shown_s: float = -1.0
+
+    def begin(self, name: str) -> None:
+        """The bytes that follow are this file's."""
+        self.name = name
+
+    def skip(self, count: int) -> None:
+        """So many bytes more, or fewer, that say nothing about the rate."""
+        self.done_bytes += count
+        self._pace = Pace()
+
+    def add(self, count: int) -> None:
+        """So many bytes more, or fewer; shown a few times a second."""
+        self.done_bytes += count
+        now = self.world.monotonic_s()
+        if now - self._shown_s < 0.25 and self.done_bytes < self.total_bytes:
+            return
+        self._shown_s = now
+        self._pace.add(now, self.done_bytes)
+        text = ", ".join(filter(None, (self.name, self._pace.text(self.total_bytes))))
+        self.world.progress(self.done_bytes, self.total_bytes, text)

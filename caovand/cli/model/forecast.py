@@ -1,0 +1,64 @@
+"""Whether a model that is not here yet would run on this machine: the plan of its headers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from caovand.cli import plan
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.survey import (
+    SYSTEM_CONFIG,
+    chosen_mode,
+    configuration,
+    daemon_config,
+    look,
+    running,
+)
+
+
+def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) -> plan.Planned:
+    """The plan for the model that will be in `folder`, made from the headers in `described`.
+
+    CommandError where `caovanctl plan` would have none.
+    """
+    daemon = {} if args.inventory else running(args.runtime)
+    source = args.config or daemon_config(daemon)
+    config = configuration(source, str(described))
+    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    try:
+        machine = seen.with_model(config)
+        card = replace(machine.model, path=str(folder))
+        config = replace(config, model=replace(config.model, path=str(folder)))
+        return plan.make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
+    except CommandError as problem:
+        text = str(problem).replace(str(described), name)
+        raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
+
+
+def show(found: plan.Planned, console: Console) -> bool:
+    """A few lines about the plan; whether the model can run."""
+    console.print(Text("; ".join(_heads(found)), style="bold"))
+    memory = found.memory
+    if memory is None:
+        return True
+    plan.show_memory(found, memory, console)
+    for warning in found.plan.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    return memory.fits is not False
+
+
+def _heads(found: plan.Planned) -> Iterator[str]:
+    """The settings that tell most about a plan."""
+    cards = len(found.cards)
+    yield f"planned for {cards} GPU{'s' * (cards > 1)}" if cards else "planned for the CPU"
+    memory = found.memory
+    if memory and memory.parts:
+        yield f"weights {memory.weights_mib / 1024:.2f} GiB{' a card' * (cards > 1)}"
+    if found.plan.mtp:
+        yield f"MTP {found.plan.mtp}"

@@ -1,0 +1,41 @@
+"""`caovanctl model list`: the models that were pulled, and the pulls that were begun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from caovand.adapters.model_pull import folders
+from caovand.cli.model.shared import facts, gib, model_verb, root_of
+from caovand.core.printable import one_line
+
+
+def run(args: argparse.Namespace) -> int:
+    """model list."""
+    root = root_of(args)
+    found, begun = folders.models(root), folders.unfinished(root)
+    if args.json:
+        models = [facts(place.folder, made) for place, made in found]
+        rows = [asdict(one) for one in begun]
+        print(json.dumps({"root": str(root), "models": models, "unfinished": rows}))
+        return 0
+    for place, made in found:
+        at = made.commit[:12] or made.revision
+        print(
+            f"{one_line(made.name):40} {gib(made.size_bytes):>11}  {one_line(at):12} "
+            f" {made.pulled_at[:10]}  {place.folder}"
+        )
+    if not found:
+        print(f"no model in {root}; download one with: caovanctl model pull OWNER/NAME")
+    for one in begun:
+        print(
+            f"note: {one_line(one.name)} is not complete, {gib(one.done_bytes)} of"
+            f" {gib(one.size_bytes)}: pull it again to continue, or remove it",
+            file=sys.stderr,
+        )
+    return 0
+
+
+VERB = model_verb("list", "list pulled models", example="caovanctl model list --json", run=run)

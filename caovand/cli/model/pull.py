@@ -1,0 +1,128 @@
+"""`caovanctl model pull OWNER/NAME`: plan a model from its headers, then download and check it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from caovand.adapters.model_pull import folders, hubs
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.world import World
+from caovand.cli.console import console
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.model import forecast
+from caovand.cli.model.shared import facts, gib, model_verb, root_of, show, world
+from caovand.core.model_source import selection
+from caovand.core.model_source.listing import is_name
+from caovand.core.model_source.selection import Offer
+from caovand.core.problem import Problem
+
+NAMED = 3
+"""Files that a line about those left out names."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="OWNER/NAME", help="the model's name on the hub")
+    parser.add_argument(
+        "--from",
+        dest="hub",
+        default="hf",
+        metavar="HUB",
+        help="hf, modelscope, or the address of a mirror of Hugging Face (default: hf)",
+    )
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
+    parser.add_argument("--to", metavar="DIR", help="the model's folder, in place of one in --root")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--inventory", type=Path, metavar="FILE", help="plan it for a saved inventory's machine"
+    )
+    parser.add_argument(
+        "--trust-code", action="store_true", help="download the repository's Python files too"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="download what does not fit, or cannot be planned"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """model pull."""
+    # requests takes longer to import than most verbs to run.
+    from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
+    from caovand.adapters.model_pull.client import Client  # noqa: PLC0415
+
+    if not is_name(args.model):
+        fact = "it is no name of a model on a hub"
+        raise PullError(f"pull {args.model!a}", fact, "name it as OWNER/NAME")
+    hub = hubs.chosen(args.hub, os.environ)
+    place = Place(Path(os.path.abspath(args.to))) if args.to else _place(args)
+    folders.require_own(place.root, f"pull {args.model}")
+    pull.require_replaceable(place, f"pull {args.model}")
+    client, here = Client(hub, hubs.token(hub, os.environ), os.environ), world()
+    found = offer.read(client, here, args.model, args.revision, code=args.trust_code)
+    _report(here, found, hub.title)
+    try:
+        with headers.fetched(client, here, found) as described:
+            planned = forecast.foresee(args, found.name, described, place.folder)
+        obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
+    except CommandError as problem:
+        obstacle = Problem("", problem.message, "solve that first, or download it with --force")
+    if obstacle and not args.force:
+        raise PullError(obstacle.cannot, obstacle.fact, obstacle.remedy)
+    if obstacle:
+        here.say(f"note: {obstacle.message}; pulled all the same (--force)")
+    made = pull.pull(client, here, found, place)
+    if closed := folders.closed_to_others(place.folder):
+        here.say(
+            f"note: the service's user may not enter {closed}: run `chmod a+x {closed}`, or pull"
+            " it into another folder"
+        )
+    show(
+        args,
+        facts(place.folder, made),
+        f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
+        f' publisher\'s hash\n[model] path = "{place.folder}"',
+    )
+    return Exit.DONE
+
+
+def _place(args: argparse.Namespace) -> Place:
+    return folders.place_of(root_of(args), args.model)
+
+
+def _too_large(found: Offer) -> Problem:
+    """That a model does not fit; the forecast above it names what would help."""
+    return Problem(
+        f"pull {found.name}",
+        "it will not fit this machine",
+        "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8; --force downloads"
+        f" {gib(found.selection.size_bytes)} all the same",
+    )
+
+
+def _report(here: World, found: Offer, title: str) -> None:
+    """What will be downloaded, and what not."""
+    at = f"commit {found.commit[:12]}" if found.commit else f"revision {found.revision}"
+    count = len(found.selection.files)
+    here.say(f"{found.name} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")
+    for kind, names in found.selection.left_out:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        here.say(f"  left out, {kind}: {', '.join(names[:NAMED])}{more}")
+    if found.selection.of(selection.CODE):
+        here.say(
+            "  Python code runs inside the engine where [model] trust_remote_code allows it; most"
+            " models need none, and --trust-code downloads it"
+        )
+
+
+VERB = model_verb(
+    "pull",
+    "download a model, checked against the publisher's hashes",
+    description="Download what vLLM needs of a model. First plan it from its configuration and the"
+    " headers of its weights: nothing is downloaded that will not fit this machine, except with"
+    " --force. A pull that was cut continues where it was.",
+    example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,156 @@
+"""The files of a model as a hub lists them, each with its size and the publisher's hash.
+
+The hub is a stranger: a list that could write outside the model's folder, or that is too long to
+belong to a model, is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core.printable import one_line
+
+MOST_FILES = 10_000
+MOST_BYTES = 1 << 41
+"""Of one file: 2 TiB, ten times the largest checkpoint there is."""
+LONGEST_PART = 200  # bytes of a file's or folder's name, with room for what we append
+DEEPEST = 8
+TRUNCATED = 3000
+"""ModelScope ends a list here without a word: one this long may lack files."""
+
+SHA256 = "sha256"
+GIT = "git"
+"""The hash by which git knows a small file: SHA-1 of its length and content."""
+_HEX = {SHA256: re.compile(r"[0-9a-f]{64}"), GIT: re.compile(r"[0-9a-f]{40}")}
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+
+
+class BadListing(Exception):
+    """Why this is no list of a model's files."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A publisher's hash of a file; `kind` is SHA256 or GIT."""
+
+    kind: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.value}"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a model."""
+
+    path: str
+    size_bytes: int
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a model at one commit; `commit` is empty where the hub names none."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def is_name(text: str) -> bool:
+    """Whether this is OWNER/NAME; `--` stands for the slash in a folder's name."""
+    return bool(_NAME.fullmatch(text)) and "--" not in text and ".." not in text
+
+
+def digest(text: Any) -> Digest:
+    """A hash as `str` writes it; BadListing for anything else."""
+    kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if kind not in _HEX or not _HEX[kind].fullmatch(value):
+        raise BadListing("a file's hash is none")
+    return Digest(kind, value)
+
+
+def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
+    """One entry, checked; BadListing if nothing may be written under this name."""
+    if not isinstance(path, str) or not is_safe(path):
+        raise BadListing(f"a file's name is refused: {one_line(ascii(path)[:80])}")
+    if type(size_bytes) is not int or not 0 <= size_bytes <= MOST_BYTES:
+        raise BadListing(f"{path} has no possible size")
+    try:
+        return RemoteFile(path, size_bytes, digest(known_by))
+    except BadListing:
+        raise BadListing(f"{path} has no hash to check it by") from None
+
+
+def is_safe(path: str) -> bool:
+    """Whether this names a file inside a folder, on every file system, in a printable way."""
+    parts = path.split("/")
+    return (
+        path.isprintable()
+        and "\\" not in path
+        and len(parts) <= DEEPEST
+        and all(part not in ("", ".", "..") and part == part.strip() for part in parts)
+        and all(len(part.encode()) <= LONGEST_PART for part in parts)
+    )
+
+
+def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
+    """A list in which no file is a folder of another, and none comes twice."""
+    found = tuple(sorted(files, key=lambda one: one.path))
+    names = {one.path for one in found}
+    if len(names) != len(found):
+        raise BadListing("a file is listed twice")
+    if len({(one.digest, one.size_bytes) for one in found}) != len({one.digest for one in found}):
+        raise BadListing("two files have the same hash and different sizes")
+    for one in found:
+        folders = one.path.split("/")[:-1]
+        if any("/".join(folders[: n + 1]) in names for n in range(len(folders))):
+            raise BadListing(f"{one.path} lies in a file")
+    return Listing(commit, found)
+
+
+def of_hugging_face(document: Any) -> Listing:
+    """The answer to /api/models/NAME/revision/REVISION?blobs=true."""
+    if not isinstance(document, Mapping):
+        raise BadListing("it is no table")
+    commit = document.get("sha")
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise BadListing("it names no commit")
+    return listing(commit, (_of_sibling(one) for one in _entries(document.get("siblings"))))
+
+
+def _of_sibling(entry: Mapping[str, Any]) -> RemoteFile:
+    large = entry.get("lfs")
+    if isinstance(large, Mapping):
+        return file(entry.get("rfilename"), large.get("size"), f"{SHA256}:{large.get('sha256')}")
+    return file(entry.get("rfilename"), entry.get("size"), f"{GIT}:{entry.get('blobId')}")
+
+
+def of_modelscope(document: Any) -> Listing:
+    """The answer to /api/v1/models/NAME/repo/files; the service names no commit of the whole."""
+    data = document.get("Data") if isinstance(document, Mapping) else None
+    if not isinstance(data, Mapping):
+        raise BadListing("it has no data")
+    entries = _entries(data.get("Files"))
+    if len(entries) >= TRUNCATED:
+        raise BadListing(f"it has {len(entries)} entries, where the service may cut a list off")
+    return listing(
+        "",
+        (
+            file(entry.get("Path"), entry.get("Size"), f"{SHA256}:{entry.get('Sha256')}")
+            for entry in entries
+            if entry.get("Type") != "tree"
+        ),
+    )
+
+
+def _entries(found: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise BadListing("it has no list of files")
+    if len(found) > MOST_FILES:
+        raise BadListing(f"it has {len(found)} files, more than any model")
+    return found

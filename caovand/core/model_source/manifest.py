@@ -1,0 +1,67 @@
+"""What was pulled into a folder: from where, which commit, and the hash of every file.
+
+It is written last, so a folder that has one was complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core.model_source import listing
+from caovand.core.model_source.listing import BadListing, RemoteFile
+
+VERSION = 1
+LONGEST = 512  # characters of a text in it
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A pulled model. `commit` is empty where the hub names none; `pulled_at` is ISO 8601, UTC."""
+
+    name: str
+    endpoint: str
+    revision: str
+    commit: str
+    pulled_at: str
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.size_bytes for one in self.files)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {
+            "version": VERSION,
+            "name": self.name,
+            "endpoint": self.endpoint,
+            "revision": self.revision,
+            "commit": self.commit,
+            "pulled_at": self.pulled_at,
+            "files": {
+                one.path: {"size": one.size_bytes, "hash": str(one.digest)} for one in self.files
+            },
+        }
+
+
+def read(document: Any) -> Manifest:
+    """What `document` wrote, checked like a hub's list; BadListing for anything else."""
+    if not isinstance(document, Mapping) or document.get("version") != VERSION:
+        raise BadListing("it is of another version")
+    texts = [document.get(key) for key in ("name", "endpoint", "revision", "commit", "pulled_at")]
+    if not all(isinstance(text, str) and len(text) <= LONGEST for text in texts):
+        raise BadListing("a text is missing")
+    name, endpoint, revision, commit, pulled_at = (str(text) for text in texts)
+    files = document.get("files")
+    if not isinstance(files, Mapping) or len(files) > listing.MOST_FILES:
+        raise BadListing("it has no list of files")
+    found = [
+        listing.file(path, entry.get("size"), entry.get("hash"))
+        for path, entry in files.items()
+        if isinstance(entry, Mapping)
+    ]
+    return Manifest(
+        name, endpoint, revision, commit, pulled_at, listing.listing(commit, found).files
+    )

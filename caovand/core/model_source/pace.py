@@ -1,0 +1,42 @@
+"""The rate of a download over its last seconds, and the time left at it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 20.0
+_MIB = 2**20
+
+
+class Pace:
+    """Fed with the bytes that came; the clock's readings are arguments."""
+
+    def __init__(self) -> None:
+        self._came: deque[tuple[float, int]] = deque()
+
+    def add(self, at_s: float, done_bytes: int) -> None:
+        """At `at_s`, `done_bytes` were there in all."""
+        self._came.append((at_s, done_bytes))
+        while self._came[0][0] < at_s - WINDOW_S:
+            self._came.popleft()
+
+    def text(self, total_bytes: int) -> str:
+        """Such as "35.2 MiB/s, 12 min left"; empty before there is a rate."""
+        if not self._came:
+            return ""
+        (first_s, first), (last_s, last) = self._came[0], self._came[-1]
+        if last_s <= first_s or last <= first:
+            return ""
+        rate = (last - first) / (last_s - first_s)
+        left = duration(max(total_bytes - last, 0) / rate)
+        return f"{rate / _MIB:.1f} MiB/s, {left} left"
+
+
+def duration(seconds: float) -> str:
+    """A time in one or two units."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,99 @@
+"""The files of a repository that vLLM needs: one set of weights, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from caovand.core.model_source.listing import RemoteFile
+
+INDEX = "model.safetensors.index.json"
+MANIFEST = "caovan-model.json"
+"""The file that we add to a model's folder."""
+_WEIGHTS = ".safetensors"
+_SECOND_SET = "consolidated"  # the same weights under Mistral's own names
+_SETTINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
+_TERMS = re.compile(r"(?i)(licen[cs]e|notice|usage_policy|use_policy)(\.(md|txt))?")
+# What transformers reads from folders: pooling of embedding models, further chat templates.
+_FOLDERS = re.compile(r"\d+_[A-Za-z]+/config\.json|additional_chat_templates/[^/]+\.jinja")
+_OTHER_WEIGHTS = (
+    ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".pkl", ".npz",
+    ".bin.index.json", ".msgpack.index.json", ".h5.index.json", ".tflite", ".mlmodel",
+)  # fmt: skip
+OTHER_WEIGHTS = "weights in other formats"
+SECOND_WEIGHTS = "second copies of weights"
+CODE = "Python code"
+FOLDERS = "folders"
+REST = "other files"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The files to download, and the names of the others by what they are."""
+
+    files: tuple[RemoteFile, ...]
+    left_out: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.size_bytes for one in self.files)
+
+    @property
+    def weights(self) -> tuple[RemoteFile, ...]:
+        return tuple(one for one in self.files if one.path.endswith(_WEIGHTS))
+
+    def of(self, kind: str) -> tuple[str, ...]:
+        """Names of the files of one kind that are left out."""
+        return dict(self.left_out).get(kind, ())
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model at one revision; files are asked for at `address`, the commit if known."""
+
+    name: str
+    revision: str
+    commit: str
+    selection: Selection
+
+    @property
+    def address(self) -> str:
+        return self.commit or self.revision
+
+
+def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> Selection:
+    """What to download; `shards` are those of the index, none without one."""
+    everything = tuple(files)
+    has_first = any(_is_first_set(one.path) for one in everything)
+    kept: list[RemoteFile] = []
+    left: dict[str, list[str]] = {}
+    for one in everything:
+        kind = _kind(one.path, shards, has_first=has_first)
+        if not kind or (kind == CODE and code):
+            kept.append(one)
+        else:
+            left.setdefault(kind, []).append(one.path)
+    return Selection(tuple(kept), tuple((kind, tuple(left[kind])) for kind in sorted(left)))
+
+
+def _is_first_set(path: str) -> bool:
+    return path.endswith(_WEIGHTS) and "/" not in path and not path.startswith(_SECOND_SET)
+
+
+def _kind(path: str, shards: Collection[str], *, has_first: bool) -> str:
+    """What a file is that is left out; empty for one that is needed."""
+    if path.startswith(".") or "/." in path or path == MANIFEST:
+        return REST
+    if path.endswith(".py"):
+        return CODE
+    if "/" in path:
+        return "" if _FOLDERS.fullmatch(path) else FOLDERS
+    if path.endswith(_OTHER_WEIGHTS):
+        return OTHER_WEIGHTS
+    if path.endswith(_WEIGHTS):
+        second = path not in shards if shards else has_first and path.startswith(_SECOND_SET)
+        return SECOND_WEIGHTS if second else ""
+    if path.endswith(".index.json") and path != INDEX:
+        return SECOND_WEIGHTS
+    return "" if path.endswith(_SETTINGS) or _TERMS.fullmatch(path) else REST

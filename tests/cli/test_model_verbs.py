@@ -1,0 +1,190 @@
+"""caovanctl model: from a hub to a folder, with the forecast in between, and back."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.model_pull import folders
+from caovand.core.facts.inventory_file import render
+from tests.cli.conftest import Ctl
+from tests.cli.test_offline_verbs import CONFIG
+from tests.core.machines import CUDA, HOST, turing
+from tests.hub_server import NAME, Fault, HubServer, serving
+
+SHARD = "model.safetensors"
+
+
+def shard(rows: int) -> bytes:
+    """Weights that are one tensor; of a large one the header alone is ever read."""
+    entry = {"dtype": "BF16", "shape": [rows, 2], "data_offsets": [0, rows * 4]}
+    text = json.dumps({"model.layers.0.mlp.up_proj.weight": entry}).encode()
+    return struct.pack("<Q", len(text)) + text + b"\0" * (rows * 4)
+
+
+FILES = {
+    "config.json": json.dumps(CONFIG).encode(),
+    "tokenizer.json": b"{}",
+    "modeling_tiny.py": b"raise SystemExit",
+    SHARD: shard(4),
+}
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with serving(FILES) as server:
+        yield server
+
+
+@pytest.fixture
+def words(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A pull from the hub into a folder of ours, planned for a 2080 Ti."""
+    saved = tmp_path / "machine.json"
+    saved.write_text(json.dumps(render(turing(1), HOST, CUDA)))
+    monkeypatch.setenv("CAOVAN_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
+        monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
+    return ("model", "pull", NAME, "--inventory", str(saved))
+
+
+def test_from_pull_to_remove(
+    ctl: Ctl, words: tuple[str, ...], hub: HubServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "owner--tiny"
+    said = ctl(*words)
+    assert said.code == 0, said.err
+    assert "left out, Python code: modeling_tiny.py" in said.err
+    assert "--trust-code downloads it" in said.err
+    assert "fits: " in said.err
+    assert said.out.endswith(f'[model] path = "{folder}"\n')
+    assert not (folder / "modeling_tiny.py").exists()
+
+    listed = ctl("model", "list", "--json").json
+    assert [(one["name"], one["path"]) for one in listed["models"]] == [(NAME, str(folder))]
+    assert NAME in ctl("model", "list").out
+    assert ctl("model", "verify", NAME).out.startswith(f"{NAME} is intact: 3 files")
+    assert ctl("model", "verify", str(folder)).code == 0
+
+    data = bytearray((folder / SHARD).read_bytes())
+    data[-1] ^= 1
+    (folder / SHARD).write_bytes(data)
+    damaged = ctl("model", "verify", NAME, "--json")
+    assert damaged.code == 1
+    assert damaged.json["damage"] == [f"{SHARD} is not what the publisher has"]
+    assert ctl(*words, "--json").json["files"].keys() == FILES.keys() - {"modeling_tiny.py"}
+    assert ctl("model", "verify", "owner--tiny").code == 0
+
+    assert ctl("model", "remove", NAME).code == 0
+    assert list((tmp_path / "models").iterdir()) == []
+    assert ctl("model", "list").out.startswith("no model in ")
+    assert ctl("model", "verify", NAME).code == 1
+
+
+def test_what_does_not_fit_is_not_downloaded(
+    ctl: Ctl, words: tuple[str, ...], hub: HubServer, tmp_path: Path
+) -> None:
+    """A header that promises 800 GiB of weights: more than the card and the memory."""
+    size = 800 << 30
+    entry = {"dtype": "BF16", "shape": [size // 4, 2], "data_offsets": [0, size]}
+    text = json.dumps({"model.layers.0.mlp.up_proj.weight": entry}).encode()
+    start = struct.pack("<Q", len(text)) + text
+    hub.files[SHARD] = start
+    whole = hub.hugging_face()
+    for sibling in whole["siblings"]:
+        if sibling["rfilename"] == SHARD:
+            sibling["lfs"]["size"] = len(start) + size
+    hub.documents[f"/api/models/{NAME}/revision/"] = whole
+    hub.files[SHARD] = start + bytes(1 << 16)
+    said = ctl(*words, "--json")
+    assert said.code == 1
+    assert "will not fit this machine" in said.json["error"]["message"]
+    assert "--force" in said.json["error"]["hint"]
+    assert "does not fit: " in said.err
+    assert "would help: " in said.err
+    assert not (tmp_path / "models").exists()
+    forced = ctl(*words, "--force")
+    assert "pulled all the same (--force)" in forced.err
+    assert "MiB free and" in forced.err  # it gets as far as the disk
+
+
+def test_what_cannot_be_planned_is_not_downloaded(
+    ctl: Ctl, words: tuple[str, ...], hub: HubServer
+) -> None:
+    hub.files["config.json"] = b'{"architectures": "no list"}'
+    said = ctl(*words)
+    assert said.code == 1
+    assert f"cannot plan {NAME}" in said.err
+    assert "solve that first, or download it with --force" in said.err
+    assert "/tmp/" not in said.err
+    assert ctl(*words, "--force").code == 0
+
+
+def test_a_folder_of_ones_own(ctl: Ctl, words: tuple[str, ...], tmp_path: Path) -> None:
+    own = tmp_path / "mine"
+    assert ctl(*words, "--to", str(own)).code == 0
+    assert (own / "config.json").is_file()
+    assert ctl("model", "verify", str(own)).code == 0
+    assert ctl("model", "remove", str(own)).code == 0
+    assert not own.exists()
+
+
+def test_the_model_that_is_served_is_not_removed(
+    ctl: Ctl, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ctl(*words).code == 0
+    config = tmp_path / "caovan.toml"
+    config.write_text(f'model.path = "{tmp_path}/models/owner--tiny"\n')
+    monkeypatch.setattr("caovand.cli.survey.SYSTEM_CONFIG", config)
+    said = ctl("model", "remove", NAME)
+    assert (said.code, "it is the model that caovan serves" in said.err) == (1, True)
+
+
+def test_an_unfinished_pull_is_listed_and_can_be_removed(
+    ctl: Ctl, words: tuple[str, ...], hub: HubServer, tmp_path: Path
+) -> None:
+    hub.files[SHARD] = shard(100)
+    # the first answer is for the header, the second for the file
+    hub.faults[SHARD] = [Fault(), Fault(length=1)]
+    assert "claims a length" in ctl(*words).err
+    listed = ctl("model", "list", "--json").json
+    assert listed["models"] == []
+    assert [one["name"] for one in listed["unfinished"]] == [NAME]
+    assert f"note: {NAME} is not complete" in ctl("model", "list").err
+    assert "is not complete; run the same model pull again" in ctl("model", "verify", NAME).err
+    assert ctl("model", "remove", NAME).code == 0
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("pull", "gpt2"), "name it as OWNER/NAME"),
+        (("pull", NAME, "--from", "http://hub.example.org"), "not encrypted"),
+        (("verify", "nothing/here"), "there is no "),
+        (("remove", "nothing/here"), "there is no "),
+        (("remove", ".."), "there is no |was not pulled"),
+    ],
+)
+def test_what_is_refused_is_one_object_under_json(
+    ctl: Ctl, words: tuple[str, ...], arguments: tuple[str, ...], why: str
+) -> None:
+    said = ctl("model", *arguments, "--json")
+    assert (said.code, set(said.json)) == (1, {"ok", "error"})
+    assert any(text in said.err for text in why.split("|"))
+
+
+def test_a_folder_that_the_service_cannot_enter_is_named(
+    ctl: Ctl, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    closed.chmod(0o700)
+    said = ctl(*words, "--to", str(closed / "model"))
+    assert said.code == 0
+    assert folders.closed_to_others(closed / "model") is not None
+    assert "the service's user may not enter" in said.err
