@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.core.problem import Problem
+from caovand.core.problem import ProblemError
 
 
-class PullError(Exception):
+class PullError(ProblemError):
     """Something kept a model from being downloaded, checked or removed."""
-
-    def __init__(self, cannot: str, fact: str, remedy: str) -> None:
-        self.problem = Problem(cannot, fact, remedy)
-        super().__init__(str(self.problem))
