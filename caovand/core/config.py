@@ -21,6 +21,7 @@ Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
 """The variable that overrides the file's drafting depth: a number, or a mode."""
+ONCE = "Takes effect when the daemon starts."
 Pairs = tuple[tuple[str, str], ...]
 """A table of strings, frozen: ((name, value), ...) sorted by name."""
 
@@ -42,14 +43,17 @@ def key(
     choices: Iterable[str] = (),
     example: str = "",
     private: bool = False,
+    once: bool = False,
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
     `example` is shown commented out where the default alone says too little. The value of a
-    `private` key may be a password: findings never repeat it.
+    `private` key may be a password: findings never repeat it. A key that is read `once` counts from
+    the daemon's start: a reload names it if it has changed.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
-    return field(default=default, metadata={"help": help, "example": example, **bounds})
+    shown = {"help": help, "example": example, "once": once}
+    return field(default=default, metadata={**shown, **bounds})
 
 
 @dataclass(frozen=True)
@@ -181,15 +185,17 @@ class WatchSection:
     shutdown_timeout_s: float = key(
         10.0, "Seconds requests may take to finish when the engine is stopped.", low=0, high=3600
     )
-    gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600)
-    log_lines: int = key(2000, "Log lines of the engine kept in memory.", low=100, high=100_000)
+    gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600, once=True)
+    log_lines: int = key(
+        2000, "Log lines of the engine kept in memory.", low=100, high=100_000, once=True
+    )
 
 
 @dataclass(frozen=True)
 class ControlSection:
     """Who may control the daemon."""
 
-    group: str = key("caovan", "Group whose members may use every caovanctl verb.")
+    group: str = key("caovan", "Group whose members may use every caovanctl verb.", once=True)
 
 
 @dataclass(frozen=True)
@@ -197,7 +203,7 @@ class MetricsSection:
     """Prometheus metrics of the daemon."""
 
     listen: str = key(
-        "", "ADDRESS:PORT to serve metrics on; empty is off.", example='"127.0.0.1:9400"'
+        "", "ADDRESS:PORT to serve metrics on; empty is off.", example='"127.0.0.1:9400"', once=True
     )
 
 
@@ -209,11 +215,13 @@ class LogSection:
         "info",
         "Least severe message of caovand's own to log; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
+        once=True,
     )
     format: str | None = key(
         None,
         'Format; "auto" is console on a terminal, journald under systemd, else json.',
         choices=("console", "json", "journald"),
+        once=True,
     )
 
 
@@ -229,6 +237,16 @@ class Config:
     control: ControlSection = field(default_factory=ControlSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     log: LogSection = field(default_factory=LogSection)
+
+
+def unapplied(before: Config, after: Config) -> Iterable[str]:
+    """The changed keys that only a next start of the daemon applies, as "[section] key"."""
+    for section in fields(Config):
+        old, new = getattr(before, section.name), getattr(after, section.name)
+        for entry in fields(old):
+            changed = getattr(old, entry.name) != getattr(new, entry.name)
+            if changed and entry.metadata["once"]:
+                yield f"[{section.name}] {entry.name}"
 
 
 def _hints(section: type) -> Mapping[str, Any]:
@@ -493,8 +511,9 @@ def render(config: Config = Config()) -> str:
                 if meta["choices"] and entry.name != "mode"
                 else ""
             )
+            once = f" {ONCE}" if meta["once"] else ""
             example = f" Example: {meta['example']}" if meta["example"] else ""
-            lines.append(f"# {meta['help']}{limits}{allowed}{example}")
+            lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
             value = getattr(content, entry.name)
             empty_table = _hints(type(content))[entry.name] == Pairs and not value
             lines.append(f"{entry.name} = {'{}' if empty_table else _toml(value)}")
