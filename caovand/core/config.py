@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
 """The variable that overrides the file's drafting depth: a number, or a mode."""
+ONCE = "Takes effect when the daemon starts."
 Pairs = tuple[tuple[str, str], ...]
 """A table of strings, frozen: ((name, value), ...) sorted by name."""
 
@@ -36,14 +37,17 @@ def key(
     choices: Iterable[str] = (),
     example: str = "",
     private: bool = False,
+    once: bool = False,
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
     `example` is shown commented out where the default alone says too little. The value of a
-    `private` key may be a password: findings never repeat it.
+    `private` key may be a password: findings never repeat it. A key that is read `once` counts from
+    the daemon's start: a reload names it if it has changed.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
-    return field(default=default, metadata={"help": help, "example": example, **bounds})
+    shown = {"help": help, "example": example, "once": once}
+    return field(default=default, metadata={**shown, **bounds})
 
 
 @dataclass(frozen=True)
@@ -175,15 +179,17 @@ class WatchSection:
     shutdown_timeout_s: float = key(
         10.0, "Seconds requests may take to finish when the engine is stopped.", low=0, high=3600
     )
-    gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600)
-    log_lines: int = key(2000, "Log lines of the engine kept in memory.", low=100, high=100_000)
+    gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600, once=True)
+    log_lines: int = key(
+        2000, "Log lines of the engine kept in memory.", low=100, high=100_000, once=True
+    )
 
 
 @dataclass(frozen=True)
 class ControlSection:
     """Who may control the daemon."""
 
-    group: str = key("caovan", "Group whose members may use every caovanctl verb.")
+    group: str = key("caovan", "Group whose members may use every caovanctl verb.", once=True)
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ class MetricsSection:
     """Prometheus metrics of the daemon."""
 
     listen: str = key(
-        "", "ADDRESS:PORT to serve metrics on; empty is off.", example='"127.0.0.1:9400"'
+        "", "ADDRESS:PORT to serve metrics on; empty is off.", example='"127.0.0.1:9400"', once=True
     )
 
 
@@ -203,11 +209,13 @@ class LogSection:
         "info",
         "Least severe message of caovand's own to log; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
+        once=True,
     )
     format: str | None = key(
         None,
         'Format; "auto" is console on a terminal, journald under systemd, else json.',
         choices=("console", "json", "journald"),
+        once=True,
     )
 
 
@@ -228,3 +236,13 @@ class Config:
 def hints(section: type) -> Mapping[str, Any]:
     """The types of a section's keys, or of the sections, by name."""
     return typing.get_type_hints(section)
+
+
+def unapplied(before: Config, after: Config) -> Iterable[str]:
+    """The changed keys that only a next start of the daemon applies, as "[section] key"."""
+    for section in fields(Config):
+        old, new = getattr(before, section.name), getattr(after, section.name)
+        for entry in fields(old):
+            changed = getattr(old, entry.name) != getattr(new, entry.name)
+            if changed and entry.metadata["once"]:
+                yield f"[{section.name}] {entry.name}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from caovand.core.config import Config, Pairs, hints
+from caovand.core.config import ONCE, Config, Pairs, hints
 
 DEFAULTS = Config()
 
@@ -54,8 +54,9 @@ def render(config: Config = DEFAULTS) -> str:
                 if meta["choices"] and entry.name != "mode"
                 else ""
             )
+            once = f" {ONCE}" if meta["once"] else ""
             example = f" Example: {meta['example']}" if meta["example"] else ""
-            lines.append(f"# {meta['help']}{limits}{allowed}{example}")
+            lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
             value = getattr(content, entry.name)
             empty_table = hints(type(content))[entry.name] == Pairs and not value
             lines.append(f"{entry.name} = {'{}' if empty_table else toml(value)}")

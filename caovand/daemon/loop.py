@@ -19,7 +19,7 @@ from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import Engines
 from caovand.core import limits
-from caovand.core.config import Config
+from caovand.core.config import Config, unapplied
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -37,7 +37,6 @@ LONGEST_TICK_S = 5.0
 POLL_S = 5.0
 NOTICES = 1000
 RECORD_S = 5.0
-DAEMONS_OWN = ("control", "metrics", "log")  # sections that are read once
 
 
 class Supervisor:
@@ -162,12 +161,8 @@ class Supervisor:
     def reconfigure(self, config: Config) -> None:
         """Use another configuration from now on."""
         before, self.config = self.config, config
-        fixed = [f"[{n}]" for n in DAEMONS_OWN if getattr(config, n) != getattr(before, n)]
-        for name in ("gpu_sample_s", "log_lines"):
-            if getattr(config.watch, name) != getattr(before.watch, name):
-                fixed.append(f"[watch] {name}")
-        if fixed:
-            names = ", ".join(fixed)
+        names = ", ".join(unapplied(before, config))
+        if names:
             self.notice("noticed", f"changes of {names} count from the daemon's next start on")
         for name, own in slots_of(config).items():
             if name in self.slots:

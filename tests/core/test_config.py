@@ -23,6 +23,7 @@ from caovand.core.config import (
     Pairs,
     PolicySection,
     WatchSection,
+    unapplied,
 )
 from caovand.core.config_parser import parse
 from caovand.core.config_text import render
@@ -114,6 +115,16 @@ def test_both_bounds_are_taken_and_what_lies_beyond_is_refused(section: str, key
     whole = int in (kind_of(section, key.name), *typing.get_args(kind_of(section, key.name)))
     for value in (low - 1, high + 1, 10**400) if whole else (low - 0.01, high * 2, float("inf")):
         assert "must be from" in findings_of({section: {key.name: value}})[0]
+
+
+def test_changed_keys_that_only_the_daemons_start_reads_are_named() -> None:
+    changed = {
+        "watch": {"log_lines": 100, "hang_s": 90}, "metrics": {"listen": "127.0.0.1:9400"},
+        "log": {"level": "debug"},
+    }  # fmt: skip
+    names = ["[watch] log_lines", "[metrics] listen", "[log] level"]
+    assert list(unapplied(Config(), parse(changed))) == names
+    assert list(unapplied(parse(changed), parse(changed))) == []
 
 
 def test_a_whole_number_is_fine_where_a_fraction_may_stand() -> None:

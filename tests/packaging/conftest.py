@@ -18,6 +18,8 @@ from tests.daemon_process import ROOT
 from tests.patience import PATIENCE_S, until
 
 SCRIPT = ROOT / "tests/packaging/machine.sh"
+# What an administrator answers whose files in /etc are edited: keep them.
+KEEP = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 ENGINE = Path(os.environ.get("CAOVAN_TEST_ENGINE") or ROOT / ".engines/current")
 MODEL = Path(os.environ.get("CAOVAN_TEST_MODEL") or ROOT / ".caovan/models/hybrid")
 ENGINE_THERE = "/opt/engine"
@@ -56,11 +58,15 @@ def need(*commands: str) -> None:
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the .deb files made from this checkout."""
+    return built(ROOT, tmp_path_factory.mktemp("packages"))
+
+
+def built(source: Path, folder: Path) -> Path:
+    """The folder, with the .deb files made from this source tree."""
     if not shutil.which("apt-get"):
         pytest.skip("needs Debian: the packages are built with its tools")
-    folder = tmp_path_factory.mktemp("packages")
     done = subprocess.run(
-        [ROOT / "packaging/build-deb.sh", folder], capture_output=True, text=True, check=False
+        [source / "packaging/build-deb.sh", folder], capture_output=True, text=True, check=False
     )
     if done.returncode and "cannot build the packages: missing" in done.stderr:
         pytest.skip(done.stderr.strip())

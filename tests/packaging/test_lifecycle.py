@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Machine, repacked, version_of
+from tests.packaging.conftest import KEEP, Machine, repacked, version_of
 from tests.patience import until
 
 pytestmark = [pytest.mark.long, pytest.mark.engine]
 BOOT_S = 600.0  # of an engine on one core that it shares
 SHUTDOWN_S = 3
-KEEP = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 CONFIG = f"""# edited here
 [model]
 path = "/opt/model"

@@ -263,7 +263,7 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
 
         one.config_path.write_text(config + '\n[policy]\nmtp = 1\n[log]\nlevel = "warning"\n')
         assert one.ctl("reload").returncode == 0
-        assert "changes of [log] count from the daemon's next start on" in one.events()
+        assert "changes of [log] level count from the daemon's next start on" in one.events()
         status = one.status()
         assert status["mtp"] == 1
         assert status["engine_pid"] != pid
