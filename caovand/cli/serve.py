@@ -188,6 +188,9 @@ def become_engine(found: Planned, order: Order) -> None:
     if found.command.unlimited_stack:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+    for place, folder in found.command.links:
+        with suppress(OSError):  # then vLLM inspects its models anew
+            safe_files.lead(Path(place), Path(folder))
     sys.stderr.flush()
     argv = alone(found.command.argv)
     own = trust.own_environ(os.environ)

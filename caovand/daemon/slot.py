@@ -267,6 +267,8 @@ class Slot:
             )
             if run.child is None:
                 await asyncio.to_thread(inspection.check_port, endpoint.port)
+                if self._planning.inventory is not None:
+                    await run.share_caches(plan, self._planning.inventory.engine)
         except Exception as problem:
             event: Event = self._refused(number, problem)
         else:
