@@ -27,7 +27,7 @@ PROCESSES = "engine-processes.json"
 FILES = "engine-files.json"
 INCIDENTS = "incidents"
 STARTS = "starts.json"
-ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS)
+ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS)
 
 
 def folder(state: Path, name: str = ONLY) -> Path:
