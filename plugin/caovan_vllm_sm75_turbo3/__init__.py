@@ -75,14 +75,15 @@ def compile_in_parallel(wanted: str) -> None:
     workers are daemonic processes, which may have no children of multiprocessing's. A pool that is
     started as a program of its own ("subprocess", PyTorch's default since 2.5) they may have.
     """
-    if not wanted.isdecimal() or int(wanted) < 2:
+    if not wanted.isdecimal() or int(wanted) < 1:
         return
     from torch._inductor import config
 
     if config.compile_threads == 1 and config.worker_start_method == "subprocess":
-        config.compile_threads = int(wanted)
-        # The pool's processes end with each compilation: nothing else needs their memory then.
+        # The pool's processes end when nothing is compiled: what comes next needs their memory.
+        # With one thread too, since PyTorch's key of compiled code has this setting in it.
         config.quiesce_async_compile_pool = True
+        config.compile_threads = int(wanted)
 
 
 def counts() -> dict[tuple[str, str], int]:
