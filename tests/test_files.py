@@ -34,7 +34,10 @@ OWN = "in a folder of the daemon's that directories.make found to be its own"
 MODELS = "inside a models' folder, which folders.locked found to be root's where root works there"
 EXPLAINED: dict[str, tuple[str, str]] = {
     "__main__.py": ("os.open", "/dev/null"),
-    "adapters/safe_files.py": ("os.open os.replace tempfile.mkstemp", "it is the safe way"),
+    "adapters/safe_files.py": (
+        "os.open os.replace os.symlink tempfile.mkstemp",
+        "it is the safe way",
+    ),
     "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
     "adapters/evidence.py": ("read_text", KERNEL),
     "adapters/host.py": ("read_text", KERNEL),

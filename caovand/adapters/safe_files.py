@@ -135,6 +135,22 @@ def readable_by_all() -> Iterator[None]:
         os.umask(before)
 
 
+def lead(place: Path, folder: Path) -> None:
+    """Make `place` a symbolic link to our `folder`, which is made if missing; OSError.
+
+    Another link there is replaced, anything else stays: FileExistsError.
+    """
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not is_own_folder(folder):
+        raise PermissionError(errno.EPERM, "it is not a folder of ours", str(folder))
+    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if place.is_symlink():
+        if os.readlink(place) == str(folder):
+            return
+        place.unlink()
+    os.symlink(folder, place)
+
+
 def is_own_folder(path: Path) -> bool:
     """Whether this is a folder that we own, and not a link to one."""
     try:

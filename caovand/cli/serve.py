@@ -182,6 +182,7 @@ def become_engine(found: Planned, order: Order) -> None:
     if found.command.unlimited_stack:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+    share_caches(found, own_places(order).cache)
     sys.stderr.flush()
     argv = alone(found.command.argv)
     own = trust.own_environ(os.environ)
@@ -191,6 +192,14 @@ def become_engine(found: Planned, order: Order) -> None:
         # Its children would look for modules in the current folder, and nothing keeps them from it.
         os.chdir("/")
     os.execve(argv[0], argv, {**env, "PYTHONSAFEPATH": "1"})
+
+
+def share_caches(found: Planned, cache: Path) -> None:
+    """Let vLLM find what other plans' engines found out, unless others could change the cache."""
+    if trust.doubt(cache, (0, os.getuid()), groups=True) is None:
+        for place, folder in found.command.links:
+            with suppress(OSError):  # then vLLM finds it out anew
+                safe_files.lead(Path(place), Path(folder))
 
 
 def alone(argv: Sequence[str]) -> tuple[str, ...]:

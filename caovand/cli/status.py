@@ -14,6 +14,7 @@ from caovand.cli.client import connect
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.verb import Verb
+from caovand.core.reporting import starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
 LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
@@ -66,6 +67,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     if lost := answer.get("log_bytes_lost"):  # a daemon from before an upgrade does not count
         text = f"engine.log lacks {lost:,} bytes: its disk was full or too slow"
         yield row("log", text, "yellow")
+    if start := answer.get("start"):  # a daemon from before an upgrade does not time its starts
+        yield from _start(start)
     if answer["forecast"]:
         yield row("memory", _memory(answer["forecast"]))
     if answer["activity"]:
@@ -92,6 +95,18 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 def row(name: str, text: str, style: str = "") -> Text:
     """One line below the state."""
     return Text(f"  {name:<9} ", style="dim").append(text, style=style or "default")
+
+
+def _start(start: Mapping[str, Any]) -> Iterator[Text]:
+    """The last start by phase, what the engine's log says of it, and the start before."""
+    yield row("start", starts.words(start["seconds"], start["phases"]))
+    if start["reported"]:
+        known = start["reported"].items()
+        parts = (f"{name.removesuffix('_s').replace('_', ' ')} {spent:g}" for name, spent in known)
+        yield row("", f"by the engine's log, in seconds: {', '.join(parts)}", "dim")
+    if before := start["before"]:
+        which = "" if before["same_plan"] else " (another plan)"
+        yield row("", f"before{which}: {starts.words(before['seconds'], before['phases'])}", "dim")
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

@@ -26,13 +26,15 @@ from caovand.core.problem import Problem
 class Command:
     """What to run, what to add to its environment, and whether its stack must be unlimited.
 
-    `shown` is the command line as it may be printed, secrets hidden.
+    `shown` is the command line as it may be printed, secrets hidden. `links` are pairs of paths:
+    before the start the first is to lead to the second, a folder that several plans use.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     shown: tuple[str, ...]
     unlimited_stack: bool = False
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class MakePlan(Protocol):

@@ -46,7 +46,8 @@ class Log:
 
     `plain` splits a printed line into texts; `read` returns a text's progress and figures.
     `announces` is true of a line that reports a failed process; one of the `near` lines before it
-    may give the cause. `listening` is the phase whose end means that the HTTP server answers.
+    may give the cause. `listening` is the phase whose end means that the HTTP server answers;
+    `launches` are phases after whose last line another process is launched and loads the engine.
     """
 
     module: str
@@ -56,3 +57,4 @@ class Log:
     near: int
     listening: str
     find_cause: FindCause
+    launches: frozenset[str] = frozenset()

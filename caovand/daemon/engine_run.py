@@ -6,12 +6,14 @@ At most one engine of a slot runs at a time. What is seen of it becomes events o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from caovand.adapters import safe_files
 from caovand.adapters.child import CannotSpawn, Child, end_orphans, named
 from caovand.adapters.http import Endpoint
 from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
@@ -20,7 +22,7 @@ from caovand.core import limits, secrets
 from caovand.core.config import Config, Mode, WatchSection
 from caovand.core.engine import Engine
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.core.facts.ownership import Process
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
@@ -64,6 +66,7 @@ class EngineRun:
         self.mode: Mode = "auto"
         self.forecast: MemoryEstimate | None = None
         places = shared.directories
+        self._cache = str(places.cache)
         log = "engine.log" if name == ONLY else f"engine-{name}.log"
         self.ring, self.file = Ring(section.log_lines), RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
@@ -111,6 +114,13 @@ class EngineRun:
             self._notice("noticed", f"ended what an earlier engine left: {named(ended)}")
         await self._stale.begin()
 
+    async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
+        """Let the engine find what those of other plans found out; without it, it does so anew."""
+        command = self._engine.planning.command(plan, engine, self._cache)
+        for place, folder in command.links:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
+
     def start(
         self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
     ) -> None:
@@ -118,8 +128,7 @@ class EngineRun:
         assert self.child is None
         assert self.endpoint is not None
         planning, plan = self._engine.planning, action.plan
-        cache = str(self._shared.directories.cache)
-        command = planning.command(plan, prepared.inventory.engine, cache)
+        command = planning.command(plan, prepared.inventory.engine, self._cache)
         env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)

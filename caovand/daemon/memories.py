@@ -17,6 +17,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.config import MODES
 from caovand.core.healing.degraded import well_formed
 from caovand.core.healing.rung import Healing
+from caovand.core.reporting import starts
 from caovand.core.slot import ONLY
 from caovand.daemon import degraded_plan
 
@@ -25,7 +26,8 @@ MODE = "mode.json"
 PROCESSES = "engine-processes.json"
 FILES = "engine-files.json"
 INCIDENTS = "incidents"
-ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS)
+STARTS = "starts.json"
+ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS)
 
 
 def folder(state: Path, name: str = ONLY) -> Path:
@@ -100,6 +102,7 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
         degraded_plan.FILE: partial(well_formed, healing=healing),
         PROCESSES: child.is_ledger,
         FILES: stale_files.is_ledger,
+        STARTS: lambda found: starts.from_document(found) is not None,
     }
 
 

@@ -37,7 +37,7 @@ from caovand.core.lifecycle.events import (
 )
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
-from caovand.core.reporting import incident, status
+from caovand.core.reporting import incident, starts, status
 from caovand.core.reporting.incident import Case
 from caovand.core.slot import ONLY
 from caovand.daemon import degraded_plan, inspection, memories
@@ -46,6 +46,7 @@ from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
 from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
+from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
 from caovand.engines.registry import engine_of
 
@@ -70,6 +71,7 @@ class Slot:
         self.modes = ModeMemory(find(memories.MODE))
         self.incidents = Incidents(find(memories.INCIDENTS))
         self._memory = PlanMemory(find(degraded_plan.FILE), self.engine.healing)
+        self._starts = Starts(find(memories.STARTS), self.engine.log.launches)
         self._planner = SlotPlanner(
             self.engine, shared.directories, shared.environ, self._memory, shared.config_path
         )
@@ -120,6 +122,7 @@ class Slot:
             self.snapshot, actions = transitions.step(before, event, self._rules())
             if self.snapshot is not before:
                 self._tell(before, self.snapshot)
+                self._time(before, event)
             for action in actions:
                 self._perform(action)
         except Exception as problem:
@@ -246,6 +249,7 @@ class Slot:
             degraded_since=self._memory.since,
             failed=dict(self._failed),
             log_bytes_lost=self.run.file.lost_bytes,
+            start=self._starts.describe(),
             warnings=tuple(filter(None, lacks)),
         )
         return status.describe(self.snapshot, facts, now())
@@ -267,6 +271,8 @@ class Slot:
             )
             if run.child is None:
                 await asyncio.to_thread(inspection.check_port, endpoint.port)
+                if self._planner.inventory is not None:
+                    await run.share_caches(plan, self._planner.inventory.engine)
         except Exception as problem:
             event: Event = self._refused(number, problem)
         else:
@@ -318,6 +324,19 @@ class Slot:
             self._failed[after.finding.failure] += 1
             self._record(after)
         self._shared.changes.wake()
+
+    def _time(self, before: Snapshot, event: Event) -> None:
+        """Follow the seconds of a start; once it serves, say where they went."""
+        figures = self.run.watching.figures if self.run.watching else {}
+        if not self._starts.follow(before, self.snapshot, event, figures):
+            return
+        assert self._starts.latest is not None
+        self.notice("start", starts.sentence(*self._starts.latest), start=self._starts.describe())
+        try:
+            self._make_folder()
+            self._starts.remember()
+        except OSError as problem:
+            self._shared.log.warning(f"cannot remember the seconds of this start: {problem}")
 
     def _remember(self, snapshot: Snapshot) -> None:
         """The plan has served stably: keep it for the next start if the ladder had to lower it."""

@@ -20,6 +20,10 @@ def register() -> None:
 
     logger = init_logger("vllm.caovan_sm75")
     deepen_recursion(os.environ.get("CAOVAN_RECURSION_LIMIT", ""))
+    try:
+        compile_in_parallel(os.environ.get("CAOVAN_COMPILE_THREADS", ""))
+    except Exception:
+        logger.exception("caovan: torch.compile keeps to one thread")
     fix_states(logger)
     if os.environ.get("CAOVAN_KERNELS") == "off":
         logger.info("caovan: CAOVAN_KERNELS=off; vLLM runs on its own kernels")
@@ -62,6 +66,24 @@ def deepen_recursion(wanted: str) -> None:
     """
     if wanted.isdecimal():
         sys.setrecursionlimit(max(int(wanted), sys.getrecursionlimit()))
+
+
+def compile_in_parallel(wanted: str) -> None:
+    """Let torch.compile in this process use `wanted` threads; a text that is no number is ignored.
+
+    When vLLM is imported it sets TORCHINDUCTOR_COMPILE_THREADS to 1, whatever it was, because its
+    workers are daemonic processes, which may have no children of multiprocessing's. A pool that is
+    started as a program of its own ("subprocess", PyTorch's default since 2.5) they may have.
+    """
+    if not wanted.isdecimal() or int(wanted) < 1:
+        return
+    from torch._inductor import config
+
+    if config.compile_threads == 1 and config.worker_start_method == "subprocess":
+        # The pool's processes end when nothing is compiled: what comes next needs their memory.
+        # With one thread too, since PyTorch's key of compiled code has this setting in it.
+        config.quiesce_async_compile_pool = True
+        config.compile_threads = int(wanted)
 
 
 def counts() -> dict[tuple[str, str], int]:

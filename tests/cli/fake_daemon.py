@@ -24,6 +24,7 @@ STATUS: Mapping[str, Any] = {
     "detail": "",
     "retry_in_s": None,
     "looking": False,
+    "start": None,
     "served": {"name": "m", "host": "h", "port": 1, "url": "http://h:1/v1"},
     "model": "/srv/m",
     "mode": "auto",

@@ -143,6 +143,23 @@ def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ct
     ]
 
 
+def test_the_seconds_of_a_start_are_shown_next_to_those_of_the_one_before(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    before = {"seconds": 248.3, "at": 1, "phases": {"compile": 248.3}, "reported": {}}
+    phases = {"launch": 60.2, "load": 35.9}
+    took = {"seconds": 96.1, "at": 2, "phases": phases, "reported": {"engine_init_s": 35.25}}
+    daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": True}})}
+    lines = ctl("status").out.splitlines()
+    assert "  start     96 s: launch 60, load 36" in lines
+    assert "            by the engine's log, in seconds: engine init 35.25" in lines
+    assert "            before: 248 s: compile 248" in lines
+    daemon.answers = {"status": status(start={**took, "before": {**before, "same_plan": False}})}
+    assert "before (another plan): 248 s" in ctl("status").out
+    daemon.answers = {"status": {k: v for k, v in status().items() if k != "start"}}
+    assert "launch" not in ctl("status").out  # an older daemon's
+
+
 def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["status"] = status(
         last_failure={"failure": "hang", "text": "h"}, last_failure_s=720.0

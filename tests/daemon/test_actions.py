@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -166,6 +167,42 @@ def test_a_start_is_an_inspection_then_an_engine_then_its_proof(world: World) ->
         assert daemon.texts("spawn") == [f"engine started, pid {daemon.pid}"]
 
     play(world, story)
+
+
+def test_a_start_that_serves_says_where_its_seconds_went_and_those_of_the_one_before(
+    world: World,
+) -> None:
+    async def story(daemon: Running) -> None:
+        assert daemon.one.describe()["start"] is None
+        daemon.start()
+        await daemon.until(State.SERVING)
+        (first,) = daemon.texts("start")
+        assert first.startswith("the start took ")
+        shown = daemon.one.describe()["start"]
+        assert shown["before"] is None
+        assert shown["seconds"] == pytest.approx(sum(shown["phases"].values()), abs=1)
+        daemon.one.command(Restart(at=time.monotonic()))
+        await daemon.until(State.RECYCLING)
+        assert daemon.one.describe()["start"] is None
+        await daemon.until(State.SERVING)
+        assert "; the one before took " in daemon.texts("start")[1]
+        again = daemon.one.describe()["start"]
+        assert again["before"] == {
+            **{name: shown[name] for name in ("seconds", "at", "phases", "reported")},
+            "same_plan": True,
+        }
+        kept = json.loads((world.folder / "slots/main/starts.json").read_text())
+        assert len(kept["starts"]) == 2
+
+    play(world, story)
+    play(world, compared)
+
+
+async def compared(daemon: Running) -> None:
+    """The next daemon's first start is compared with the last one's."""
+    daemon.start()
+    await daemon.until(State.SERVING)
+    assert "; the one before took " in daemon.texts("start")[0]
 
 
 def test_a_stop_ends_the_engine_and_not_the_daemon(world: World) -> None:

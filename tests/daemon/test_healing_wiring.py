@@ -118,3 +118,11 @@ def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
     assert failed.remedy is not None
     assert failed.remedy.plan is not None
     assert failed.remedy.plan.others_mib == {1: busy.total_mib - 21_000, 2: 5_000}
+
+
+def test_an_engine_finds_what_those_of_other_plans_found_out_of_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = 'cd "$VLLM_CACHE_ROOT/modelinfos" && touch one.json; exit 1'
+    fail_once(inventory(), writes, tmp_path, monkeypatch)
+    assert [file.name for file in tmp_path.glob("modelinfos/*/*")] == ["one.json"]

@@ -18,9 +18,12 @@ from caovand.adapters.stale_files import StaleFiles
 from caovand.core.config_parser import parse
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
+from caovand.core.reporting import starts
+from caovand.core.reporting.starts import Start
 from caovand.daemon import degraded_plan, inspection, memories
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest
+from caovand.daemon.starts import Starts
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import inventory, turing
@@ -52,6 +55,7 @@ GOOD: dict[str, Any] = {
         "members": [{"pid": 1 << 22, "start": 5, "name": "x"}],
     },
     memories.FILES: {"before": ["a"], "ours": ["b"]},
+    memories.STARTS: starts.to_document([Start("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})]),
 }  # fmt: skip
 WRONG: tuple[Any, ...] = (
     None, True, False, -1, 0.5, float("inf"), float("nan"), 10**30, "", "x\0", "x", [], {}, [[]],
@@ -138,6 +142,8 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     kept = PlanMemory(tmp_path / degraded_plan.FILE, HEALING)
     kept.date(LOWERED)
     kept.served_stably(LOWERED, MARK, "auto")
+    timed = Starts(tmp_path / memories.STARTS, frozenset())
+    timed.remember()
     assert sorted(os.listdir(tmp_path)) == sorted(memories.checks(HEALING))
     assert list(memories.set_aside(tmp_path, HEALING)) == []
     ModeMemory(tmp_path / memories.MODE).choose(None)

@@ -49,6 +49,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
             return dict(json.loads(answer.read()))
 
+    def inspected(self) -> dict[Path, int]:
+        """When vLLM wrote down what it found out about each class of models."""
+        found = self.daemon.folder.glob("cache/modelinfos/*/*.json")
+        return {path: path.stat().st_mtime_ns for path in found}
+
     def counter(self, name: str) -> float:
         """The sum of a counter in vLLM's own metrics."""
         rows = re.findall(rf"^{re.escape(name)}{{.*}} (\S+)$", self.get("/metrics"), re.M)
@@ -90,8 +95,15 @@ def test_an_unchanged_file_reloads_without_a_restart(server: Server) -> None:
 
 
 def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: Server) -> None:
+    inspected = server.inspected()
+    assert len(inspected) == 2, "model and drafter"
     done = server.daemon.ctl("mode", "fast")
     assert done.returncode == 0, done.stderr
+    assert server.inspected() == inspected, "another plan inspects no model again"
+    start = server.daemon.status()["start"]
+    assert {"plan", "launch", "resolve", "engine", "load"} <= start["phases"].keys()
+    assert start["reported"].keys() >= {"engine_init_s"}
+    assert start["before"]["same_plan"] is False
     server.chat(24)
     drafts = server.counter("vllm:spec_decode_num_drafts_total")
     assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 4 * drafts > 0

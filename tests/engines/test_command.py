@@ -111,6 +111,48 @@ def test_flashinfers_kernels_are_apart_for_what_they_are_built_against() -> None
     assert len(set(kinds)) == len(kinds)
 
 
+def fresh(found: Plan) -> Plan:
+    """The plan after the rung that takes a new cache."""
+    return replace(found, env={**found.env, "CAOVAN_CACHE": Setting("2", "ladder", "")})
+
+
+BY_SOURCE = ("TRITON_CACHE_DIR", "DG_JIT_CACHE_DIR", "CUDA_CACHE_PATH")
+
+
+@pytest.mark.parametrize("name", BY_SOURCE)
+def test_kernels_known_by_their_source_are_shared_until_they_are_in_doubt(name: str) -> None:
+    def place(found: Plan, engine: EngineInfo = CUDA) -> str:
+        return build(found, engine, CACHE).env[name]
+
+    usual = place(plan())
+    for same in (plan(how={"mode": "fast"}), plan(inventory(SMALL_HYBRID))):
+        assert place(same) == usual
+    others = [place(fresh(plan())), place(plan(inventory(gpus=H200)))]
+    others.append(place(plan(), replace(CUDA, torch="9.9")))
+    assert len({usual, *others}) == 4
+
+
+def test_every_plan_of_an_engine_has_its_inspected_models_and_no_other_engine() -> None:
+    def link(found: Plan, engine: EngineInfo = CUDA) -> tuple[str, str]:
+        command = build(found, engine, CACHE)
+        ((place, folder),) = command.links
+        assert place == f"{command.env['VLLM_CACHE_ROOT']}/modelinfos"
+        return place, folder
+
+    usual, fast, renewed = (link(p) for p in (plan(), plan(how={"mode": "fast"}), fresh(plan())))
+    assert len({usual[0], fast[0], renewed[0]}) == 3
+    assert usual[1] == fast[1] == renewed[1]
+    engines = (replace(CUDA, vllm="0.21.1"), replace(CUDA, python="/other/bin/python"))
+    others = {link(plan(), engine)[1] for engine in engines}
+    assert len({usual[1], *others}) == 3
+
+
+def test_a_root_of_the_operators_own_is_left_alone() -> None:
+    found = plan(engine={"env": {"VLLM_CACHE_ROOT": "/mine"}})
+    assert build(found, CUDA, CACHE).links == ()
+    assert build(plan(), CUDA).links == ()
+
+
 def test_the_operators_environment_wins() -> None:
     found = plan(engine={"env": {"VLLM_CACHE_ROOT": "/mine", "NCCL_DEBUG": "INFO"}})
     env = build(found, CUDA, CACHE).env

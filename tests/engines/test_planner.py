@@ -193,7 +193,7 @@ def test_turing_gets_the_recommended_settings() -> None:
     assert env["OMP_NUM_THREADS"] == "12"
     assert env["MAX_JOBS"] == "16"
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert env["TORCHINDUCTOR_COMPILE_THREADS"] == env["TRITON_CACHE_AUTOTUNING"] == "1"
+    assert env["TRITON_CACHE_AUTOTUNING"] == "1"
     assert env["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
     assert env["HF_HUB_OFFLINE"] == "1"
 

@@ -369,3 +369,31 @@ def test_the_wheel_is_of_its_librarys_platform_and_the_engine_takes_it(tmp_path:
 def test_binding_is_checked_idempotent_and_yields_to_another_plugin(site: Path) -> None:
     done = run(site, "-c", BIND)
     assert "is already replaced by" in done.stdout + done.stderr
+
+
+THREADS = """
+import multiprocessing, sys, torch, vllm
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+from torch._inductor import async_compile, config
+print("RESULT", config.compile_threads)
+def use():
+    sys.exit(async_compile.AsyncCompile.process_pool().submit(len, "pool").result(60) - 4)
+if config.compile_threads > 1:
+    worker = multiprocessing.get_context("fork").Process(target=use, daemon=True)
+    worker.start()
+    worker.join(120)
+    print("DAEMONIC WORKER", worker.exitcode)
+"""
+
+
+def test_torch_compile_gets_the_planned_threads_though_vllm_sets_one(site: Path) -> None:
+    def said(**environment: str) -> list[str]:
+        lines = run(site, "-c", THREADS, **environment).stdout.splitlines()
+        return [line for line in lines if line.startswith(("RESULT", "DAEMONIC"))]
+
+    assert said(TORCHINDUCTOR_COMPILE_THREADS="5") == ["RESULT 1"]  # else we need not set it
+    assert said(CAOVAN_COMPILE_THREADS="3", CAOVAN_KERNELS="off") == [
+        "RESULT 3",
+        "DAEMONIC WORKER 0",
+    ]

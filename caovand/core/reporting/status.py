@@ -51,6 +51,8 @@ class SlotFacts:
     """How often each failure was seen since the daemon started."""
     log_bytes_lost: int = 0
     """Output of the engine that engine.log lacks: its disk was full or too slow."""
+    start: Mapping[str, Any] | None = None
+    """Where the seconds of the last start went, and of the one before: `starts.describe`."""
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as space on a disk."""
 
@@ -75,6 +77,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         if waits and deadline is not None
         else None,
         "looking": snapshot.looking,
+        "start": dict(facts.start) if facts.start and snapshot.state is State.SERVING else None,
         "served": _served(plan) if snapshot.state is State.SERVING else None,
         "model": plan.model if plan else None,
         "mode": facts.mode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ from caovand.engines.vllm.planning import flags
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED = "additional_config"
 """Our one flag that is merged with the operator's; all others yield to it."""
+ROOT = "VLLM_CACHE_ROOT"
+INSPECTED = "modelinfos"
+"""vLLM's folder in ROOT for what a model's class can do. To find that out it imports itself in a
+process of its own, once for each of model and drafter."""
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
 
     A flag that this engine's parser does not take is left out. Below `cache` there is one folder of
-    caches for each `cache_key`, and FlashInfer's for each `flashinfer_key`.
+    caches for each `cache_key`, next to those that plans share.
     """
     argv = [engine.python, *SERVE, plan.model]
     for name, setting in plan.settings.items():
@@ -31,12 +36,15 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
+    links: tuple[tuple[str, str], ...] = ()
     if cache is not None:
-        cache_dir = Path(cache)
-        built = cache_dir / "flashinfer" / flashinfer_key(plan, engine)
-        env = {**caches(cache_dir / cache_key(plan, engine), built), **env}
+        own = caches(plan, engine, Path(cache))
+        env = {**own, **env}
+        if env[ROOT] == own[ROOT]:
+            inspected = Path(cache) / INSPECTED / environment_key(engine)
+            links = ((f"{own[ROOT]}/{INSPECTED}", str(inspected)),)
     shown = (argv[0], *flags.redact(argv[1:]))
-    return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env)
+    return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env, links)
 
 
 def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
@@ -61,8 +69,7 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
     CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
-    key = f"{engine.version}-{plan.device or engine.build}-{name}-mtp{plan.mtp}"
-    return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
+    return _renewed(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
 
 
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
@@ -71,15 +78,42 @@ def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
     Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
-    return f"{engine.version}-{releases}-{plan.device or engine.build}"
+    return f"{engine.version}-{releases}-{_device(plan, engine)}"
 
 
-def caches(folder: Path, flashinfer: Path) -> dict[str, str]:
-    """Variables that point all compiled code into these folders."""
+def kernels_key(plan: Plan, engine: EngineInfo) -> str:
+    """A folder name for kernels whose compiler finds them by a hash of their source and its own.
+
+    The results of autotuning are among them, which are for these cards.
+    """
+    return _renewed(f"torch{engine.torch}-{_device(plan, engine)}", plan)
+
+
+def environment_key(engine: EngineInfo) -> str:
+    """A folder name for what depends on the engine's environment alone.
+
+    vLLM knows an inspected class by a hash of its module, not of the modules that one inherits
+    from: neither another release nor an environment with changes of its own may share it.
+    """
+    return f"{engine.version}-{engine.build}-{zlib.crc32(engine.python.encode()):08x}"
+
+
+def _device(plan: Plan, engine: EngineInfo) -> str:
+    return plan.device or engine.build
+
+
+def _renewed(key: str, plan: Plan) -> str:
+    return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
+
+
+def caches(plan: Plan, engine: EngineInfo, folder: Path) -> dict[str, str]:
+    """Variables that point all compiled code into `folder`."""
+    own, by_source = folder / cache_key(plan, engine), kernels_key(plan, engine)
     return {
-        "VLLM_CACHE_ROOT": str(folder / "vllm"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "FLASHINFER_WORKSPACE_BASE": str(flashinfer),
-        "CUDA_CACHE_PATH": str(folder / "cuda"),
+        ROOT: str(own / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton" / by_source),
+        "DG_JIT_CACHE_DIR": str(folder / "deep_gemm" / by_source),
+        "CUDA_CACHE_PATH": str(folder / "cuda" / by_source),
+        "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer" / flashinfer_key(plan, engine)),
     }

@@ -13,6 +13,7 @@ from typing import Any
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
+from caovand.engines.vllm.planning.compilers import THREADS
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, count
 
 BLOCK = 16  # tokens: context lengths are multiples of it
@@ -27,6 +28,8 @@ OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
 # Names in the kernel's log of killed processes.
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
+COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
+"""The phases of a start in which torch.compile may run."""
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 PLUGIN = "caovan_vllm_sm75_turbo3"
@@ -348,6 +351,14 @@ def _fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
     return Step(env={"MAX_JOBS": goal}, value=goal, change=f"compiler jobs {now} -> {goal}")
 
 
+def _one_thread(plan: Plan, finding: Finding) -> Step | None:
+    """One thread of torch.compile: the fault may be in its pool, or the memory that this takes."""
+    now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
+    if now == "1" or finding.phase not in COMPILING:
+        return None
+    return Step(env={THREADS: "1"}, value="1", change=f"threads of torch.compile {now} -> 1")
+
+
 def _all_reduce_off(plan: Plan, finding: Finding) -> Step | None:
     if plan.value("disable_custom_all_reduce") or _is_alone(plan):
         return None
@@ -415,5 +426,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("sampler-plain", "sample without FlashInfer", "", ("VLLM_USE_FLASHINFER_SAMPLER",),
          _variable("VLLM_USE_FLASHINFER_SAMPLER", "0", "FlashInfer's sampler off")),
     Rung("jobs", "run fewer compilers at once", "", ("MAX_JOBS",), _fewer_jobs, degrades=False),
+    Rung("compile-threads", "compile with one thread", "", (THREADS,), _one_thread,
+         degrades=False),
     Rung("offload", "keep part of the weights in host memory", "", ("cpu_offload_gb",), _offload),
 )  # fmt: skip

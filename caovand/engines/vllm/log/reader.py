@@ -15,4 +15,5 @@ LOG = Log(
     near=NEAR,
     listening="http",
     find_cause=find_cause,
+    launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Setting
-from caovand.engines.vllm.planning import toolchain
+from caovand.engines.vllm.planning import compilers, toolchain
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
@@ -53,13 +53,6 @@ def _shares_graphs(draft: Draft) -> bool:
     """
     alone = draft.count("tensor_parallel_size") < 2
     return not (alone or draft.value("disable_custom_all_reduce") or draft.value("enforce_eager"))
-
-
-def _jobs(draft: Draft) -> Setting | None:
-    if not draft.cuda:
-        return None  # nothing is built there that asks for it
-    cores = max(1, draft.host.cpus)
-    return policy(str(cores), f"kernels built here: one compiler a core, {cores} here")
 
 
 def _expandable(draft: Draft) -> Setting | None:
@@ -116,14 +109,11 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("HF_HUB_OFFLINE", _offline),
     ("TRANSFORMERS_OFFLINE", _offline),
     ("OMP_NUM_THREADS", _threads),
-    ("MAX_JOBS", _jobs),
+    (compilers.JOBS, compilers.jobs),
+    (compilers.THREADS, compilers.threads),
     ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
     ("CUDA_VISIBLE_DEVICES", _visible),
     (ALLOCATOR[0], _expandable),
-    (
-        "TORCHINDUCTOR_COMPILE_THREADS",
-        _on_cuda("1", "parallel compilation takes host memory that loading needs"),
-    ),
     ("TRITON_CACHE_AUTOTUNING", _on_cuda("1", "autotuning results are kept between starts")),
     (
         "PYTORCH_NVML_BASED_CUDA_CHECK",

@@ -1,0 +1,168 @@
+"""Where the seconds of a start went: phase by phase while it runs, and those of starts before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from caovand.core.lifecycle.events import Event, Progressed
+from caovand.core.lifecycle.state import Snapshot, State
+
+KEPT = 8
+MOST_PARTS, LONGEST_NAME = 32, 64
+LAUNCH = "launch"
+
+
+@dataclass(frozen=True)
+class Course:
+    """A start under way: seconds of the phases so far, and since when the present one runs.
+
+    `moved` is when it last showed progress.
+    """
+
+    generation: int
+    phase: str
+    since: float
+    moved: float
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+    def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> Course:
+        """Another phase begins; the last silence of a phase in `launches` is a process's launch."""
+        split = max(self.since, self.moved) if self.phase in launches else at
+        spent = _with(self.spent, self.phase, split - self.since)
+        spent = _with(spent, LAUNCH, at - split)
+        return replace(self, phase=phase, since=at, moved=at, spent=spent)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start that led to serving: its phases in seconds, and what the engine's log says itself.
+
+    `plan` is the plan's identity, `at` Unix time.
+    """
+
+    plan: str
+    at: float
+    seconds: float
+    phases: Mapping[str, float]
+    reported: Mapping[str, float] = field(default_factory=dict)
+
+
+def follow(
+    course: Course | None,
+    before: Snapshot,
+    after: Snapshot,
+    event: Event,
+    launches: AbstractSet[str],
+) -> Course | None:
+    """The course after a step of the machine; None where no start is under way or was finished."""
+    if after.state is not State.STARTING:
+        serves = after.state is State.SERVING and before.state is State.STARTING
+        return course.enter("", event.at, launches) if course and serves else None
+    if course is None or course.generation != after.generation:
+        return Course(after.generation, after.phase, event.at, event.at)
+    if after.phase != course.phase:
+        return course.enter(after.phase, event.at, launches)
+    if isinstance(event, Progressed) and not event.heartbeat:
+        return replace(course, moved=event.at)
+    return course
+
+
+def finished(course: Course, plan: str, at: float, figures: Mapping[str, Any]) -> Start:
+    """The start whose phases are over; of the engine's figures those in seconds are taken."""
+    reported = {
+        name: float(value)
+        for name, value in dict(figures).items()
+        if name.endswith("_s") and isinstance(value, (int, float)) and math.isfinite(value)
+    }
+    total = sum(course.spent.values())
+    return Start(plan, at, total, dict(course.spent), reported)
+
+
+def earlier(starts: Sequence[Start], plan: str) -> Start | None:
+    """The latest start of this plan, else of any; None without one."""
+    same = [start for start in starts if start.plan == plan]
+    return next(reversed(same or [*starts]), None)
+
+
+def describe(start: Start, before: Start | None) -> dict[str, Any]:
+    """Both as plain values, for the status."""
+    if before is None:
+        return {**_plain(start), "before": None}
+    return {**_plain(start), "before": {**_plain(before), "same_plan": before.plan == start.plan}}
+
+
+def words(seconds: float, parts: Mapping[str, float]) -> str:
+    """A duration and what it was spent on: "96 s: launch 41, load 22, other 3"."""
+    whole = {name: round(spent) for name, spent in parts.items() if round(spent) >= 1}
+    if (rest := round(seconds) - sum(whole.values())) >= 1:
+        whole["other"] = rest
+    named = ", ".join(f"{name} {spent}" for name, spent in whole.items())
+    return f"{seconds:.0f} s" + (f": {named}" if named else "")
+
+
+def sentence(start: Start, before: Start | None) -> str:
+    """A finished start for people, next to the one before."""
+    text = f"the start took {words(start.seconds, start.phases)}"
+    if before is None:
+        return text
+    which = "the one before" if before.plan == start.plan else "the one before, of another plan,"
+    return f"{text}; {which} took {words(before.seconds, before.phases)}"
+
+
+def to_document(starts: Sequence[Start]) -> dict[str, Any]:
+    """The latest of these starts as a document for the next daemon."""
+    return {"starts": [asdict(start) for start in starts[-KEPT:]]}
+
+
+def from_document(document: Any) -> tuple[Start, ...] | None:
+    """The starts in a document; None where it has not the form of one."""
+    listed = document.get("starts") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or len(listed) > KEPT:
+        return None
+    found = [_read(one) for one in listed]
+    starts = tuple(start for start in found if start is not None)
+    return starts if len(starts) == len(found) else None
+
+
+def _read(one: Any) -> Start | None:
+    if not isinstance(one, dict) or one.keys() != Start.__dataclass_fields__.keys():
+        return None
+    numbers = _is_seconds(one["at"]) and _is_seconds(one["seconds"])
+    tables = _is_table(one["phases"]) and _is_table(one["reported"])
+    return Start(**one) if isinstance(one["plan"], str) and numbers and tables else None
+
+
+def _is_table(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= MOST_PARTS
+        and all(isinstance(name, str) and len(name) <= LONGEST_NAME for name in value)
+        and all(map(_is_seconds, value.values()))
+    )
+
+
+def _is_seconds(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value < 1e12
+
+
+def _with(spent: Mapping[str, float], phase: str, seconds: float) -> dict[str, float]:
+    if not seconds > 0:
+        return dict(spent)
+    return {**spent, phase: spent.get(phase, 0.0) + seconds}
+
+
+def _plain(start: Start) -> dict[str, Any]:
+    def rounded(parts: Mapping[str, float]) -> dict[str, float]:
+        return {name: round(spent, 1) for name, spent in parts.items()}
+
+    return {
+        "seconds": round(start.seconds, 1),
+        "at": round(start.at),
+        "phases": rounded(start.phases),
+        "reported": rounded(start.reported),
+    }

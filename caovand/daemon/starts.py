@@ -1,0 +1,52 @@
+"""The seconds of a slot's starts: the present one's, and those that the state folder remembers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import store
+from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.reporting import starts
+from caovand.core.reporting.starts import Course, Start
+
+
+class Starts:
+    """Remembers in the file `path`; `launches` are phases that end in the launch of a process."""
+
+    def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
+        self._path, self._launches = path, launches
+        self._course: Course | None = None
+        self._kept: tuple[Start, ...] = ()
+        self._read = False
+        self.latest: tuple[Start, Start | None] | None = None
+        """The last start that led to serving, and the one to compare it with."""
+
+    def follow(
+        self, before: Snapshot, after: Snapshot, event: Event, figures: Mapping[str, Any]
+    ) -> bool:
+        """Take a step of the machine; whether it finished a start, which is then the latest."""
+        course = self._course = starts.follow(self._course, before, after, event, self._launches)
+        if course is None or after.state is State.STARTING or after.plan is None:
+            return False
+        plan = after.plan.identity
+        if not self._read:
+            self._kept = starts.from_document(store.read_json(self._path)) or ()
+            self._read = True
+        start = starts.finished(course, plan, time.time(), figures)
+        self.latest = start, starts.earlier(self._kept, plan)
+        self._kept = (*self._kept, start)[-starts.KEPT :]
+        self._course = None
+        return True
+
+    def remember(self) -> None:
+        """Keep the starts for the next daemon; OSError if it cannot."""
+        store.write_json(self._path, starts.to_document(self._kept))
+
+    def describe(self) -> dict[str, Any] | None:
+        """The latest start and the one before for the status, None before the first."""
+        return starts.describe(*self.latest) if self.latest else None
