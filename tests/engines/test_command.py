@@ -142,7 +142,7 @@ def test_every_plan_of_an_engine_has_its_inspected_models_and_no_other_engine() 
     usual, fast, renewed = (link(p) for p in (plan(), plan(how={"mode": "fast"}), fresh(plan())))
     assert len({usual[0], fast[0], renewed[0]}) == 3
     assert usual[1] == fast[1] == renewed[1]
-    engines = (replace(CUDA, vllm="0.21.1"), replace(CUDA, python="/other/bin/python"))
+    engines = (replace(CUDA, version="0.21.1"), replace(CUDA, python="/other/bin/python"))
     others = {link(plan(), engine)[1] for engine in engines}
     assert len({usual[1], *others}) == 3
 
