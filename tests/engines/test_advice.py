@@ -28,12 +28,13 @@ from tests.core.machines import (
     SMALL_HYBRID,
     cards,
     inventory,
+    named,
     plan,
     turing,
     weights,
 )
 
-SMALL = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+SMALL = named("RTX 4060")
 WORDS = {
     "max_num_seqs": "policy", "kv_cache_dtype": "policy", "gpu_memory_utilization": "policy",
     "tensor_parallel_size": "policy", "max_model_len": "model",

@@ -24,13 +24,13 @@ from tests.core.machines import (
     QWEN_27B_AWQ,
     SMALL_HYBRID,
     TINY_HYBRID,
-    cards,
     inventory,
+    named,
     plan,
     turing,
 )
 
-RTX_3090 = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+RTX_3090 = named("RTX 3090")
 BUSY = tuple(replace(gpu, free_mib=17000) for gpu in turing(2))
 MACHINES = (
     inventory(),

@@ -37,6 +37,7 @@ from tests.core.machines import (
     TINY_HYBRID,
     cards,
     inventory,
+    named,
     plan,
     turing,
 )
@@ -198,7 +199,7 @@ def test_turing_gets_the_recommended_settings() -> None:
     assert env["HF_HUB_OFFLINE"] == "1"
 
 
-AMPERE_PAIR = cards(2, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+AMPERE_PAIR = named("RTX 3090", 2)
 EXPANDING = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
@@ -326,7 +327,7 @@ def test_a_small_display_card_is_left_out_unless_it_is_named() -> None:
 
 
 def test_a_70b_model_on_an_8_gb_card_is_offloaded() -> None:
-    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    small = named("RTX 4060")
     found = plan(inventory(LLAMA_70B_AWQ, small))
     assert found.value("enforce_eager") is True
     assert found.value("max_model_len") == 512
@@ -443,7 +444,7 @@ def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
 
 
 def test_what_cannot_fit_says_so_and_what_would_help() -> None:
-    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    small = named("RTX 4060")
     found = plan(inventory(LLAMA_70B_AWQ, small, host=replace(HOST, ram_mib=16384)))
     assert any("does not fit" in text and "cards" in text for text in found.warnings)
 
