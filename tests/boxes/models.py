@@ -97,6 +97,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3.6-27B": _hybrid(QWEN_27B),
     "Qwen3.6-27B-FP8": _hybrid(QWEN_27B, FP8),
     "Qwen3.6-27B-GPTQ-Int4": _hybrid(QWEN_27B, GPTQ),
+    "Qwen3.6-27B-AWQ-g32": _hybrid(QWEN_27B, {**AWQ, "group_size": 32}),
     "Qwen3.5-9B": _hybrid(QWEN_9B),
     "Qwen3.5-9B-FP8": _hybrid(QWEN_9B, FP8),
     "Qwen3.5-9B-AWQ": _hybrid(QWEN_9B, AWQ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.facts.forecast import MemoryEstimate
@@ -21,7 +22,7 @@ from tests.core.machines import plan
 
 EXPERT = "expert:"
 PLANNED = ("plan:", "refused:")
-WIDTH = 150
+WIDTH = 120
 
 
 def played(text: str, box: str) -> str:
@@ -58,7 +59,7 @@ def planned(name: str, box: str) -> list[str]:
         return [f"refused: {problem}"]
     memory = forecast(found, machine)
     lines = [_settings(found, machine), _room(found, memory), *_reasons(found)]
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines]
+    return [part for line in lines for part in wrap(line, WIDTH, subsequent_indent=" " * 10)]
 
 
 def _of_gguf(name: str) -> str:
@@ -110,9 +111,10 @@ def _room(found: Plan, memory: MemoryEstimate) -> str:
 
 
 def _reasons(found: Plan) -> Iterator[str]:
-    for name in ("max_model_len", "max_num_seqs"):
+    for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs"):
         setting = found.settings.get(name)
-        if setting and setting.origin == "policy":
+        alone = name == "tensor_parallel_size" and setting and setting.value == 1
+        if setting and setting.origin == "policy" and not alone:
             yield f"        {name}: {setting.reason}"
     for warning in found.warnings:
         yield f"        warning: {warning}"

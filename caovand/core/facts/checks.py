@@ -28,7 +28,7 @@ class Facts:
     `leftovers` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
-    `dtype` is the plan's, empty where there is no plan or none is set.
+    `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,3 +54,4 @@ class Facts:
     half_asked: bool = False
     engine_env: frozenset[str] = frozenset()
     dtype: str = ""
+    mtp: int | None = None

@@ -278,6 +278,16 @@ def fit(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", mend)
 
 
+def choices(facts: Facts) -> Iterator[CheckResult]:
+    """What the plan takes of speed and memory."""
+    share = facts.memory.gpu_memory_utilization if facts.memory else None
+    if facts.mtp is None or share is None:
+        return
+    drafts = f"MTP drafts {facts.mtp} tokens" if facts.mtp else "nothing is drafted (MTP 0)"
+    text = f"{drafts}, and gpu_memory_utilization is {share:g}"
+    yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` tells why")
+
+
 def warnings(facts: Facts) -> Iterator[CheckResult]:
     told = (*(facts.model.notes if facts.model else ()),)
     told += facts.memory.conflicts if facts.memory else ()
@@ -315,5 +325,5 @@ def caches(facts: Facts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[Facts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver, cards, leftovers, foreign_memory,
-    engine, flashinfer, plugin, gdn, model, host_memory, fit, warnings, port, caches,
+    engine, flashinfer, plugin, gdn, model, host_memory, fit, choices, warnings, port, caches,
 )  # fmt: skip
