@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caovand.adapters.model_folder import ModelProblem, read_model
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
@@ -21,6 +21,7 @@ from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
 from caovand.engines.vllm.planning.pace import WORKLOADS, score, tokens_of_step
+from caovand.engines.vllm.planning.speeds import stated
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (
@@ -227,3 +228,32 @@ def test_files_of_llama_cpp_are_refused_with_the_checkpoint_to_take(
     (tmp_path / file).touch()
     with pytest.raises(ModelProblem, match=f"{re.escape(model)}-AWQ or {re.escape(model)}-GPTQ"):
         read_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "gb_s"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 1555),
+        ("NVIDIA A100 80GB PCIe", (8, 0), 2039),
+        ("NVIDIA RTX A4000", (8, 6), 600),  # no A40
+        ("NVIDIA GeForce RTX 2080 Ti", (7, 5), 616),
+        ("a card of tomorrow", (13, 0), 1792),
+    ],
+)
+def test_a_card_is_known_by_its_name_or_its_generation(
+    name: str, capability: tuple[int, int], gb_s: float
+) -> None:
+    assert stated(Gpu(0, name, capability, 40960, 40000)).gb_s == gb_s
+
+
+def test_drafts_in_flashinfers_attention_are_not_in_whole_graphs_of_0_21() -> None:
+    machine = inventory(gpus=named("RTX 3090", 2))
+    typed = {"kv_cache_dtype": "fp8", "mtp": 3}
+    drafting = plan(machine, policy=typed)
+    assert drafting.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+    for other in (
+        plan(machine, policy={**typed, "mtp": 0}),
+        plan(inventory(gpus=H200), policy=typed),
+        plan(replace(machine, engine=replace(machine.engine, vllm="0.33.0")), policy=typed),
+    ):
+        assert other.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}

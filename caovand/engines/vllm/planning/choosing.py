@@ -108,7 +108,9 @@ def _offloaded(
     if not found:
         return None
     score, number, load = min(found, key=lambda way: way[:2])
-    return number, Sizing(load, True, score, offloaded=True, spared=frozenset({"batch"}))
+    return number, Sizing(
+        load, True, score, offloaded=True, spared=frozenset({"sequences", "batch"})
+    )
 
 
 def _doublings(least: int, model: ModelCard) -> Iterator[int]:

@@ -24,9 +24,10 @@ from caovand.engines.vllm.planning.speeds import LINKED_S, UNLINKED_S, linked, s
 ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
 accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
-LAUNCH_S = {"eager": 0.5e-3, "PIECEWISE": 0.25e-3}
+LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
 """What a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
-instead of 37 in full graphs; without graphs it is taken to be twice that."""
+instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
+every kernel is launched."""
 STEP_TOKENS = 256
 """So many tokens' work each step of a prompt costs besides its own: launches, partial tiles."""
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95

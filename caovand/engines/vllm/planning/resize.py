@@ -12,6 +12,7 @@ from dataclasses import replace
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Unplannable
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
@@ -24,6 +25,8 @@ from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
+OWN_FP8 = (9, 10)
+"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
@@ -66,7 +69,17 @@ def graphs_for(draft: Draft) -> str:
     if typed and typed != "none":
         return typed.upper()
     old = any(gpu.compute_capability < AMPERE for gpu in draft.gpus)
-    return "PIECEWISE" if old or not draft.gpus else "FULL_AND_PIECEWISE"
+    cut = old or not draft.gpus or _cuts_graphs(draft)
+    return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
+
+
+def _cuts_graphs(draft: Draft) -> bool:
+    """Whether attention is FlashInfer's, which early releases capture only without drafts: off
+    Hopper and its like, no other keeps an fp8 cache."""
+    fp8 = str(draft.value("kv_cache_dtype")).startswith("fp8")
+    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in draft.gpus)
+    early = draft.engine.version < releases.DRAFTS_IN_WHOLE_GRAPHS
+    return fp8 and not own and draft.mtp > 0 and early
 
 
 def share_of_unknown(draft: Draft) -> float:

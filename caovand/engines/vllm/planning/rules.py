@@ -197,7 +197,8 @@ def _why_no_longer(sizing: Sizing, limit: int) -> str:
     reason = f"the longest that fits with {graphs}{count_of(load.sequences)}"
     if rival:
         reason += f"; {_differing(load, rival.load)} would hold {rival.load.context}"
-        reason += f", and take {rival.slower:.2f} times as long for a token"
+        even = 0.98 < rival.slower < 1.02
+        reason += f", and take {'' if even else f'{rival.slower:.2f} times '}as long for a token"
     if sizing.longest > load.context:
         reason += f"; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
     return reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ STATED = {
     "A6000": Speed(768, 155), "A100-SXM4-40GB": Speed(1555, 312), "A100": Speed(2039, 312),
     "4060": Speed(272, 60), "4070": Speed(504, 117), "4080": Speed(717, 195),
     "4090": Speed(1008, 330), "L4": Speed(300, 121), "L40": Speed(864, 181),
+    "L40S": Speed(864, 362),
     "5090": Speed(1792, 419), "PRO 6000": Speed(1792, 500), "H20": Speed(4000, 148),
     "H100": Speed(3350, 989), "H800": Speed(3350, 989), "H200": Speed(4800, 989),
     "B200": Speed(8000, 2250),
@@ -49,7 +51,7 @@ NEWER = Speed(1792, 419)
 
 def stated(gpu: Gpu) -> Speed:
     """What the maker states, by the longest mark in the card's name."""
-    marks = [mark for mark in STATED if mark in gpu.name]
+    marks = [mark for mark in STATED if re.search(rf"\b{mark}\b", gpu.name)]
     if marks:
         return STATED[max(marks, key=len)]
     return BY_CAPABILITY.get(gpu.compute_capability, NEWER)
