@@ -257,3 +257,11 @@ def test_drafts_in_flashinfers_attention_are_not_in_whole_graphs_of_0_21() -> No
         plan(replace(machine, engine=replace(machine.engine, vllm="0.33.0")), policy=typed),
     ):
         assert other.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
+
+
+def test_a_smaller_split_says_whether_it_holds_more_or_is_faster() -> None:
+    one, two = turing(2)
+    found = plan(inventory(gpus=(one, replace(two, free_mib=9000))))
+    reason = found.settings["tensor_parallel_size"].reason
+    assert found.value("tensor_parallel_size") == 1
+    assert "1 of 2 cards hold more than all: memory is taken evenly, and GPU 1 has 9000" in reason

@@ -194,7 +194,7 @@ def _with_cards(draft: Draft) -> Draft:
         except Unplannable:
             continue
         if fewer.sizing and fewer.sizing.sound and fewer.sizing.score < _score(best):
-            best = _told(fewer, draft)
+            best = _told(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
     return best
@@ -205,8 +205,8 @@ def _score(draft: Draft | None) -> float:
     return draft.sizing.score if draft and draft.sizing and draft.sizing.sound else inf
 
 
-def _told(fewer: Draft, draft: Draft) -> Draft:
-    """The smaller split with its reason, which is the fullest card that it leaves out."""
+def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+    """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept = {gpu.index for gpu in fewer.gpus}
     least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
     size = len(fewer.gpus)
@@ -214,7 +214,14 @@ def _told(fewer: Draft, draft: Draft) -> Draft:
         f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
         f" {least.index} has {least.free_mib} MiB free"
     )
+    if _context(fewer) <= _context(larger):
+        reason = f"{size} of {len(draft.gpus)} cards are faster than all, which wait for each other"
     return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+
+
+def _context(draft: Draft | None) -> int:
+    """The context that a draft holds on its cards; 0 where it holds none."""
+    return draft.sizing.load.context if draft and draft.sizing and draft.sizing.sound else 0
 
 
 def _on_freest(draft: Draft, count: int) -> Draft:

@@ -41,4 +41,4 @@ class Sizing:
     def unbounded(self, model: ModelCard) -> bool:
         """Whether no other split could be worth more."""
         whole = self.load.context >= model.max_model_len and self.load.vision == model.vision
-        return self.sound and whole and not self.spared
+        return self.sound and whole and "speed" not in self.spared
