@@ -27,6 +27,7 @@ from tests.core.machines import (
     in_four_bits,
     inventory,
     made_up,
+    named,
     turing,
 )
 from tests.daemon_process import ROOT
@@ -116,9 +117,9 @@ def test_the_depth_that_is_served_is_that_of_the_mode_chosen_before() -> None:
 
 CARDS = {
     "RTX 2080 Ti 22 GB": turing(1)[0],
-    "RTX 3090 24 GB": Gpu(0, "NVIDIA GeForce RTX 3090", (8, 6), 24576, 24276),
-    "RTX 4060 8 GB": Gpu(0, "NVIDIA GeForce RTX 4060", (8, 9), 8188, 7888),
-    "H800 80 GB": Gpu(0, "NVIDIA H800", (9, 0), 81559, 81259),
+    "RTX 3090 24 GB": named("RTX 3090")[0],
+    "RTX 4060 8 GB": named("RTX 4060")[0],
+    "H800 80 GB": named("H800")[0],
 }
 MODELS = {
     "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,

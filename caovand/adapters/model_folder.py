@@ -24,6 +24,8 @@ from caovand.core.problem import Problem, ProblemError
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
+GGUF_TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)[\w.-]*$", re.I)
+"""The type of the weights at the end of a GGUF file's name, and the number of the part."""
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
@@ -82,10 +84,10 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
 def _read(folder: Path, weights: bool) -> ModelCard:
     config = _json(folder, "config.json")
     if config is None:
-        hint = " (GGUF files alone are not enough)" if list(folder.glob("*.gguf")) else ""
+        _refuse_gguf(folder)
         raise ModelProblem(
             f"read model {folder}",
-            f"it has no config.json{hint}",
+            "it has no config.json",
             "set [model] path to the folder that `hf download` made, or download it again",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
@@ -111,6 +113,20 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     if not any((folder / name).exists() for name in TOKENIZERS):
         notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
     return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
+
+
+def _refuse_gguf(folder: Path) -> None:
+    """Name the checkpoint that serves in the place of llama.cpp's files, which vLLM reads slowly
+    and only with another folder's configuration."""
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    if files:
+        model = GGUF_TYPE.sub("", files[0].removesuffix(".gguf")) or "the model"
+        raise ModelProblem(
+            f"serve model {folder}",
+            f"it holds GGUF files ({files[0]}), which are for llama.cpp",
+            f"download a safetensors checkpoint of {model} in four bits, which takes as much"
+            f" memory: {model}-AWQ or {model}-GPTQ-Int4",
+        )
 
 
 def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> ModelCard:

@@ -165,7 +165,7 @@ def gather(
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
-    facts = replace(facts, dtype=str(dtype or ""))
+    facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp)
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
 
 

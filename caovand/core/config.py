@@ -90,6 +90,12 @@ class PolicySection:
     mode: Mode = key(
         "auto", "auto: MTP 3 on 1-2 GPUs, 4 on more; stable: MTP 3; fast: MTP 4.", choices=MODES
     )
+    workload: str = key(
+        "chat",
+        "What plans are fast for: chat (prompts of 4,000 tokens, answers of 500, few users), long"
+        " (prompts of 100,000) or batch (many users).",
+        choices=("chat", "long", "batch"),
+    )
     mtp: int | None = key(None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=8)
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99

@@ -25,9 +25,19 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.problem import Problem
 from caovand.engines.vllm.memory.estimate import Load, estimate
+from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.planning.checkup import checkup
 from tests.cli.fake_daemon import FakeDaemon, status
-from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing, weights
+from tests.core.machines import (
+    CPU,
+    CUDA,
+    HOST,
+    QWEN_27B_AWQ,
+    inventory,
+    turing,
+    weights,
+)
+from tests.core.machines import plan as planned
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -315,6 +325,15 @@ GOOD = DoctorFacts(
 
 def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
     assert {finding.verdict for finding in checkup(GOOD)} == {"PASS"}
+
+
+def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> None:
+    found, machine = planned(), inventory()
+    facts = replace(GOOD, memory=forecast(found, machine), mtp=found.mtp)
+    (told,) = [finding.text for finding in checkup(facts) if finding.group == "plan"]
+    assert told.startswith("MTP drafts 3 tokens, and gpu_memory_utilization is 0.874")
+    (told,) = [one.text for one in checkup(replace(facts, mtp=0)) if one.group == "plan"]
+    assert told.startswith("nothing is drafted (MTP 0)")
 
 
 def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:

@@ -35,8 +35,30 @@ def turing(count: int) -> tuple[Gpu, ...]:
     return cards(count, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22527)
 
 
-H200 = cards(1, "NVIDIA H200", (9, 0), 143771)
-A100 = cards(1, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+KNOWN = {
+    "RTX 2080 Ti 11 GB": ("NVIDIA GeForce RTX 2080 Ti", (7, 5), 11264),
+    "T4": ("Tesla T4", (7, 5), 15360),
+    "V100": ("Tesla V100-SXM2-32GB", (7, 0), 32768),
+    "RTX 3070": ("NVIDIA GeForce RTX 3070", (8, 6), 8192),
+    "RTX 3090": ("NVIDIA GeForce RTX 3090", (8, 6), 24576),
+    "A10": ("NVIDIA A10", (8, 6), 23028),
+    "A100 40 GB": ("NVIDIA A100-SXM4-40GB", (8, 0), 40960),
+    "A100": ("NVIDIA A100-SXM4-80GB", (8, 0), 81920),
+    "RTX 4060": ("NVIDIA GeForce RTX 4060", (8, 9), 8188),
+    "RTX 4090": ("NVIDIA GeForce RTX 4090", (8, 9), 24564),
+    "RTX 5090": ("NVIDIA GeForce RTX 5090", (12, 0), 32607),
+    "H100": ("NVIDIA H100 80GB HBM3", (9, 0), 81559),
+    "H800": ("NVIDIA H800", (9, 0), 81559),
+    "H200": ("NVIDIA H200", (9, 0), 143771),
+}
+
+
+def named(card: str, count: int = 1) -> tuple[Gpu, ...]:
+    """So many of a card that people have; `turing` are those of 22 GB."""
+    return cards(count, *KNOWN[card])
+
+
+H200, A100 = named("H200"), named("A100")
 
 
 def weights(**gib: float) -> tuple[Weights, ...]:

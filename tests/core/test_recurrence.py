@@ -142,7 +142,7 @@ def test_a_kill_from_outside_uses_up_no_patience_with_the_next_fault(kill: Findi
     assert life.fail(HUNG).verdict == "again"
     assert life.s.plan is not None
     assert life.s.plan.mtp == 3
-    assert life.fail(HUNG).rung == "mtp-off off"
+    assert life.fail(HUNG).rung == "piecewise"
 
 
 def test_nor_does_what_is_waited_for() -> None:

@@ -76,10 +76,10 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart and for a new daemon; not for the engine that runs with it."""
-    (card,) = turing(1)
-    alone = inventory(gpus=(card,))
+    alone = inventory()
     config = parse({"model": {"path": alone.model.path, "max_model_len": 65536}})
-    busy = replace(alone, gpus=(replace(card, free_mib=card.free_mib - 1500),))
+    used = tuple(replace(card, free_mib=card.free_mib - 1500) for card in alone.gpus)
+    busy = replace(alone, gpus=used)
     told = {"len": "65536", "fits": "15040"}
     finding = Finding("kv-cache-short", "too long", "kv", told, "oom.kv.tokens")
     rules = ladder.LadderRules(HEALING, others_mib=occupancy.used(busy.gpus))

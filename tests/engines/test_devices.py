@@ -19,6 +19,7 @@ from tests.core.machines import (
     SMALL_HYBRID,
     cards,
     inventory,
+    named,
     plan,
     turing,
     weights,
@@ -186,7 +187,7 @@ def test_a_card_that_is_busy_is_waited_for_where_the_split_was_asked_for() -> No
 
 
 def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
-    large = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+    large = named("RTX 3090")
     small = replace(large[0], index=1, name="RTX 3060", total_mib=12288, free_mib=12000)
     alone = plan(inventory(LLAMA_8B, (*large, small)))
     assert alone.value("tensor_parallel_size") == 1

@@ -24,13 +24,13 @@ from tests.core.machines import (
     QWEN_27B_AWQ,
     SMALL_HYBRID,
     TINY_HYBRID,
-    cards,
     inventory,
+    named,
     plan,
     turing,
 )
 
-RTX_3090 = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+RTX_3090 = named("RTX 3090")
 BUSY = tuple(replace(gpu, free_mib=17000) for gpu in turing(2))
 MACHINES = (
     inventory(),
@@ -114,7 +114,7 @@ def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
 
 
 def test_every_key_of_what_is_served_and_how_is_a_goal() -> None:
-    rest = {"path", "mode", "strict", "pinned", "ladder"}
+    rest = {"path", "mode", "workload", "strict", "pinned", "ladder"}
     keys = {entry.name for section in (ModelSection, PolicySection) for entry in fields(section)}
     assert keys - rest == {goal.key for goal in GOALS if goal.section in ("model", "policy")}
 
@@ -136,7 +136,7 @@ def test_pinned_graphs_stay_and_the_context_gives_way() -> None:
 
 
 def test_typed_graphs_that_give_way_are_named() -> None:
-    found = plan(inventory(gpus=RTX_3090), policy=GRAPHS)
+    found = plan(inventory(gpus=turing(1)), policy=GRAPHS)
     (told,) = [text for text in found.warnings if "cuda_graphs" in text]
     assert told.startswith('[policy] cuda_graphs is piecewise, and "none" is planned: memory is')
     assert "pinned" in told
@@ -156,7 +156,7 @@ def test_graphs_that_leave_no_room_are_advised_against() -> None:
     """Where no memory of the host can take weights either."""
     machine = inventory(gpus=RTX_3090)
     machine = replace(machine, host=replace(machine.host, ram_mib=2048, available_mib=1024))
-    asked = {"policy": {**GRAPHS, "pinned": ["cuda_graphs"]}, "model": {"max_model_len": 20480}}
+    asked = {"policy": {**GRAPHS, "pinned": ["cuda_graphs"]}, "model": {"max_model_len": 40000}}
     found = plan(machine, **asked)
     assert forecast(found, machine).fits is False
     assert any(text.startswith('cuda_graphs = "none" leaves room') for text in found.advice)

@@ -73,8 +73,8 @@ def weighed(
     seen: list[Load] = []
     sized = planner.sized
 
-    def noting(draft: Draft) -> Draft:
-        found = sized(draft)
+    def noting(draft: Draft, others: list[Draft]) -> Draft:
+        found = sized(draft, others)
         if found.sizing and not found.unweighed:
             seen.append(found.sizing.load)
         return found

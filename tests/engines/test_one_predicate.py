@@ -27,8 +27,8 @@ from tests.core.machines import (
     QWEN_27B,
     QWEN_27B_AWQ,
     SMALL_HYBRID,
-    cards,
     inventory,
+    named,
     plan,
     turing,
 )
@@ -43,7 +43,7 @@ MODELS = {
 }  # fmt: skip
 CARDS = {
     "two 2080 Ti": turing(2), "four 2080 Ti": turing(4),
-    "3090": cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576), "H200": H200,
+    "3090": named("RTX 3090"), "H200": H200,
 }  # fmt: skip
 READY = replace(GOOD.engine or CUDA, plugin=None)
 ENGINES = {

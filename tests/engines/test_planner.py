@@ -37,6 +37,7 @@ from tests.core.machines import (
     TINY_HYBRID,
     cards,
     inventory,
+    named,
     plan,
     turing,
 )
@@ -49,7 +50,8 @@ ON_CPU = inventory(TINY_HYBRID, (), CPU)
     [("auto", 1, 3), ("auto", 2, 3), ("auto", 4, 4), ("stable", 4, 3), ("fast", 1, 4)],
 )
 def test_the_mode_and_the_number_of_gpus_decide_the_depth(mode: str, gpus: int, depth: int) -> None:
-    assert plan(inventory(gpus=turing(gpus)), policy={"mode": mode}).mtp == depth
+    machine = inventory(SMALL_HYBRID, turing(gpus))
+    assert plan(machine, policy={"mode": mode}).mtp == depth
 
 
 @pytest.mark.parametrize(("mode", "depth"), [("auto", 3), ("stable", 3), ("fast", 4)])
@@ -198,7 +200,7 @@ def test_turing_gets_the_recommended_settings() -> None:
     assert env["HF_HUB_OFFLINE"] == "1"
 
 
-AMPERE_PAIR = cards(2, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+AMPERE_PAIR = named("RTX 3090", 2)
 EXPANDING = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
@@ -326,25 +328,33 @@ def test_a_small_display_card_is_left_out_unless_it_is_named() -> None:
 
 
 def test_a_70b_model_on_an_8_gb_card_is_offloaded() -> None:
-    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    small = named("RTX 4060")
     found = plan(inventory(LLAMA_70B_AWQ, small))
     assert found.value("enforce_eager") is True
-    assert found.value("max_model_len") == 512
+    assert found.value("max_model_len") > 4096  # a prompt; what it displaces costs a few percent
     assert found.value("cpu_offload_gb") > 30
     assert found.value("compilation_config") is None
 
 
 def test_an_offloaded_model_gets_what_context_costs_little() -> None:
     """Its states take most of the cache, whatever the length."""
-    found = plan(inventory(gpus=turing(1)))
-    assert 0 < found.value("cpu_offload_gb") < 3
+    found = plan(inventory(QWEN_27B, gpus=turing(1)))
+    assert 30 < found.value("cpu_offload_gb") < 40
     assert found.value("max_model_len") > 8000
+
+
+def test_what_fits_without_drafting_is_not_offloaded() -> None:
+    found = plan(inventory(gpus=turing(1)))
+    assert (found.value("cpu_offload_gb"), found.mtp) == (None, 0)
+    assert "leaves memory" in found.settings["speculative_config"].reason
+    drafting = plan(inventory(gpus=turing(1)), policy={"mtp": 3})
+    assert drafting.value("cpu_offload_gb") > 0
 
 
 def test_offloading_is_never_silent() -> None:
     fast = tuple(replace(gpu, pcie=(4, 16)) for gpu in turing(1))
-    (text,) = plan(inventory(gpus=fast)).warnings
-    assert re.search(r"each step waits about 0\.056 s for 1\.31 GiB a card over PCIe 4.0 x16", text)
+    (text,) = plan(inventory(QWEN_27B, gpus=fast)).warnings
+    assert re.search(r"each step waits about 1\.\d s for 3\d\.\d+ GiB a card over PCIe 4.0", text)
     words = ["--cpu-offload-gb", "4"]
     assert any("PCIe" in text for text in plan(engine={"extra_args": words}).warnings)
 
@@ -356,7 +366,8 @@ def test_what_a_step_waits_for_is_said_in_seconds_that_can_be_read(
     gib: int, lanes: int, shown: str
 ) -> None:
     gpu = replace(turing(1)[0], pcie=(3, lanes))
-    assert step_cost(gib, [gpu]).startswith(f"each step waits about {shown} s for {gib} GiB")
+    told = step_cost(gib, QWEN_27B, [gpu])
+    assert told.startswith(f"each step waits about {shown} s for {gib} GiB")
 
 
 def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
@@ -364,8 +375,8 @@ def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
         {"policy": {"tensor_parallel_size": 1}},
         {"engine": {"extra_args": ["-tp", "1"]}},
     ):
-        (text,) = plan(inventory(gpus=turing(2)), **sections).warnings
-        assert "leave tensor_parallel_size to the policy and none are: it plans 2" in text
+        (text,) = plan(inventory(LLAMA_70B_AWQ, gpus=turing(4)), **sections).warnings
+        assert "leave tensor_parallel_size to the policy and none are: it plans 4" in text
 
 
 def test_a_model_that_is_not_known_is_split_by_a_power_of_two() -> None:
@@ -406,7 +417,7 @@ def test_memory_that_others_hold_is_waited_for_by_name() -> None:
 
 def test_memory_that_others_hold_is_no_reason_to_wait_where_it_would_not_help() -> None:
     one = replace(turing(1)[0], free_mib=14000)
-    assert plan(inventory(gpus=(one,))).value("cpu_offload_gb") > 5
+    assert plan(inventory(QWEN_27B, gpus=(one,))).value("cpu_offload_gb") > 5
     words = {"extra_args": ["--cpu-offload-gb", "12"]}
     assert plan(busy(9000), engine=words).value("cpu_offload_gb") == 12
     assert plan(busy(14500)).value("max_model_len") >= 8192
@@ -433,7 +444,7 @@ def test_cards_that_other_programs_cost_are_said() -> None:
 
 
 def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
-    typed = {"policy": {"gpu_memory_utilization": 0.45}, "model": {"max_model_len": 262144}}
+    typed = {"policy": {"gpu_memory_utilization": 0.4}, "model": {"max_model_len": 262144}}
     machine = inventory(QWEN_27B, H200)
     found = plan(machine, **typed)
     assert found.value("cpu_offload_gb") is None
@@ -443,7 +454,7 @@ def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:
 
 
 def test_what_cannot_fit_says_so_and_what_would_help() -> None:
-    small = cards(1, "NVIDIA GeForce RTX 4060", (8, 9), 8188)
+    small = named("RTX 4060")
     found = plan(inventory(LLAMA_70B_AWQ, small, host=replace(HOST, ram_mib=16384)))
     assert any("does not fit" in text and "cards" in text for text in found.warnings)
 
@@ -694,33 +705,6 @@ def test_the_operators_flags_are_never_rewritten(
     assert not {long.get(word, word) for word in typed} & set(ours)
 
 
-@settings(max_examples=60, deadline=None)
-@given(machine=machines(), data=st.data())
-def test_less_free_memory_never_gives_a_longer_context(
-    machine: Inventory, data: st.DataObject
-) -> None:
-    """Down to none, where other programs have to end first."""
-
-    def context(machine: Inventory) -> int:
-        try:
-            return int(plan(machine).value("max_model_len"))
-        except Unplannable:
-            return 0
-
-    less = tuple(
-        replace(gpu, free_mib=data.draw(st.integers(0, gpu.free_mib))) for gpu in machine.gpus
-    )
-    model = machine.model
-    gpus = tuple(replace(gpu, total_mib=machine.gpus[0].total_mib) for gpu in machine.gpus)
-    gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, gpu.total_mib)) for gpu in gpus)
-    less = tuple(
-        replace(one, free_mib=min(one.free_mib, two.free_mib))
-        for one, two in zip(gpus, less, strict=True)
-    )
-    more = Inventory(gpus, machine.host, machine.engine, model)
-    assert context(replace(more, gpus=less)) <= context(more)
-
-
 def test_make_plan_is_what_the_daemon_calls() -> None:
     assert make_plan(Config(), inventory()).model == QWEN_27B_AWQ.path
 
@@ -874,7 +858,7 @@ FLAGS = (
 )  # fmt: skip
 VALUES = st.one_of(
     st.sampled_from(["0", "-1", "1e99", "auto", "64M", "0.5", "{}", "[]", "null", "true", "x", ""]),
-    st.text(max_size=6),
+    st.text(max_size=6).filter(lambda text: "\0" not in text),  # which no configuration holds
     st.integers(-10, 10**12).map(str),
 )
 

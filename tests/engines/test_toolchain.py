@@ -47,7 +47,7 @@ def test_two_2080_ti_with_the_driver_only_serve_on_triton_with_a_float16_cache()
     assert forecast(found, machine).fits
     assert found.value("attention_backend") == "TRITON_ATTN"
     assert found.value("kv_cache_dtype") is None
-    assert found.value("max_model_len") > 170_000
+    assert found.value("max_model_len") > 150_000
     assert found.env["VLLM_USE_FLASHINFER_SAMPLER"].value == "0"
     (warning,) = [text for text in found.warnings if "nvcc" in text]
     assert "attention runs on Triton, slower and with a float16 cache" in warning

@@ -29,7 +29,7 @@ class DoctorFacts:
     `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
-    `dtype` is the plan's, empty where there is no plan or none is set.
+    `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth.
     """
 
     gpus: tuple[Gpu, ...]
@@ -55,3 +55,4 @@ class DoctorFacts:
     half_asked: bool = False
     engine_env: frozenset[str] = frozenset()
     dtype: str = ""
+    mtp: int | None = None

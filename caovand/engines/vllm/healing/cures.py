@@ -10,7 +10,7 @@ from caovand.engines.vllm.healing.rungs import RUNGS
 from caovand.engines.vllm.planning.flag_table import KINDS
 from caovand.engines.vllm.planning.spelling import option
 
-_CRASH = ("mtp-safe", "plugin-off", "mtp-off", "piecewise", "eager")
+_CRASH = ("piecewise", "mtp-safe", "plugin-off", "mtp-off", "eager")
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "offload")
 
@@ -49,7 +49,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("port-busy", ANY): (),
     ("plugin-error", ANY): ("plugin-off",),
     ("compile-failed", ANY): ("compile-threads", "fresh-cache", "eager", "plugin-off"),
-    ("engine-died", ANY): (*_CRASH[:3], "prefix-caching-off", *_CRASH[3:]),
+    ("engine-died", ANY): (*_CRASH[:-1], "prefix-caching-off", *_CRASH[-1:]),
     ("start-stall", ANY): ("mtp-safe", "plugin-off", "mtp-off", "eager"),
     # Reading files waits for a disk or the network, which no setting makes faster.
     ("start-stall", "resolve"): (),

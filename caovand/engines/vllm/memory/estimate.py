@@ -7,7 +7,7 @@ fitted to measured starts, to which tests/engines/test_memory.py and test_starts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 from typing import Any
@@ -90,15 +90,16 @@ def visible_mib(total_mib: float) -> float:
     return total_mib * 0.9965 - 240
 
 
-def reserve_mib(load: Load) -> float:
+def reserve_mib(load: Load, context: int | None = None) -> float:
     """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
 
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
     step, drafting buffers, transients of large batches, collectives, and a little a sequence.
+    `context` is one in the place of the load's.
     """
     return (
         752
-        + load.context * 4 / 1024
+        + (load.context if context is None else context) * 4 / 1024
         + load.mtp * 128
         + load.batch_tokens * 48 / 1024
         + 256 * log2(load.tensor_parallel)
@@ -106,13 +107,14 @@ def reserve_mib(load: Load) -> float:
     )
 
 
-def utilization(load: Load, gpus: Sequence[Gpu]) -> float:
+def utilization(load: Load, gpus: Sequence[Gpu], context: int | None = None) -> float:
     """AutoMem: the share of every card that leaves the reserve, and that is free at all.
 
     What is free is taken coarsely, since what others use comes and goes a little. It bounds the
     share always, so that less free memory or a longer context never give a larger one.
     """
-    wanted = min(1 - reserve_mib(load) / gpu.total_mib for gpu in gpus)
+    reserve = reserve_mib(load, context)
+    wanted = min(1 - reserve / gpu.total_mib for gpu in gpus)
     room = int(free_share(gpus) * 100 - 0.5) / 100
     return max(int(min(wanted, room) * 1000) / 1000, 0.0)
 
@@ -131,8 +133,8 @@ def _free_share(gpu: Gpu) -> float:
 def weights_bytes(model: ModelCard, load: Load) -> float:
     """What loading leaves on one rank, buffers of the step and of the positions included."""
     kept = [w for w in model.weights if _loaded(w, load)]
-    stored = sum(_on_rank(w, model, load) for w in kept)
-    layers = sum(_on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
+    stored = sum(on_rank(w, model, load) for w in kept)
+    layers = sum(on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
     drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
     rope = model.rope_elements * load.activation
     absorbed = _absorbed_bytes(model, load)
@@ -159,7 +161,8 @@ def _loaded(weights: Weights, load: Load) -> bool:
     return weights.part != "vision" or load.vision
 
 
-def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+def on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+    """Bytes that one rank holds of these weights once they are loaded."""
     size = float(weights.size)
     stored = FLOATS.get(weights.dtype) if model.quantization is None else None
     left = ONLINE.get(load.quantization, {}).get(weights.part)
@@ -305,16 +308,32 @@ def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryE
 
 def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
     """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
-    low, high = 0, model.max_model_len
+    limit, blocks = model.max_model_len, layout_for(model, load)
+    varying = model.mla or load.kv_dtype in TURBOQUANT  # more of a step's memory with more context
+    told = load.kv_blocks is not None or load.kv_bytes is not None
+    spent = -kv_bytes(model, replace(load, utilization=0.0), gpus)
+    smallest = _smallest_mib(gpus) * MIB
+
+    def fits(context: int) -> bool:
+        share = utilization(load, gpus, context)
+        if varying or told:
+            asked = replace(load, context=context, utilization=share)
+            return blocks.needed(context) <= room_for_context(model, asked, gpus)
+        return blocks.needed(context) <= spare(share * smallest - spent)
+
+    if fits(limit):
+        return limit
+    whole = _last(lambda count: fits(count * GRANULE), (limit - 1) // GRANULE) * GRANULE
+    return whole or _last(fits, min(limit, GRANULE) - 1)
+
+
+def _last(fits: Callable[[int], bool], most: int) -> int:
+    """The last number up to `most` that fits, if all before it do; 0 for none."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        asked = replace(load, context=middle)
-        asked = replace(asked, utilization=utilization(asked, gpus))
-        if layout_for(model, asked).needed(middle) <= room_for_context(model, asked, gpus):
-            low = middle
-        else:
-            high = middle - 1
-    return granular(low, model.max_model_len)
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def granular(context: int, limit: int) -> int:

@@ -14,19 +14,24 @@ from caovand.core.plan import Plan
 from caovand.engines.vllm.memory.estimate import GIB, lacking_gib, visible_mib
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.planning.choosing import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.planning.devices import indivisible
 from caovand.engines.vllm.planning.flag_table import EASING, HINDERING
 from caovand.engines.vllm.planning.offload import step_cost
 from caovand.engines.vllm.planning.resize import emptied, holders
-from caovand.engines.vllm.planning.sizing import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.planning.spelling import option, whole_number
 
 Planner = Callable[[Config, Inventory], "Plan | None"]
 """Makes the plan of a changed configuration or machine; None where there is none."""
 MOST_CARDS = 64
 STEP = 256  # tokens
-FOUR_BIT = 4.5 / 16
-"""Of half-precision layers: four bits, and a scale and zero for each group."""
+SMALLER = (
+    ("an fp8 checkpoint", "fp8", 8.0),
+    ("a 4-bit checkpoint (AWQ, GPTQ)", "awq", 4.5),
+)
+"""What the same model is published in, with the bits of a weight, its share of scales included."""
+STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
+"""Bits of a weight in checkpoints that have smaller ones beneath them."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,12 @@ def advise(case: Case) -> tuple[str, ...]:
     """Everything that would do; what is missing where nothing would."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
     return tuple(found or _together(case) or [_too_large(case)])
+
+
+def in_fewer_bits(case: Case) -> str:
+    """The checkpoints to take where weights would be offloaded; empty for none."""
+    found = " or ".join(_quantised(case))
+    return f"take {found}" if found else ""
 
 
 def sparing(case: Case) -> str:
@@ -178,18 +189,33 @@ def _cards(case: Case) -> Iterator[str]:
 
 
 def _quantised(case: Case) -> Iterator[str]:
+    """Checkpoints of the same model with fewer bits, by what they would hold on these cards."""
     model, machine = case.inventory.model, case.inventory
-    if model.quantization is not None or not case.gpus or not case.memory.parts:
+    if not case.gpus or not case.memory.parts:
         return
-    weights = tuple(
-        replace(w, size=int(w.size * FOUR_BIT)) if w.part in ("layers", "experts") else w
-        for w in model.weights
-    )
-    smaller: ModelCard = replace(model, weights=weights, quantization="awq")
-    found = case.tried({}, replace(machine, model=smaller))
-    if found and found[0].value("cpu_offload_gb") is None:
-        now, then = case.memory.weights_mib / 1024, found[1].weights_mib / 1024
-        yield f"a 4-bit checkpoint (AWQ, GPTQ): about {then:.1f} GiB a card instead of {now:.1f}"
+    now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
+    for name, method, each in SMALLER:
+        bits = STORED.get(model.quantization or "", 16 if model.quantization is None else 0)
+        if each >= bits:
+            continue
+        weights = tuple(
+            replace(w, size=int(w.size * each / bits)) if w.part in ("layers", "experts") else w
+            for w in model.weights
+        )
+        smaller: ModelCard = replace(model, weights=weights, quantization=method)
+        found = case.tried({}, replace(machine, model=smaller))
+        if found and found[0].value("cpu_offload_gb") is None:
+            then, context = found[1].weights_mib / 1024, found[0].value("max_model_len")
+            yield (
+                f"{name}: about {then:.1f} GiB a card instead of {now:.1f}, and a context of"
+                f" {context} tokens"
+            )
+
+
+def _offloaded_gib(plan: Plan) -> float:
+    """What the plan keeps of each card's weights in host memory."""
+    offload = plan.value("cpu_offload_gb")
+    return float(offload) if isinstance(offload, (int, float)) else 0.0
 
 
 def _offload(case: Case) -> Iterator[str]:
@@ -200,7 +226,7 @@ def _offload(case: Case) -> Iterator[str]:
     room = case.inventory.host.ram_mib * 0.8 / 1024 / len(case.gpus)
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
         if case.tried({"cpu_offload_gb": amount}):
-            cost = step_cost(amount, case.gpus)
+            cost = step_cost(amount, case.inventory.model, case.gpus, 1 + case.plan.mtp)
             yield f"{case.said('cpu_offload_gb', amount)} keeps weights in host memory: {cost}"
             return
 

@@ -281,6 +281,16 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", fix)
 
 
+def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """What the plan takes of speed and memory."""
+    share = facts.memory.gpu_memory_utilization if facts.memory else None
+    if facts.mtp is None or share is None:
+        return
+    drafts = f"MTP drafts {facts.mtp} tokens" if facts.mtp else "nothing is drafted (MTP 0)"
+    text = f"{drafts}, and gpu_memory_utilization is {share:g}"
+    yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` tells why")
+
+
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
     told = tuple(map(str, facts.model.notes)) if facts.model else ()
     told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
@@ -318,5 +328,5 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
-    engine, flashinfer, plugin, gdn, model, host_memory, fit, warnings, port, caches,
+    engine, flashinfer, plugin, gdn, model, host_memory, fit, choices, warnings, port, caches,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
@@ -12,6 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm.planning.draft import TURING, Draft, policy, user
+from caovand.engines.vllm.planning.speeds import joined
 from caovand.engines.vllm.planning.spelling import whole_number
 
 LEAST_MIB = 1024
@@ -81,15 +82,35 @@ def unusable(gpu: Gpu) -> Problem | None:
 
 
 def left_out(config: Config, inventory: Inventory) -> list[str]:
-    """A warning for each card that vLLM cannot use though nobody left it out."""
+    """A warning for each card that the policy leaves out though nobody said so."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
-    found = [(gpu, unusable(gpu)) for gpu in inventory.gpus]
+    found = [(gpu, unusable(gpu) or _too_small(gpu, inventory.gpus)) for gpu in inventory.gpus]
     return [
         f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
         for gpu, why in found
         if why
     ]
+
+
+def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
+    """Why this card would hold the others back; None where it would not."""
+    whole = [one for one in gpus if not unusable(one) and not one.mig]
+    if gpu.mig or not whole or gpu in _large(whole):
+        return None
+    largest = max(whole, key=lambda one: one.total_mib)
+    listed = ", ".join(str(one.index) for one in whole)
+    return Problem(
+        f"use GPU {gpu.index}",
+        f"memory is taken evenly, and it has {gpu.total_mib} MiB where GPU {largest.index} has"
+        f" {largest.total_mib}",
+        f"to use it all the same, set [engine] gpus = [{listed}]",
+    )
+
+
+def _large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    largest = max(gpu.total_mib for gpu in gpus)
+    return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
@@ -106,8 +127,7 @@ def _of_one_kind(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     whole = [gpu for gpu in usable if not gpu.mig]
     if not whole:
         return (max(usable, key=lambda gpu: gpu.free_mib),)
-    largest = max(gpu.total_mib for gpu in whole)
-    return tuple(gpu for gpu in whole if gpu.total_mib * SMALL_CARD >= largest)
+    return _large(whole)
 
 
 def _refuse(gpu: Gpu) -> None:
@@ -162,7 +182,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
     size = split_for(draft.model, draft.given, len(draft.gpus))
-    return policy(size, f"the largest split the model's shape allows on {len(draft.gpus)} cards")
+    reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
+    return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
 
 
 def split_is_ours(draft: Draft) -> bool:

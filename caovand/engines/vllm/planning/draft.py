@@ -21,6 +21,14 @@ WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What is tried in the place of the rules' own: a drafting depth, a type of the cache."""
+
+    mtp: int | None = None
+    cache: str = ""
+
+
+@dataclass(frozen=True)
 class Draft:
     """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used.
 
@@ -36,6 +44,7 @@ class Draft:
     mode_setting: Setting
     auto_spec: str | None
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    choice: Choice = Choice()
     sizing: Sizing | None = None
     unweighed: str = ""
     weights_unknown: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from caovand.core.config import MODES, Config, Mode
@@ -19,7 +20,7 @@ from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
 from caovand.engines.vllm.planning import flags, goals, turing, verbatim
-from caovand.engines.vllm.planning.advice import Case, advise, sparing
+from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
@@ -30,13 +31,18 @@ from caovand.engines.vllm.planning.devices import (
     splits_below,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.draft import Choice, Draft, policy, user
+from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits
 from caovand.engines.vllm.planning.environment import allocator_warnings, environment
 from caovand.engines.vllm.planning.flag_row import Rule
 from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
 from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.resize import emptied, holders, sized
-from caovand.engines.vllm.planning.speculation import spec_of_environment, spoiling_warnings
+from caovand.engines.vllm.planning.resize import emptied, graphs_for, holders, sized
+from caovand.engines.vllm.planning.speculation import (
+    smaller_depths,
+    spec_of_environment,
+    spoiling_warnings,
+)
 from caovand.engines.vllm.planning.spelling import option, whole_number
 
 TURBOQUANT_COST = {
@@ -81,8 +87,8 @@ def make_plan(
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
-        cost = step_cost(offload, gpus)
-        told = (f"weights are offloaded to host memory: {cost}", sparing(case))
+        cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
+        told = (f"weights are offloaded to host memory: {cost}", in_fewer_bits(case), sparing(case))
         plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
     if memory.fits is not False:
         return plan
@@ -188,19 +194,20 @@ def _with_cards(draft: Draft) -> Draft:
             fewer = _on_freest(draft, size)
         except Unplannable:
             continue
-        if fewer.sizing and fewer.sizing.sound and fewer.sizing.worth > _worth(best):
-            best = _told(fewer, draft)
+        if fewer.sizing and fewer.sizing.sound and fewer.sizing.score < _score(best):
+            best = _told(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
     return best
 
 
-def _worth(draft: Draft | None) -> tuple[bool, int, bool, int]:
-    return draft.sizing.worth if draft and draft.sizing else (False, 0, False, 0)
+def _score(draft: Draft | None) -> float:
+    """The lower, the better; a plan that needs host memory is worse than any that does not."""
+    return draft.sizing.score if draft and draft.sizing and draft.sizing.sound else inf
 
 
-def _told(fewer: Draft, draft: Draft) -> Draft:
-    """The smaller split with its reason, which is the fullest card that it leaves out."""
+def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+    """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept = {gpu.index for gpu in fewer.gpus}
     least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
     size = len(fewer.gpus)
@@ -208,16 +215,30 @@ def _told(fewer: Draft, draft: Draft) -> Draft:
         f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
         f" {least.index} has {least.free_mib} MiB free"
     )
+    if _context(fewer) <= _context(larger):
+        reason = f"{size} of {len(draft.gpus)} cards are faster than all, which wait for each other"
     return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+
+
+def _context(draft: Draft | None) -> int:
+    """The context that a draft holds on its cards; 0 where it holds none."""
+    return draft.sizing.load.context if draft and draft.sizing and draft.sizing.sound else 0
 
 
 def _on_freest(draft: Draft, count: int) -> Draft:
     """The draft on so many of its cards at most, those with the most free memory."""
-    draft = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count)))
-    draft = replace(draft, gpus=freest(draft.gpus, world_size(draft)))
-    if draft.gpus and draft.model.layer_types:
-        draft = sized(draft)
-    return draft
+
+    def decided(choice: Choice) -> Draft:
+        first = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count), choice=choice))
+        return replace(first, gpus=freest(first.gpus, world_size(first)))
+
+    first = decided(Choice())
+    if not first.gpus or not first.model.layer_types:
+        return first
+    depths = (None, *smaller_depths(first))
+    caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
+    others = [Choice(depth, cache) for cache in caches for depth in depths][1:]
+    return sized(first, [decided(choice) for choice in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
@@ -318,7 +339,7 @@ def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     captured = graphs.mode(given, plan.value("optimization_level"))
     if plan.value("enforce_eager") or captured == "NONE":
         return []
-    mode = (draft.config.policy.cuda_graphs or "piecewise").upper()
+    mode = graphs_for(draft)
     return [
         "--compilation-config names no cudagraph_mode, so vLLM captures its own"
         f" {captured} instead of {mode}, which would be planned here; add"

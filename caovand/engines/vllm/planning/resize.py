@@ -6,61 +6,80 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Unplannable
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.sizing import (
-    GENEROUS_BATCH,
-    STEPS,
-    Sizing,
-    Wishes,
-    choose,
-    longest_lean,
-    sequences_for,
-    wishes_of,
-)
+from caovand.engines.vllm.planning.precision import AMPERE
+from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
+from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
+OWN_FP8 = (9, 10)
+"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
 """A shorter context than this beside other programs is no service: it is waited for them."""
 
 
-def sized(draft: Draft) -> Draft:
-    """The draft with its sizing; where a flag keeps memory from being forecast, one without limits.
+def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
+    """The best of the draft and others, with its sizing; without limits where a flag keeps memory
+    from being forecast.
 
     If the model fits without counting such a flag, the way of running that fits is kept.
     """
     if not draft.unweighed:
-        return _weighed(draft)
+        return _weighed([draft, *others])
     if not draft.weights_unknown:
-        found = _weighed(draft)
+        found = _weighed([draft])
         if found.sizing and found.sizing.sound:
             return found
-    return replace(draft, sizing=Sizing(_load_of_unknown(draft), STEPS[0], True))
+    return replace(draft, sizing=Sizing(_load_of_unknown(draft), True))
 
 
-def _weighed(draft: Draft) -> Draft:
-    """The draft with its sizing; the vision tower may give way to context."""
-    wishes = _wishes(draft)
-    base = replace(asked_load(draft), offload_gib=wishes.offload_gib)
-    best = _choose(base, draft, wishes)
-    without = replace(base, vision=False)
-    if base.vision and _text_only_may_help(draft) and not _enough(best, draft):
-        # Bounded, so that less memory never ends in a longer context than vision left.
-        text = _choose(without, draft, wishes, draft.model.max_model_len // 2)
-        best = text if text.rank > best.rank else best
-    if wishes.context is None or not best.fits or best.step == "offloaded":
-        _wait_for_others(without if _text_only_may_help(draft) else base, draft)
-    return replace(draft, sizing=best)
+def _weighed(drafts: Sequence[Draft]) -> Draft:
+    """The best of these drafts, with its sizing; the vision tower may give way."""
+    draft, wishes = drafts[0], _wishes(drafts[0])
+    loads = [replace(asked_load(one), offload_gib=wishes.offload_gib) for one in drafts]
+    ways = list(zip(drafts, loads, strict=True))
+    if loads[0].vision and _text_only_may_help(draft):
+        ways += [(one, replace(load, vision=False)) for one, load in ways]
+    bases = [load for _, load in ways]
+    ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
+    number, best = choose(bases, draft.model, draft.gpus, wishes, ram_mib)
+    if wishes.context is None or not best.sound:
+        _wait_for_others(bases, draft)
+    return replace(ways[number][0], sizing=best)
+
+
+def graphs_for(draft: Draft) -> str:
+    """vLLM's mode of CUDA graphs, where there are any."""
+    typed = draft.config.policy.cuda_graphs
+    if typed and typed != "none":
+        return typed.upper()
+    old = any(gpu.compute_capability < AMPERE for gpu in draft.gpus)
+    cut = old or not draft.gpus or _cuts_graphs(draft)
+    return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
+
+
+def _cuts_graphs(draft: Draft) -> bool:
+    """Whether attention is FlashInfer's, which early releases capture only without drafts: off
+    Hopper and its like, no other keeps an fp8 cache."""
+    fp8 = str(draft.value("kv_cache_dtype")).startswith("fp8")
+    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in draft.gpus)
+    early = draft.engine.release < releases.DRAFTS_IN_WHOLE_GRAPHS
+    return fp8 and not own and draft.mtp > 0 and early
 
 
 def share_of_unknown(draft: Draft) -> float:
@@ -115,25 +134,20 @@ def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     )
 
 
-def _wait_for_others(base: Load, draft: Draft) -> None:
+def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
     """Raise Unplannable where the model would run here but for other processes' memory."""
     gpus, model = draft.gpus, draft.model
     free = emptied(gpus)
     least = min(LEAST_ALONE, model.max_model_len)
-    if free == gpus or longest_lean(base, model, gpus) >= least:
+    if free == gpus or longest_lean(bases, model, gpus) >= least:
         return
-    alone = longest_lean(base, model, free)
+    alone = longest_lean(bases, model, free)
     if alone >= least:
         raise Unplannable(
             f"cannot start: {holders(gpus)}, which leaves the model no room (alone it would hold"
             f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
             "vram-busy",
         )
-
-
-def _choose(base: Load, draft: Draft, wishes: Wishes, most: int | None = None) -> Sizing:
-    ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
-    return choose(base, draft.model, draft.gpus, wishes, ram_mib, most)
 
 
 def _wishes(draft: Draft) -> Wishes:
@@ -159,7 +173,7 @@ def asked_load(draft: Draft) -> Load:
         "max_num_seqs": policy.max_num_seqs,
         "max_num_batched_tokens": policy.max_num_batched_tokens,
         "language_model_only": text_only,
-        "compilation_config": {"cudagraph_mode": policy.cuda_graphs or "PIECEWISE"},
+        "compilation_config": {"cudagraph_mode": graphs_for(draft)},
         **{name: setting.value for name, setting in draft.settings.items()},
         **draft.given,
     }
@@ -168,10 +182,3 @@ def asked_load(draft: Draft) -> Load:
 
 def _text_only_may_help(draft: Draft) -> bool:
     return "language_model_only" not in draft.given and draft.config.model.text_only is None
-
-
-def _enough(sizing: Sizing, draft: Draft) -> bool:
-    if not sizing.fits or sizing.step == "offloaded":
-        return False
-    asked = draft.config.model.max_model_len is not None or "max_model_len" in draft.given
-    return asked or sizing.load.context >= draft.model.max_model_len // 2

@@ -11,12 +11,14 @@ from math import ceil
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.estimate import Load
 from caovand.engines.vllm.planning import cpu, toolchain, turing
 from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.precision import lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.planning.resize import block_tokens, share_of_unknown
+from caovand.engines.vllm.planning.resize import block_tokens, graphs_for, share_of_unknown
+from caovand.engines.vllm.planning.search import USUAL_SEQUENCES
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import count
 from caovand.engines.vllm.planning.toolchain import NO_NVCC
@@ -74,6 +76,8 @@ def dtype(draft: Draft) -> Setting | None:
 
 def kv_cache_dtype(draft: Draft) -> Setting | None:
     typed = draft.config.policy.kv_cache_dtype
+    if not typed and draft.choice.cache:
+        return policy(draft.choice.cache, "twice the context in the same memory is worth more here")
     if not typed:
         return turing.kv_cache_dtype(draft)
     known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
@@ -173,11 +177,11 @@ def max_model_len(draft: Draft) -> Setting | None:
         return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
-    if draft.sizing.step == "offloaded":
+    if draft.sizing.offloaded:
         return policy(
             context,
-            "what fits without moving many more weights to host memory; set [model] max_model_len"
-            " for more",
+            "a longer one would move so many more weights to host memory that it costs more time"
+            " than it is worth; set [model] max_model_len for more",
         )
     if not draft.sizing.fits:
         return policy(context, "no context fits; this is the least that is worth a start")
@@ -185,18 +189,37 @@ def max_model_len(draft: Draft) -> Setting | None:
 
 
 def _why_no_longer(sizing: Sizing, limit: int) -> str:
-    """The reason of a context under the model's limit; a longer one is told where it fits."""
-    load = sizing.load
-    if sizing.longest <= load.context:
+    """The reason of a context under the model's limit, and what the next best way would hold."""
+    load, rival = sizing.load, sizing.rival
+    if sizing.longest <= load.context and rival is None:
         return f"the longest that fits; the model's own limit is {limit}"
     graphs = "" if load.eager else "CUDA graphs and "
-    reason = f"the longest that fits with {graphs}{load.sequences} sequences at once"
-    if sizing.bounded:
-        reason = "half the limit: with more, the vision tower would be worth more than context"
-    elif sizing.step == "lean":
-        lost = "CUDA graphs and further sequences" if load.eager else "further sequences"
-        reason = f"a longer one is not worth doing without {lost}"
-    return f"{reason}; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
+    reason = f"the longest that fits with {graphs}{count_of(load.sequences)}"
+    if rival:
+        reason += f"; {_differing(load, rival.load)} would hold {rival.load.context}"
+        even = 0.98 < rival.slower < 1.02
+        reason += f", and take {'' if even else f'{rival.slower:.2f} times '}as long for a token"
+    if sizing.longest > load.context:
+        reason += f"; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
+    return reason
+
+
+def count_of(sequences: int) -> str:
+    return "one sequence" if sequences == 1 else f"{sequences} sequences at once"
+
+
+def _differing(load: Load, other: Load) -> str:
+    """What another way does otherwise, in a few words."""
+    told = []
+    if load.eager != other.eager:
+        told.append("CUDA graphs off" if other.eager else "CUDA graphs")
+    if load.mtp != other.mtp:
+        told.append(f"MTP {other.mtp}")
+    if load.kv_dtype != other.kv_dtype:
+        told.append(f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}")
+    if load.vision != other.vision:
+        told.append("the vision tower" if other.vision else "text alone")
+    return " and ".join(told)
 
 
 def max_num_seqs(draft: Draft) -> Setting | None:
@@ -205,10 +228,18 @@ def max_num_seqs(draft: Draft) -> Setting | None:
         return user(typed, "[policy] max_num_seqs")
     if draft.sizing is None:
         return None
-    if draft.sizing.step != "generous":
-        return policy(draft.sizing.load.sequences, "memory is short: every sequence takes some")
-    reason = "these cards are fast for few users" if draft.turing else "sampling more takes memory"
-    return policy(draft.sizing.load.sequences, reason)
+    count = draft.sizing.load.sequences
+    if "sequences" not in draft.sizing.spared:
+        few = "these cards are fast for few users"
+        return policy(count, few if draft.turing else "sampling more takes memory")
+    if draft.turing:
+        few = "few" if count <= USUAL_SEQUENCES else "so many"
+        reason = f"the cache holds {few} whole contexts, and these cards are fast for few users"
+        return policy(count, reason)
+    if count <= USUAL_SEQUENCES:
+        return policy(count, "memory is short: every sequence takes some")
+    usual = draft.config.policy.workload
+    return policy(count, f"about as many as the cache holds requests of the workload ({usual})")
 
 
 def max_num_batched_tokens(draft: Draft) -> Setting | None:
@@ -217,7 +248,7 @@ def max_num_batched_tokens(draft: Draft) -> Setting | None:
         return user(typed, "[policy] max_num_batched_tokens")
     if draft.sizing is None:
         return None
-    if draft.sizing.step != "generous":
+    if "batch" in draft.sizing.spared:
         return policy(draft.sizing.load.batch_tokens, "memory is short: a smaller step needs less")
     return policy(draft.sizing.load.batch_tokens, "large steps read long prompts fastest")
 
@@ -238,8 +269,11 @@ def compilation_config(draft: Draft) -> Setting | None:
     typed = draft.config.policy.cuda_graphs
     if typed:
         return user({"cudagraph_mode": typed.upper()}, f"[policy] cuda_graphs is {typed}")
+    mode = graphs_for(draft)
     reason = "attention stays outside the graphs, where drafting and long prompts are safe"
-    return policy({"cudagraph_mode": "PIECEWISE"}, reason)
+    if mode != "PIECEWISE":
+        reason = "whole decode steps run without the host; mixed ones keep attention outside"
+    return policy({"cudagraph_mode": mode}, reason)
 
 
 def gpu_memory_utilization(draft: Draft) -> Setting | None:
@@ -257,7 +291,7 @@ def gpu_memory_utilization(draft: Draft) -> Setting | None:
 
 
 def cpu_offload_gb(draft: Draft) -> Setting | None:
-    if draft.sizing is None or draft.sizing.step != "offloaded":
+    if draft.sizing is None or not draft.sizing.offloaded:
         return None
     amount = draft.sizing.load.offload_gib
     return policy(amount, "so much of the weights does not fit a card and stays in host memory")

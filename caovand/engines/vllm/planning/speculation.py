@@ -98,7 +98,19 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(draft.mode, gpus)
+    fewer = draft.choice.mtp
+    if fewer is not None and draft.mode_setting.origin == "policy":
+        drafts = f"drafting {fewer} tokens instead of {depth}" if fewer else "drafting nothing"
+        return fewer, policy(fewer, f"{drafts} leaves memory that is worth more here")
     return depth, Setting(depth, draft.mode_setting.origin, reason)
+
+
+def smaller_depths(draft: Draft) -> tuple[int, ...]:
+    """Depths below the planned one that the policy may take instead, the deepest first."""
+    ours = draft.settings.get("speculative_config")
+    if ours is None or ours.origin != "policy":
+        return ()
+    return tuple(depth for depth in (1, 0) if depth < draft.mtp)
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:

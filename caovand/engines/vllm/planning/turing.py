@@ -117,6 +117,16 @@ def attention(draft: Draft) -> str:
     return str(draft.value("attention_backend") or nested).upper()
 
 
+def reads_eight_bits(draft: Draft, *, native: bool) -> bool:
+    """Whether attention of newer cards keeps an fp8 cache of this model; `native` needs no
+    FlashInfer, and so no compiler."""
+    dtype, engine = str(draft.value("dtype") or ""), draft.engine
+    if _unfit(draft.model, dtype) or _unknown(draft.model):
+        return False
+    ready = bool(engine.flashinfer) and not lacks_toolkit(engine, dict(draft.config.engine.env))
+    return native or ready
+
+
 def attention_backend(draft: Draft) -> Setting | None:
     if not draft.turing or not draft.cuda:
         return None

@@ -1,0 +1,171 @@
+"""How long a way of running takes for a token of the workload: what the planner chooses by.
+
+A decode step reads the weights and the cache of its requests; drafting adds passes and brings
+tokens; without CUDA graphs every kernel is launched by the host. Time is weighed by what a way
+cannot do at all: requests longer than its context, users beyond its sequences, images, and
+the exactness of a 16-bit cache. Constants are few and coarse: they order plans, and forecast no
+speed that anyone is promised.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.vllm.memory import graphs
+from caovand.engines.vllm.memory.estimate import Load, on_rank
+from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
+from caovand.engines.vllm.planning.offload import experts_read, step_seconds
+from caovand.engines.vllm.planning.speeds import LINKED_S, UNLINKED_S, linked, slowest
+
+ACCEPTED = 0.8
+"""Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
+accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
+LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
+"""What a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
+instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
+every kernel is launched."""
+STEP_TOKENS = 256
+"""So many tokens' work each step of a prompt costs besides its own: launches, partial tiles."""
+WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
+"""What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
+published runs show no loss by an fp8 cache, but not of every model."""
+LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
+"""Half of all conversations grow beyond so many usual requests, and half the time more than this
+part of the workload's users is there."""
+BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
+FOUR_BITS = 0.55
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Tokens of a usual prompt and its answer, and how many users ask at once."""
+
+    prompt: int
+    answer: int
+    users: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a usual request."""
+        return self.prompt + self.answer
+
+
+WORKLOADS = {
+    "chat": Workload(4096, 500, 2),
+    "long": Workload(100_000, 1000, 1),
+    "batch": Workload(2048, 500, 256),
+}
+
+
+class Pace:
+    """The pace of ways of running that differ in context, sequences, step size and graphs.
+
+    `base` decides the rest: split, drafting depth, cache type, vision tower.
+    """
+
+    def __init__(
+        self, model: ModelCard, base: Load, gpus: Sequence[Gpu], workload: Workload
+    ) -> None:
+        self._model, self._gpus, self._workload = model, gpus, workload
+        self._bytes: dict[str, float] = defaultdict(float)
+        for weights in model.weights:
+            self._bytes[weights.part] += on_rank(weights, model, base)
+        speed = slowest(gpus)
+        self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
+        self._head = self._bytes["head"] or self._bytes["embedding"]  # one of both if they are tied
+        self._cache = _cache_read(model, base, workload)
+        self._state = _state_moved(model, base)
+        self._layers = len(model.layer_types) + base.mtp
+        ranks = base.tensor_parallel
+        each = LINKED_S if linked(gpus[:ranks]) else UNLINKED_S
+        self._collectives_s = 2 * self._layers * each if ranks > 1 else 0.0
+        exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
+        self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
+            1.0 if exact else WORTH_OF_EXACT_CACHE
+        )
+
+    def score(self, load: Load, context: int | None = None) -> float:
+        """Seconds for a token that users get of this way, weighed by what it cannot do; with a
+        context in the place of the load's."""
+        workload, context = self._workload, context or load.context
+        reached = context / (context + workload.length * LENGTHS_SPREAD)
+        served = load.sequences / (load.sequences + workload.users * USERS_SPREAD)
+        return self.seconds(load) / (reached * served * self._worth)
+
+    def seconds(self, load: Load) -> float:
+        """Seconds for a token of the workload, its users served together as far as can be."""
+        workload = self._workload
+        together = min(workload.users, load.sequences)
+        steps = workload.answer / tokens_of_step(load.mtp)
+        turn = together * self._prompt_s(load) + steps * self._step_s(load, together)
+        return turn / (together * workload.answer)
+
+    def _step_s(self, load: Load, users: int) -> float:
+        """One decode step of so many users."""
+        tokens = users * (1 + load.mtp)
+        experts = self._bytes["experts"] * experts_read(self._model, tokens)
+        read = self._bytes["layers"] + experts + self._head
+        drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
+        read += load.mtp * (drafter + self._head)
+        read += users * (self._cache + self._state) - load.offload_gib * 2**30
+        work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
+        return work + self._waiting_s(load, tokens)
+
+    def _prompt_s(self, load: Load) -> float:
+        """Reading the workload's prompt."""
+        steps = ceil(self._workload.prompt / load.batch_tokens)
+        tokens = self._workload.prompt * (1 + STEP_TOKENS / load.batch_tokens)
+        work = self._flops(tokens) / self._flop_s
+        return work + steps * self._waiting_s(load, load.batch_tokens)
+
+    def _flops(self, tokens: float) -> float:
+        model = self._model
+        active = model.experts_per_token / model.experts if model.experts else 0
+        weights = self._bytes["layers"] + self._bytes["experts"] * active
+        return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
+
+    def _waiting_s(self, load: Load, tokens: float) -> float:
+        """What a step waits for the host, the bus and the other cards."""
+        mode = "eager" if load.eager else graphs.mode(load.compilation)
+        waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._collectives_s
+        if load.offload_gib:
+            waits += step_seconds(load.offload_gib, self._model, self._gpus, tokens)
+        return waits
+
+
+def score(model: ModelCard, load: Load, gpus: Sequence[Gpu], workload: Workload) -> float:
+    """The score of one way of running: the lower, the better."""
+    return Pace(model, load, gpus, workload).score(load)
+
+
+def tokens_of_step(mtp: int) -> float:
+    """Tokens that a decode step with so many drafts brings in the mean."""
+    return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
+
+
+def _cache_read(model: ModelCard, load: Load, workload: Workload) -> float:
+    """Bytes of the cache that one request reads in a step on one rank."""
+    held = workload.prompt + workload.answer / 2
+    ranks, layers = load.tensor_parallel, model.cached_layers
+    whole = sum(kind == FULL for kind in layers)
+    read = whole * held * token_bytes(model, load.kv_dtype, ranks, load.activation)
+    windows = sum(kind == WINDOW for kind in layers)
+    if windows:
+        seen = min(held, model.sliding_window or held)
+        each = token_bytes(model, load.kv_dtype, ranks, load.activation, WINDOW)
+        read += windows * seen * each
+    return float(read)
+
+
+def _state_moved(model: ModelCard, load: Load) -> float:
+    """Bytes of recurrent states: read once, and written after every token of the step."""
+    count = sum(kind in STATE for kind in model.cached_layers)
+    if not count or not (model.linear or model.mamba):
+        return 0.0
+    ranks = load.tensor_parallel
+    one = state_bytes(model, load.mtp, ranks, load.activation, load.state_dtype)
+    return float(count * one * (2 + load.mtp))

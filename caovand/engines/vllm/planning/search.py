@@ -1,0 +1,211 @@
+"""The search for the best way of running: every one that is open is weighed by its time.
+
+A way's longest context is found only while the way may win: its score with the longest context
+that it might have bounds the one that it has.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.vllm.memory.activations import DRAFTING_SAMPLER_BYTES
+from caovand.engines.vllm.memory.estimate import (
+    MIB,
+    Load,
+    free_share,
+    granular,
+    kv_bytes,
+    lacking_gib,
+    layout_for,
+    longest_context,
+    room_for_context,
+    utilization,
+)
+from caovand.engines.vllm.planning.pace import Pace
+from caovand.engines.vllm.planning.sizing import Rival, Sizing
+from caovand.engines.vllm.planning.wishes import Wishes
+
+SMALLEST_CONTEXT = 512
+"""What is worth a start."""
+BATCHES = GENEROUS_BATCH, MODEST_BATCH, LEAN_BATCH = 8192, 2048, 512
+SAMPLER_SHARE = 0.02
+MOST_SEQUENCES, TURING_SEQUENCES = 256, 8
+USUAL_SEQUENCES = 2
+"""So many are let in even where the cache holds fewer whole contexts: few are as long."""
+
+
+def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
+    """How many sequences these cards decode at once at most where nobody said."""
+    if turing:
+        return TURING_SEQUENCES
+    card = min(gpu.total_mib for gpu in gpus) * MIB
+    each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
+    count = MOST_SEQUENCES
+    while count > 1 and count * each > SAMPLER_SHARE * card:
+        count //= 2
+    return count
+
+
+class Search:
+    """Looks for the best way among all; a way's longest context is found only while it may win."""
+
+    def __init__(
+        self, bases: Sequence[Load], model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes
+    ) -> None:
+        self._bases, self._model, self._gpus, self._wishes = bases, model, gpus, wishes
+        self._paces = [Pace(model, base, gpus, wishes.workload) for base in bases]
+        self._least = min(SMALLEST_CONTEXT, model.max_model_len)
+        eager = wishes.eager or bases[0].eager
+        self.eager = (True,) if eager else (False,) if wishes.graphs else (False, True)
+        self._ceilings: dict[tuple[int, bool], int] = {}
+
+    def lean(self, base: Load, *, eager: bool) -> Load:
+        """The way that takes the least memory, but for weights."""
+        wishes = self._wishes
+        small = self._batches(base)[-1]
+        return replace(base, sequences=wishes.sequences or 1, batch_tokens=small, eager=eager)
+
+    def best(self, eager: tuple[bool, ...]) -> tuple[int, Sizing] | None:
+        """The way with the lowest score and its rival, None where nothing fits.
+
+        A way's score with the longest context that it might have bounds the one that it has.
+        """
+        limit = self._wishes.context or self._model.max_model_len
+        queue = []
+        for order, (base, way) in enumerate(self._ways(eager)):
+            bound = self._paces[base].score(way, limit)
+            queue.append((bound, order, base, way, False))
+        heapq.heapify(queue)
+        first: tuple[float, int, Load] | None = None
+        while queue:
+            bound, order, base, way, measured = heapq.heappop(queue)
+            if measured and first is None:
+                first = bound, base, way
+                if self._wishes.context or way.context >= limit:
+                    break
+            elif measured and first and _kind(way, base) != _kind(first[2], first[1]):
+                return self._sizing(first, (bound, base, way))
+            elif not measured:
+                sized = self._sized(base, way)
+                if sized:
+                    entry = self._paces[base].score(sized), order, base, sized, True
+                    heapq.heappush(queue, entry)
+        return self._sizing(first, None) if first else None
+
+    def _ways(self, eager: tuple[bool, ...]) -> Iterator[tuple[int, Load]]:
+        for number, base in enumerate(self._bases):
+            batches, counts = self._batches(base), self._counts(base)
+            for batch in batches:
+                for count in (one for one in counts if one <= batch or self._wishes.sequences):
+                    for graphless in eager:
+                        yield (
+                            number,
+                            replace(base, sequences=count, batch_tokens=batch, eager=graphless),
+                        )
+
+    def _batches(self, base: Load) -> tuple[int, ...]:
+        if self._wishes.batch_tokens:
+            return (self._wishes.batch_tokens,)
+        least = self._wishes.sequences or 1  # each takes a token of every step
+        sizes = (max(batch_of(size, base, self._model), least) for size in BATCHES)
+        return tuple(dict.fromkeys(sizes))
+
+    def _counts(self, base: Load) -> tuple[int, ...]:
+        """Sequences that may be let in, most first."""
+        if self._wishes.sequences:
+            return (self._wishes.sequences,)
+        most = min(sequences_for(self._model, self._gpus, base.turing), self._batches(base)[0])
+        if base.turing:
+            return tuple(range(most, 0, -1))
+        halves = [most >> shift for shift in range(most.bit_length())]
+        return tuple(halves)
+
+    def _sized(self, base: int, way: Load) -> Load | None:
+        """The way with its context, None where it holds none or not its sequences."""
+        wishes, ceiling = self._wishes, self._ceiling(base, way)
+        if not ceiling:
+            return None
+        if wishes.context:
+            sized = at(way, wishes.context, self._gpus, wishes)
+            # What was asked for may fill the cache to the brim; what we choose leaves a little.
+            return sized if holds(sized, self._model, self._gpus) else None
+        context = longest(way, self._model, self._gpus, wishes)
+        if context < self._least:
+            return None
+        sized = at(way, context, self._gpus, wishes)
+        asked = wishes.sequences or sized.sequences <= USUAL_SEQUENCES
+        return sized if asked or sized.sequences <= self._room(sized) else None
+
+    def _room(self, load: Load) -> float:
+        """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""
+        usual = load.context if load.turing else min(load.context, self._wishes.workload.length)
+        available = int(kv_bytes(self._model, load, self._gpus))
+        return layout_for(self._model, load).concurrency(available, usual)
+
+    def _ceiling(self, base: int, way: Load) -> int:
+        """The longest context of the leanest way like this one; 0 for none."""
+        if (base, way.eager) not in self._ceilings:
+            lean = self.lean(self._bases[base], eager=way.eager)
+            context = longest(lean, self._model, self._gpus, self._wishes)
+            if self._wishes.context:
+                context = self._wishes.context
+            self._ceilings[base, way.eager] = context if context >= self._least else 0
+        return self._ceilings[base, way.eager]
+
+    def _sizing(
+        self, first: tuple[float, int, Load], second: tuple[float, int, Load] | None
+    ) -> tuple[int, Sizing]:
+        score, base, load = first
+        spared = set()
+        if load.sequences < self._counts(load)[0]:
+            spared.add("sequences")
+        if load.batch_tokens < self._batches(load)[0]:
+            spared.add("batch")
+        if base or (load.eager and not self.eager[0]):
+            spared.add("speed")
+        longest = 0
+        if not self._wishes.context and load.context < self._model.max_model_len:
+            lean = [(i, replace(b, eager=self.eager[-1])) for i, b in enumerate(self._bases)]
+            longest = max(self._ceiling(i, b) for i, b in lean)
+        rival = None
+        if second:
+            pace, other = self._paces[base].seconds(load), self._paces[second[1]]
+            rival = Rival(second[2], other.seconds(second[2]) / pace)
+        return base, Sizing(load, True, score, False, frozenset(spared), longest, rival)
+
+
+def _kind(load: Load, base: int) -> tuple[int, bool]:
+    """What tells two ways apart for people: sequences and step size are details."""
+    return base, load.eager
+
+
+def holds(load: Load, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
+    """Whether the memory is free and one request of the context fits."""
+    return load.utilization <= free_share(gpus) and lacking_gib(model, load, gpus) == 0
+
+
+def batch_of(tokens: int, base: Load, model: ModelCard) -> int:
+    """A step size that holds a whole block: with states at block borders vLLM asks for that."""
+    if not base.aligned_states or not model.hybrid:
+        return tokens
+    return max(tokens, layout_for(model, base).block_tokens)
+
+
+def longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -> int:
+    """The longest context for a load; 0 for none."""
+    if wishes.utilization is None:
+        return longest_context(model, load, gpus)
+    load = replace(load, utilization=wishes.utilization)
+    room = int(room_for_context(model, load, gpus))
+    limit = model.max_model_len
+    return granular(layout_for(model, load).longest(room, limit), limit)
+
+
+def at(load: Load, context: int, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
+    """The load with this context, and the share decided."""
+    load = replace(load, context=context)
+    share = wishes.utilization
+    return replace(load, utilization=utilization(load, gpus) if share is None else share)

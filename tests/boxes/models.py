@@ -1,0 +1,162 @@
+"""The models of the table, from the sizes in their published config.json, without weights.
+
+Weights are those that the shapes give; what differs in the published files is added. `DERIVED`
+names the models whose numbers were not copied but follow from their family's: they may be off
+by a little, and no forecast is measured with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.facts.inventory import ModelCard, Weights
+from tests.core.machines import GEMMA_4, GIB, QWEN_27B_AWQ, STARTS
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+HYBRID = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "vision_config": {"depth": 27},
+}
+GATED_DELTA = {
+    "model_type": "qwen3_5_text", "vocab_size": 248320, "max_position_embeddings": 262144,
+    "head_dim": 256, "full_attention_interval": 4, "attn_output_gate": True,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+    "dtype": "bfloat16", "partial_rotary_factor": 0.25,
+}  # fmt: skip
+QWEN_27B = {
+    **GATED_DELTA, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
+    "num_attention_heads": 24, "num_key_value_heads": 4, "linear_num_value_heads": 48,
+}  # fmt: skip
+QWEN_9B = {
+    **GATED_DELTA, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "linear_num_value_heads": 32,
+}  # fmt: skip
+QWEN_35B_A3B = {
+    **GATED_DELTA, "model_type": "qwen3_5_moe_text", "hidden_size": 2048, "num_hidden_layers": 40,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "linear_num_value_heads": 32,
+    "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}  # fmt: skip
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
+    "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "dtype": "float16",
+    "max_position_embeddings": 131072, "rope_theta": 500000.0,
+}  # fmt: skip
+GEMMA_31B = {
+    "architectures": ["Gemma4ForConditionalGeneration"], "vision_config": {"depth": 27},
+    "text_config": {
+        "model_type": "gemma4_text", "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+        "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 4,
+        "attention_k_eq_v": True, "sliding_window": 1024, "vocab_size": 262144,
+        "max_position_embeddings": 262144, "tie_word_embeddings": True, "dtype": "bfloat16",
+    },
+}  # fmt: skip
+R1 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "vocab_size": 129280, "max_position_embeddings": 163840,
+    "num_nextn_predict_layers": 1, "dtype": "bfloat16",
+}  # fmt: skip
+DISTILL_32B = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 5120,
+    "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
+    "num_key_value_heads": 8, "vocab_size": 152064, "max_position_embeddings": 131072,
+    "dtype": "bfloat16",
+}  # fmt: skip
+VISION_GIB = {"Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
+
+
+def _hybrid(text: Mapping[str, Any], quantised: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {**HYBRID, "text_config": text, "quantization_config": quantised}
+
+
+def _quantised(config: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    return {**config, "quantization_config": how}
+
+
+def _started(name: str, how: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The config.json of a model that was started, perhaps quantised."""
+    config = json.loads((STARTS / "models" / f"{name}.json").read_text())
+    return _quantised(config, how) if how else config
+
+
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "Qwen3.6-27B": _hybrid(QWEN_27B),
+    "Qwen3.6-27B-FP8": _hybrid(QWEN_27B, FP8),
+    "Qwen3.6-27B-GPTQ-Int4": _hybrid(QWEN_27B, GPTQ),
+    "Qwen3.6-27B-AWQ-g32": _hybrid(QWEN_27B, {**AWQ, "group_size": 32}),
+    "Qwen3.5-9B": _hybrid(QWEN_9B),
+    "Qwen3.5-9B-FP8": _hybrid(QWEN_9B, FP8),
+    "Qwen3.5-9B-AWQ": _hybrid(QWEN_9B, AWQ),
+    "Qwen3.5-9B-GPTQ-Int4": _hybrid(QWEN_9B, GPTQ),
+    "Qwen3.5-35B-A3B-AWQ": _hybrid(QWEN_35B_A3B, AWQ),
+    "Qwen3.5-35B-A3B": _hybrid(QWEN_35B_A3B),
+    "Llama-3.1-8B": _started("llama-3.1-8b"),
+    "Llama-3.1-8B-AWQ": _started("llama-3.1-8b", AWQ),
+    "Llama-3.3-70B-AWQ": _quantised(LLAMA_70B, AWQ),
+    "gpt-oss-20b": _started("gpt-oss-20b"),
+    "gpt-oss-120b": {
+        **_started("gpt-oss-20b"), "num_hidden_layers": 36, "num_local_experts": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 18,
+    },
+    "gemma-4-31B": GEMMA_31B,
+    "gemma-4-31B-AWQ": _quantised(GEMMA_31B, AWQ),
+    "DeepSeek-R1": _quantised(R1, FP8),
+    "DeepSeek-R1-AWQ": _quantised(R1, {**AWQ, "group_size": 64}),
+    "R1-Distill-Qwen-32B": DISTILL_32B,
+    "R1-Distill-Qwen-32B-AWQ": _quantised(DISTILL_32B, AWQ),
+    "R1-Distill-Llama-8B": _started("llama-3.1-8b"),
+}  # fmt: skip
+WITH_FILES: Mapping[str, ModelCard] = {
+    "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,
+    "gemma-4-26B-A4B": GEMMA_4,
+}
+"""Those whose weights are known from their files."""
+DERIVED = (
+    "Qwen3.5-9B", "Qwen3.5-35B-A3B", "gemma-4-31B", "gemma-4-26B-A4B-AWQ", "DeepSeek-R1-AWQ",
+)  # fmt: skip
+
+
+@cache
+def model(name: str) -> ModelCard:
+    """The model of this name."""
+    if name == "gemma-4-26B-A4B-AWQ":
+        return _four_bit_experts(model("gemma-4-26B-A4B"))
+    if name in WITH_FILES:
+        found = WITH_FILES[name]
+    else:
+        found = describe(CONFIGS[name])
+        found = replace(found, weights=invented_weights(CONFIGS[name], found))
+        found = replace(found, weights=(*found.weights, *_vision(name, found)))
+    return replace(found, path=f"/srv/models/{name}")
+
+
+def _four_bit_experts(whole: ModelCard) -> ModelCard:
+    smaller = tuple(
+        replace(one, size=int(one.size * 4.25 / 16)) if one.part in ("layers", "experts") else one
+        for one in whole.weights
+    )
+    path = f"{whole.path}-AWQ"
+    return replace(whole, path=path, quantization="awq", group_size=32, weights=smaller)
+
+
+def _vision(name: str, found: ModelCard) -> tuple[Weights, ...]:
+    size = next((gib for family, gib in VISION_GIB.items() if name.startswith(family)), 0)
+    return (Weights("vision", "sharded", "BF16", int(size * GIB)),) if found.vision and size else ()
+
+
+def derived(name: str) -> bool:
+    return name.startswith(DERIVED)

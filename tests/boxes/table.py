@@ -1,0 +1,120 @@
+"""A file of the table: people write the rows and what an expert would run, the rest is planned.
+
+A row begins with `## MODEL` and what its expert says, which is kept when the file is written anew;
+from "plan:" or "refused:" on it is the plan's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+
+from caovand.adapters.model_folder import ModelProblem, read_model
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Inventory
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from tests.boxes.machines import BOXES, box_with
+from tests.boxes.models import derived, model
+from tests.core.machines import plan
+
+EXPERT = "expert:"
+PLANNED = ("plan:", "refused:")
+WIDTH = 120
+
+
+def played(text: str, box: str) -> str:
+    """The file as it should be today."""
+    lines: list[str] = []
+    row, ours = "", True
+    for line in [*text.splitlines(), "## "]:
+        if line.startswith("## "):
+            lines += [*planned(row, box), ""] if row else []
+            row = line.removeprefix("## ").removesuffix(" (derived sizes)")
+            lines += [f"## {row}{' (derived sizes)' if derived(row) else ''}"] if row else []
+            ours = True
+        elif line.startswith(PLANNED):
+            ours = False
+        elif ours and (line or not row):
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rows(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.startswith("## "):
+            yield line.removeprefix("## ").removesuffix(" (derived sizes)")
+
+
+def planned(name: str, box: str) -> list[str]:
+    """The plan of a model on a box, in a few lines."""
+    if name.endswith(".gguf"):
+        return [f"refused: {_of_gguf(name)}"]
+    machine = box_with(box, model(name))
+    try:
+        found = plan(machine)
+    except Unplannable as problem:
+        return [f"refused: {problem}"]
+    memory = forecast(found, machine)
+    lines = [_settings(found, machine), _room(found, memory), *_reasons(found)]
+    return [part for line in lines for part in wrap(line, WIDTH, subsequent_indent=" " * 10)]
+
+
+def _of_gguf(name: str) -> str:
+    """What is said of a folder with nothing but this file."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / name).touch()
+        try:
+            read_model(folder)
+        except ModelProblem as problem:
+            return str(problem).replace(folder, "/srv/models/gguf")
+    raise AssertionError(f"{name} was taken")
+
+
+def _settings(found: Plan, machine: Inventory) -> str:
+    size, gpus = found.value("tensor_parallel_size"), gpus_of(found, machine)
+    config = found.value("compilation_config")
+    graphs = "eager" if found.value("enforce_eager") else config["cudagraph_mode"]
+    kind = found.value("kv_cache_dtype") or "auto"
+    parts = [
+        f"plan:   tp {size} of {len(BOXES[_name(machine)])}" if gpus else "plan:   CPU",
+        graphs,
+        f"MTP {found.mtp}" if machine.model.mtp_layers else "no MTP head",
+        f"{kind} cache",
+        _counted(found.value("max_num_seqs")),
+        f"context {found.value('max_model_len')}",
+    ]
+    if machine.model.vision:
+        parts.append("text only" if found.value("language_model_only") else "with vision")
+    if found.value("cpu_offload_gb"):
+        parts.append(f"offload {found.value('cpu_offload_gb')} GiB a card")
+    return ", ".join(parts)
+
+
+def _counted(sequences: int | None) -> str:
+    return f"{sequences or 'any'} sequence{'s' * (sequences != 1)}"
+
+
+def _name(machine: Inventory) -> str:
+    return next(name for name, gpus in BOXES.items() if gpus == machine.gpus)
+
+
+def _room(found: Plan, memory: MemoryEstimate) -> str:
+    share = found.value("gpu_memory_utilization")
+    return (
+        f"        {'fits' if memory.fits else 'does not fit' if memory.fits is False else '?'}"
+        f"{f': GMU {share}' if share else ''}, weights {memory.weights_mib / 1024:.2f} GiB,"
+        f" cache of {memory.kv_tokens} tokens"
+    )
+
+
+def _reasons(found: Plan) -> Iterator[str]:
+    for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs"):
+        setting = found.settings.get(name)
+        alone = name == "tensor_parallel_size" and setting and setting.value == 1
+        if setting and setting.origin == "policy" and not alone:
+            yield f"        {name}: {setting.reason}"
+    for warning in found.warnings:
+        yield f"        warning: {warning}"

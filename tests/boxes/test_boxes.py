@@ -1,0 +1,48 @@
+"""What is planned for every box and model of the table; `--rewrite` shows a change as a diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.boxes.machines import BOXES
+from tests.boxes.models import CONFIGS, WITH_FILES
+from tests.boxes.table import EXPERT, played, rows
+
+PLANS = Path(__file__).parent / "plans"
+TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(PLANS.glob("*.txt"))}
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_the_plans_of_a_box_are_those_of_its_file(
+    box: str, rewrite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
+    found = played(TEXTS[box], box)
+    if rewrite:
+        (PLANS / f"{box}.txt").write_text(found, encoding="utf-8")
+    else:
+        assert found == TEXTS[box]
+
+
+def test_every_box_has_a_file_and_every_row_an_expert() -> None:
+    assert set(TEXTS) == set(BOXES)
+    for box, text in TEXTS.items():
+        parts = text.split("\n## ")
+        assert len(parts) > 2, box
+        assert [part for part in parts[1:] if f"\n{EXPERT}" not in part] == [], box
+
+
+def test_every_model_is_in_some_row() -> None:
+    planned = {name for text in TEXTS.values() for name in rows(text)}
+    assert {*CONFIGS, *WITH_FILES} <= planned
+    assert any(name.endswith(".gguf") for name in planned)
+
+
+def test_what_people_wrote_outlives_a_rewrite() -> None:
+    text = "# A box.\n\n## Llama-3.1-8B\nexpert: one line,\n        and one more\nplan:   stale\n"
+    found = played(text, "h200")
+    assert found.startswith(text.partition("plan:")[0])
+    assert "stale" not in found
+    assert played(found, "h200") == found

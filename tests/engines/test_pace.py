@@ -1,0 +1,267 @@
+"""The best way by time: chosen among all that fit, and told with its rival."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caovand.adapters.model_folder import ModelProblem, read_model
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import LadderRules, decide
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
+from caovand.engines.vllm.planning.pace import WORKLOADS, score, tokens_of_step
+from caovand.engines.vllm.planning.speeds import stated
+from tests.boxes.machines import BOXES, box_with
+from tests.boxes.models import CONFIGS, WITH_FILES, model
+from tests.core.machines import (
+    A100,
+    GEMMA_4,
+    H200,
+    LLAMA_70B_AWQ,
+    QWEN_27B,
+    QWEN_27B_AWQ,
+    inventory,
+    named,
+    plan,
+    turing,
+)
+
+ALONE = sorted(box for box, gpus in BOXES.items() if len(gpus) == 1 and box != "v100-32g")
+NAMES = sorted({*CONFIGS, *WITH_FILES})
+FLIPS: tuple[dict[str, Any], ...] = (
+    {"policy": {"mtp": 0}},
+    {"policy": {"mtp": 1}},
+    {"policy": {"mtp": 3}},
+    {"policy": {"cuda_graphs": "none"}},
+    {"policy": {"kv_cache_dtype": "fp8"}},
+    {"engine": {"extra_args": ["--kv-cache-dtype", "auto"]}},
+    {"model": {"text_only": True}},
+    {"model": {"text_only": False}},
+    {"policy": {"max_num_seqs": 1}},
+    {"policy": {"max_num_seqs": 2}},
+    {"policy": {"max_num_batched_tokens": 2048}},
+    {"policy": {"max_num_batched_tokens": 8192}},
+)
+
+
+def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[Plan | None, float]:
+    """The plan and its score; the worst one where there is no plan that fits."""
+    policy = {"workload": workload, **sections.pop("policy", {})}
+    try:
+        found = plan(machine, policy=policy, **sections)
+    except Unplannable:
+        return None, inf
+    if forecast(found, machine).fits is not True:
+        return None, inf
+    load, gpus = load_of(found, machine), gpus_of(found, machine)
+    return found, score(machine.model, load, gpus, WORKLOADS[workload])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.sampled_from(FLIPS))
+def test_no_single_choice_turned_over_would_be_better(
+    box: str, name: str, flip: dict[str, Any]
+) -> None:
+    machine = box_with(box, model(name))
+    found, best = rated(machine)
+    if found is None or found.value("cpu_offload_gb"):
+        return
+    other, turned = rated(machine, **flip)
+    if other is None or other.value("cpu_offload_gb"):
+        return
+    if other.value("enable_prefix_caching") != found.value("enable_prefix_caching"):
+        return  # 0.21 gives it up for a typed step, or for drafting: that is another rule's
+    if other.value("kv_cache_dtype") != found.value("kv_cache_dtype") and machine.model.latent:
+        return  # an 8-bit cache that is not weighed there
+    if "kv_cache_dtype" in flip.get("policy", {}) and not found.value("kv_cache_dtype"):
+        again, best_of_both = rated(machine, engine={"extra_args": ["--kv-cache-dtype", "auto"]})
+        assert again is not None
+        assert best_of_both == pytest.approx(best)
+    assert turned >= best * (1 - 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.sampled_from(sorted(WORKLOADS)))
+def test_what_is_chosen_fits(box: str, name: str, workload: str) -> None:
+    machine = box_with(box, model(name))
+    found = plan(machine, policy={"workload": workload})
+    memory = forecast(found, machine)
+    assert memory.fits or memory.conflicts or found.advice
+    if memory.fits:
+        assert found.value("max_model_len") <= memory.max_model_len
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.data())
+def test_less_free_memory_never_gives_a_better_plan(
+    box: str, name: str, data: st.DataObject
+) -> None:
+    machine = box_with(box, model(name))
+    less = tuple(
+        replace(gpu, free_mib=data.draw(st.integers(gpu.free_mib // 3, gpu.free_mib)))
+        for gpu in machine.gpus
+    )
+    short, after = rated(replace(machine, gpus=less))
+    found, before = rated(machine)
+    if (short and short.value("cpu_offload_gb")) or (found and found.value("cpu_offload_gb")):
+        return
+    assert after >= before * (1 - 1e-9)
+
+
+def test_the_workload_decides_what_memory_is_for() -> None:
+    machine = inventory(gpus=named("RTX 3090"))
+    found = {workload: rated(machine, workload)[0] for workload in WORKLOADS}
+    assert all(found.values())
+    context = {name: one.value("max_model_len") for name, one in found.items() if one}
+    sequences = {name: one.value("max_num_seqs") for name, one in found.items() if one}
+    assert context["long"] > context["chat"]
+    assert sequences["batch"] > sequences["chat"]
+
+
+def test_an_8_bit_cache_is_weighed_where_attention_has_kernels_for_it() -> None:
+    for card in ("RTX 3090", "RTX 4090"):
+        found = plan(inventory(gpus=named(card)))
+        assert found.value("kv_cache_dtype") == "fp8"
+        assert "twice the context" in found.settings["kv_cache_dtype"].reason
+    assert plan(inventory(gpus=H200)).value("kv_cache_dtype") is None  # the whole context fits
+    unable = inventory(gpus=named("RTX 3090"))
+    unable = replace(unable, engine=replace(unable.engine, flashinfer=None))
+    assert plan(unable).value("kv_cache_dtype") is None
+
+
+@pytest.mark.parametrize("gpus", [A100, H200, named("H800"), named("RTX 3090", 2)])
+def test_whole_graphs_where_attention_is_safe_in_them(gpus: Any) -> None:
+    found = plan(inventory(gpus=gpus))
+    assert found.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
+    assert plan().value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+
+
+def test_sequences_follow_the_cache_and_the_cards() -> None:
+    machine = inventory(gpus=turing(4))
+    found = plan(machine)
+    whole = forecast(found, machine).concurrency
+    assert 2 < found.value("max_num_seqs") <= whole < found.value("max_num_seqs") + 1
+    assert plan().value("max_num_seqs") == 2
+
+
+def test_a_mode_that_was_chosen_is_not_weighed() -> None:
+    machine = inventory(gpus=turing(1))
+    assert plan(machine).mtp == 0
+    assert plan(machine, policy={"mode": "fast"}).mtp == 4
+
+
+def test_drafts_bring_less_and_less() -> None:
+    gains = [tokens_of_step(depth + 1) - tokens_of_step(depth) for depth in range(8)]
+    assert gains == sorted(gains, reverse=True)
+    assert tokens_of_step(3) == pytest.approx(3.0, abs=0.1)  # 68 % of three accepted
+    assert tokens_of_step(4) == pytest.approx(3.3, abs=0.1)  # 58 % of four
+
+
+def test_a_step_reads_the_experts_it_computes_of_those_in_host_memory() -> None:
+    sparse = replace(GEMMA_4, experts_per_token=8)
+    assert read_of_offloaded(QWEN_27B, 4) == 1
+    assert 0.1 < read_of_offloaded(sparse, 1) < 0.2 < read_of_offloaded(sparse, 4) < 0.4
+    assert step_seconds(10, sparse, turing(1)) < 0.2 * step_seconds(10, QWEN_27B, turing(1))
+
+
+def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> None:
+    (told,) = [text for text in plan(inventory(QWEN_27B, turing(1))).warnings if "PCIe" in text]
+    assert "a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    (told,) = [
+        text
+        for text in plan(box_with("h800-x8", model("DeepSeek-R1"))).warnings
+        if "offloaded" in text
+    ]
+    assert "take a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    assert "a context of 163840 tokens" in told
+
+
+def test_a_card_that_is_left_out_for_its_size_is_named() -> None:
+    (told,) = plan(box_with("3090-and-h800", QWEN_27B_AWQ)).warnings
+    assert told.startswith("GPU 0 (NVIDIA GeForce RTX 3090) is not used: memory is taken evenly")
+    assert told.endswith("set [engine] gpus = [0, 1]")
+
+
+def test_what_joins_the_cards_is_told() -> None:
+    linked = plan(box_with("2080ti-22g-x2-nvlink", QWEN_27B_AWQ))
+    assert linked.settings["tensor_parallel_size"].reason.endswith("2 cards, joined by NVLink")
+    apart = plan(box_with("2080ti-22g-x2", LLAMA_70B_AWQ))
+    assert "they meet over PCIe 3.0 x8" in apart.settings["tensor_parallel_size"].reason
+
+
+def test_a_crash_in_whole_graphs_takes_attention_out_of_them_first() -> None:
+    machine = inventory(gpus=H200)
+    first = plan(machine)
+    crash = Finding("illegal-access", "an illegal memory access", "serving", {}, "a.row")
+    lower = decide(first, crash, 99, LadderRules(HEALING)).plan
+    assert lower is not None
+    assert lower.value("compilation_config")["cudagraph_mode"] == "PIECEWISE"
+    assert lower.mtp == first.mtp
+    turing_one = decide(plan(policy={"mtp": 4}), crash, 99, LadderRules(HEALING)).plan
+    assert turing_one is not None
+    assert turing_one.mtp == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "model"),
+    [
+        ("Qwen3.6-27B-Q4_K_M.gguf", "Qwen3.6-27B"),
+        ("Qwen3.6-27B-UD-IQ3_XXS.gguf", "Qwen3.6-27B"),
+        ("DeepSeek-R1.BF16-00001-of-00030.gguf", "DeepSeek-R1"),
+        ("model.gguf", "model"),
+    ],
+)
+def test_files_of_llama_cpp_are_refused_with_the_checkpoint_to_take(
+    file: str, model: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(ModelProblem, match=f"{re.escape(model)}-AWQ or {re.escape(model)}-GPTQ"):
+        read_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "gb_s"),
+    [
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 1555),
+        ("NVIDIA A100 80GB PCIe", (8, 0), 2039),
+        ("NVIDIA RTX A4000", (8, 6), 600),  # no A40
+        ("NVIDIA GeForce RTX 2080 Ti", (7, 5), 616),
+        ("a card of tomorrow", (13, 0), 1792),
+    ],
+)
+def test_a_card_is_known_by_its_name_or_its_generation(
+    name: str, capability: tuple[int, int], gb_s: float
+) -> None:
+    assert stated(Gpu(0, name, capability, 40960, 40000)).gb_s == gb_s
+
+
+def test_drafts_in_flashinfers_attention_are_not_in_whole_graphs_of_0_21() -> None:
+    machine = inventory(gpus=named("RTX 3090", 2))
+    typed = {"kv_cache_dtype": "fp8", "mtp": 3}
+    drafting = plan(machine, policy=typed)
+    assert drafting.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+    for other in (
+        plan(machine, policy={**typed, "mtp": 0}),
+        plan(inventory(gpus=H200), policy=typed),
+        plan(replace(machine, engine=replace(machine.engine, version="0.33.0")), policy=typed),
+    ):
+        assert other.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
+
+
+def test_a_smaller_split_says_whether_it_holds_more_or_is_faster() -> None:
+    one, two = turing(2)
+    found = plan(inventory(gpus=(one, replace(two, free_mib=9000))))
+    reason = found.settings["tensor_parallel_size"].reason
+    assert found.value("tensor_parallel_size") == 1
+    assert "1 of 2 cards hold more than all: memory is taken evenly, and GPU 1 has 9000" in reason
