@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
+from caovand.engines.vllm import kernels
 from caovand.engines.vllm.planning import flags
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
@@ -30,11 +31,14 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         argv += _words(name, setting.value, engine)
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
+    environment = PurePath(engine.python).parent.parent
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     if cache is not None:
         cache_dir = Path(cache)
         built = cache_dir / "flashinfer" / flashinfer_key(plan, engine)
         env = {**caches(cache_dir / cache_key(plan, engine), built), **env}
+    if dict(engine.kernels).get(plan.device):
+        env = {kernels.FOLDER: str(environment / kernels.PLACE / plan.device), **env}
     shown = (argv[0], *flags.redact(argv[1:]))
     return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env)
 
@@ -68,10 +72,13 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
     """A folder name for FlashInfer's compiled kernels, which depend on no model and no depth.
 
-    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
+    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them. What
+    ninja does there names files of the engine's folder, so each folder has its own: once an engine
+    is removed, its compiler and headers are found no more.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
-    return f"{engine.vllm}-{releases}-{plan.device or engine.build}"
+    environment = PurePath(engine.python).parent.parent.name or engine.vllm
+    return f"{environment}-{releases}-{plan.device or engine.build}"
 
 
 def caches(folder: Path, flashinfer: Path) -> dict[str, str]:

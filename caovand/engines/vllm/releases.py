@@ -38,6 +38,8 @@ both); prompts that share a step may end it between block borders, where the pre
 a wrong state (vllm#43559); and under asynchronous scheduling a request whose row of the batch moves
 gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of the first two, 0.28
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
+DELTA_NET_NOT_BY_NVCC = (0, 22)
+"""FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 REPAIRED_FLASHINFER = (0, 6, 16)
