@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -193,6 +194,20 @@ def test_all_is_built_where_flashinfer_looks_with_the_engines_own_compiler(
     assert ran["MAX_JOBS"] == "3"
     own = [str(engine.path / "bin"), str(engine.path / "cuda/bin")]
     assert ran["PATH"].split(os.pathsep)[:2] == own
+
+
+def test_progress_tells_how_far_a_module_is(engine: places.Engine) -> None:
+    seen: list[Any] = []
+    part = engine.path / PLACE / "sm75/.building/sampling/part.cuda.o"
+
+    def run(command: Any, env: Any, tick: Callable[[], None]) -> commands.Finished:
+        part.parent.mkdir(parents=True)
+        part.write_text("")
+        tick()
+        return commands.Finished(0, "")
+
+    kernels.build(engine, TURING, SM75, 1, replace(world(seen=seen), run=run))
+    assert seen[0] == (0, 5, "building sampling, 1 parts compiled")
 
 
 def test_what_is_built_is_not_built_again_and_what_is_lost_is(engine: places.Engine) -> None:

@@ -21,6 +21,7 @@ from caovand.adapters.engine_install.places import Engine
 from caovand.core.engine import Kernel
 
 FOLDER = "kernels"
+_WORK = ".building"
 _SCRIPT = Path(__file__).with_name("kernels_in_env.py")
 _SHIM = Path(__file__).with_name("flashinfer_jit_cache.py")
 _GONE = ("PYTHONPATH", "PYTHONHOME", "CAOVAN_FLASHINFER_KERNELS", "FLASHINFER_DISABLE_JIT")
@@ -65,7 +66,7 @@ def build(
     folder = folder_of(engine.path, capability)
     folder.mkdir(parents=True, exist_ok=True)
     safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
-    work = folder / ".building"
+    work = folder / _WORK
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
     env = {
         **dict.fromkeys(_GONE, ""),
@@ -113,7 +114,8 @@ def _progress(
 ) -> None:
     done = _labels(folder)
     left = [kernel.label for kernel in kernels if kernel.label not in done]
-    label = f"building {left[0]}" if left else "kernels are built"
+    parts = sum(1 for _ in (folder / _WORK).rglob("*.o"))
+    label = f"building {left[0]}, {parts} parts compiled" if left else "kernels are built"
     report(len(kernels) - len(left), len(kernels), label)
 
 

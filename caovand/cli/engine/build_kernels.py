@@ -101,7 +101,10 @@ def build(
             f"building kernels for {named(card)} in {kernels.folder_of(engine.path, card)}:"
             f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
         )
-        for one in kernels.build(engine, card, wanted, jobs, world):
+        made = kernels.build(engine, card, wanted, jobs, world)
+        if not made:
+            world.say("      nothing was missing")
+        for one in made:
             world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // _MIB} MiB")
             labels.append(one.label)
     return labels
