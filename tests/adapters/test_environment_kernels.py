@@ -154,6 +154,18 @@ def test_one_that_cannot_be_built_is_named_and_the_rest_is_there(engine: places.
     assert built(engine) == ["attention-256-fp8"]
 
 
+def test_compilers_that_outlived_a_killed_call_are_waited_for(engine: places.Engine) -> None:
+    work = engine.path / PLACE / "sm75/.building/sampling"
+    work.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"], cwd=work) as left:
+        try:
+            with pytest.raises(EngineError, match=rf"pid {left.pid}\); wait .*: kill {left.pid}$"):
+                built(engine)
+        finally:
+            left.kill()
+    assert built(engine) == ALL
+
+
 @pytest.mark.parametrize(("lacks", "package"), [("c++", "g++"), ("cc", "gcc")])
 def test_a_host_compiler_that_is_missing_is_named(
     engine: places.Engine, tmp_path: Path, lacks: str, package: str

@@ -67,6 +67,10 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
     work = folder / _WORK
+    if pids := _at_work(work):
+        who = ", ".join(map(str, pids))
+        fact = f"compilers of a call that was killed still work in {work} (pid {who})"
+        raise EngineError(what, fact, f"wait for their end, or: kill {who.replace(',', '')}")
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
     env = {
         **dict.fromkeys(_GONE, ""),
@@ -101,6 +105,18 @@ def build(
 def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
     """Where an engine's kernels for cards of one kind are."""
     return engine / FOLDER / "sm{}{}".format(*capability)
+
+
+def _at_work(work: Path) -> list[int]:
+    """Processes that stand in the folder: ninja outlives a build that is killed."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if link.readlink().is_relative_to(work):
+                found.append(int(link.parent.name))
+        except OSError:
+            continue
+    return sorted(found)
 
 
 def _nice(world: World) -> list[str]:
