@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.core.config import Config, Mode
-from caovand.core.engine import Api, Arguments, Command, Engine, Planning
+from caovand.core.engine import Api, Arguments, Command, Engine, Kernels, Planning
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.healing.failure import Finding
@@ -100,6 +100,7 @@ ENGINE = Engine(
         cards=lambda plan, inventory: (), context=lambda plan: 64, command=command,
         overruling=lambda config, auto_spec: "", checks=lambda facts: (),
     ),
+    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=tuple, secrets=lambda words: (), api_keys=lambda words: None,
         api_key_variable="TABBY_KEY", chat_template=lambda config: "",

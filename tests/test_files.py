@@ -61,6 +61,13 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         ENGINE,
     ),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
+    "adapters/engine_install/flashinfer_jit_cache.py": ("read_text", ENGINE),
+    "adapters/engine_install/kernels.py": ("read_text shutil.rmtree", ENGINE + "; our own script"),
+    "adapters/engine_install/kernels_in_env.py": (
+        "read_text write_text shutil.copyfile shutil.rmtree",
+        ENGINE,
+    ),
+    "adapters/engine_install/toolkit.py": ("write_text rename symlink_to shutil.rmtree", ENGINE),
     "adapters/engine_install/places.py": (
         "read_text rename symlink_to shutil.rmtree",
         f"{ENGINE}; /proc",

@@ -40,9 +40,13 @@ def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
     """The part of our environment that is the engine's too, the tools of its own environment first.
 
     FlashInfer runs `ninja` from PATH: it is installed beside the engine's Python, and seldom else.
+    vLLM takes it for unusable where no `nvcc` is on PATH: an engine's own lies in its `cuda`.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
-    places = [os.path.dirname(python), environ.get("PATH") or os.defpath]
+    own = os.path.dirname(python)
+    toolkit = os.path.join(os.path.dirname(own), "cuda", "bin")
+    compiler = toolkit if own and os.path.isdir(toolkit) else ""
+    places = [own, compiler, environ.get("PATH") or os.defpath]
     return {**kept, "PATH": os.pathsep.join(filter(None, places))}
 
 

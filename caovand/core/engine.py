@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from caovand.core.config import Config, Mode
 from caovand.core.facts.checks import CheckResult, DoctorFacts
@@ -111,12 +111,38 @@ class Api:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """Something that the engine would compile at a start.
+
+    `generator` makes it, "package.module:function" in the engine's environment, with `arguments`,
+    in which "torch.float16" is what it names.
+    """
+
+    label: str
+    generator: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """What can be built before any start, without a card.
+
+    `needed` takes the engine's release and the cards' compute capability; `compilers` cores and the
+    host's free MiB, and is how many compilers may run at once.
+    """
+
+    needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[Kernel, ...]]
+    compilers: Callable[[int, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """A kind of inference server. `explain` reads a whole log of one, after the fact."""
 
     name: str
     probe: Probe
     planning: Planning
+    kernels: Kernels
     arguments: Arguments
     log: Log
     explain: Callable[[str], Explanation]

@@ -244,7 +244,7 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
 
 def render(source: str, pins: Sequence[Pin]) -> str:
     """A lock file: the source's `# caovan:` lines, then every pin with hashes and size."""
-    lines = ["# Made by packaging/engines/make_lock.py from the .in file: change that one."]
+    lines = ["# Made by packaging/engines/make_lock.py; change the .in next to it, not this one."]
     lines += [line for line in source.splitlines() if line.startswith("# caovan:")]
     for pin in pins:
         lines += [pin.requirement(), f"    # {pin.size_bytes} bytes"]

@@ -72,6 +72,15 @@ def test_no_two_wheels_of_a_shipped_lock_have_cudas_bindings(name: str) -> None:
     assert version["cuda-python"] == version["cuda-bindings"]
 
 
+@pytest.mark.parametrize("name", ["0.21.0", "0.33.0"])
+def test_an_engine_brings_the_compiler_that_its_headers_are_for(name: str) -> None:
+    """CCCL refuses to be compiled by an nvcc of another minor version than cuda_runtime.h's."""
+    pins = {pin.name: pin.version for pin in lock.load("cuda", name).pins}
+    parts = ("cuda-nvcc", "cuda-crt", "cuda-cccl", "nvvm", "cuda-runtime")
+    assert {pins[f"nvidia-{part}"].rsplit(".", 1)[0] for part in parts} == {"13.0"}
+    assert "ninja" in pins
+
+
 def test_the_recommended_engines_are_shipped() -> None:
     for build, version in lock.DEFAULT_VERSION.items():
         assert lock.load(build, None).version == version

@@ -15,6 +15,12 @@ FAILING = [
     (("remove", "x"), "engine-failed", "cannot remove x: there is no engine x in ", "there are"),
     (("rollback",), "engine-failed", "cannot roll back: no earlier engine", "caovanctl engine use"),
     (("verify",), "engine-failed", "cannot verify the engine: none is in use", "engine install"),
+    (
+        ("build-kernels",),
+        "engine-failed",
+        "cannot build kernels: no engine is in use",
+        "engine install",
+    ),
     (("install", "1.2.3", "--build", "cpu"), "engine-failed", "cannot install vLLM 1.2.3", "there"),
     (("fetch", "1.2.3", "--build", "cpu", "--wheels", "w"), "engine-failed", "cannot install", ""),
 ]

@@ -92,7 +92,7 @@ def built(found: Plan, engine: EngineInfo = CUDA) -> str:
 
 def test_flashinfers_kernels_are_built_once_for_all_depths_models_and_rungs() -> None:
     usual = built(plan())
-    assert usual.startswith(f"{CACHE}/flashinfer/0.21.0-0.6.8.post1-torch2.11.0-cuda")
+    assert usual.startswith(f"{CACHE}/flashinfer/engine-0.6.8.post1-torch2.11.0-cuda")
     fresh = {"CAOVAN_CACHE": Setting("2", "ladder", "")}
     for other in (
         plan(how={"mode": "fast"}),
@@ -104,8 +104,8 @@ def test_flashinfers_kernels_are_built_once_for_all_depths_models_and_rungs() ->
 
 
 def test_flashinfers_kernels_are_apart_for_what_they_are_built_against() -> None:
-    engines = [CUDA] + [
-        replace(CUDA, **{name: "9.9"}) for name in ("version", "flashinfer", "torch", "cuda")
+    engines = [CUDA, replace(CUDA, python="/engine.2/bin/python")] + [
+        replace(CUDA, **{name: "9.9"}) for name in ("flashinfer", "torch", "cuda")
     ]
     kinds = [built(plan(), engine) for engine in engines] + [built(plan(inventory(gpus=H200)))]
     assert len(set(kinds)) == len(kinds)

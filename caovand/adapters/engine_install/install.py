@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters import safe_files, trust
-from caovand.adapters.engine_install import build, places, wheels
+from caovand.adapters.engine_install import build, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import World
@@ -176,6 +176,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
             "the lock is at fault: install another version",
         )
     adapt(lock, site)
+    toolkit.lay_out(path)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
     journal.add("fill")
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
-from caovand.adapters.engine_install import commands, install, lock, places
+from caovand.adapters import safe_files
+from caovand.adapters.engine_install import install, lock, places
+from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.nvml import read_gpus
-from caovand.cli.engine import choice
-from caovand.cli.engine.shared import engine_verb, facts, root_of, show
+from caovand.cli.engine import build_kernels, choice
+from caovand.cli.engine.shared import engine_verb, facts, root_of, show, world_of
 from caovand.cli.progress import Screen
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver
@@ -35,6 +35,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="install a second copy as NAME.2, and keep the first"
     )
+    parser.add_argument(
+        "--no-kernels",
+        dest="kernels",
+        action="store_false",
+        help="leave the kernels for these cards to `engine build-kernels`, or to the first start",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = choice.chosen_lock(args, screen)
     if wanted.build == "cuda":
         check_driver(wanted, read_gpus({}))
-    root = root_of(args)
+    root, world = root_of(args), world_of(screen)
     engine = install.install(
         install.Order(
             lock=wanted,
@@ -54,8 +60,10 @@ def run(args: argparse.Namespace) -> int:
             again=args.again,
             public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
         ),
-        _world(screen),
+        world,
     )
+    if engine.build == "cuda" and args.kernels:
+        _build_kernels(engine, root, world)
     show(
         args,
         facts(engine),
@@ -65,15 +73,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _world(screen: Screen) -> commands.World:
-    return commands.World(
-        run=commands.run,
-        free_bytes=lambda path: shutil.disk_usage(path).free,
-        now=lambda: datetime.now(timezone.utc),
-        environ=os.environ,
-        say=screen.say,
-        progress=screen.progress,
-    )
+def _build_kernels(engine: places.Engine, root: Path, world: World) -> None:
+    """Build what the cards here need; the engine is in use whether that succeeds or not."""
+    cards = build_kernels.cards_here()
+    if not cards:
+        world.say("      note: no GPU is visible; once one is: caovanctl engine build-kernels")
+        return
+    try:
+        with safe_files.readable_by_all(), places.locked(root, build_kernels.WHAT):
+            build_kernels.build(engine, cards, None, world)
+    except EngineError as error:
+        world.say(f"      warning: {error}; until then a start compiles what it needs")
 
 
 def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 
-from caovand.adapters.engine_install import places
+from caovand.adapters.engine_install import commands, places
+from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.cli.progress import Screen
 from caovand.cli.verb import Verb
 from caovand.core.problem import Problem
 from caovand.core.reporting.wire import failure_fields
@@ -70,6 +74,18 @@ def _failed(args: argparse.Namespace, code: str, problem: Problem) -> int:
 def root_of(args: argparse.Namespace) -> Path:
     """The folder with the engines."""
     return places.root_from(args.root, os.environ)
+
+
+def world_of(screen: Screen) -> World:
+    """What an installation touches, as it really is."""
+    return World(
+        run=commands.run,
+        free_bytes=lambda path: shutil.disk_usage(path).free,
+        now=lambda: datetime.now(timezone.utc),
+        environ=os.environ,
+        say=screen.say,
+        progress=screen.progress,
+    )
 
 
 def name_argument(parser: argparse.ArgumentParser) -> None:

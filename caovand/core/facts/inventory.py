@@ -60,9 +60,11 @@ class EngineInfo:
     `version` is the engine's own, such as "0.32.0+cpu".
     `flags` are the options of its parser, as typed (`--max-model-len`, `-tp`), empty if not asked;
     `switches` those of them that take no value. `choices` are the values an option is limited to,
-    such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `jit_cache` the
-    release of its prebuilt kernels. `gdn_interface` is the plugin's own "pass" or "fail: why",
-    `operators` those it would replace;
+    such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `cuda_home` the
+    environment's own toolkit, `jit_cache` the release of FlashInfer's prebuilt kernels, `kernels`
+    what was built here for cards such as "sm75". `cxx` is the C++ compiler that nvcc needs, None
+    where there is none, "" where it was not asked. `gdn_interface` is the plugin's own "pass" or
+    "fail: why", `operators` those it would replace;
     `states` says likewise whether it keeps states right where hybrids draft.
     """
 
@@ -82,6 +84,9 @@ class EngineInfo:
     python_version: str = ""
     cuda: str | None = None
     nvcc: str | None = None
+    cuda_home: str | None = None
+    cxx: str | None = ""
+    kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     jit_cache: str | None = None
     compiler: str | None = None
     gdn_interface: str = ""

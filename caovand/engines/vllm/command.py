@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
+from caovand.engines.vllm import kernels
 from caovand.engines.vllm.planning import flags
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
@@ -35,6 +36,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         argv += _words(name, setting.value, engine)
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
+    environment = PurePath(engine.python).parent.parent
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     links: tuple[tuple[str, str], ...] = ()
     if cache is not None:
@@ -43,6 +45,8 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         if env[ROOT] == own[ROOT]:
             inspected = Path(cache) / INSPECTED / environment_key(engine)
             links = ((f"{own[ROOT]}/{INSPECTED}", str(inspected)),)
+    if dict(engine.kernels).get(plan.device):
+        env = {kernels.FOLDER: str(environment / kernels.PLACE / plan.device), **env}
     shown = (argv[0], *flags.redact(argv[1:]))
     return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env, links)
 
@@ -75,10 +79,13 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
     """A folder name for FlashInfer's compiled kernels, which depend on no model and no depth.
 
-    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
+    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them. What
+    ninja does there names files of the engine's folder, so each folder has its own: once an engine
+    is removed, its compiler and headers are found no more.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
-    return f"{engine.version}-{releases}-{_device(plan, engine)}"
+    environment = PurePath(engine.python).parent.parent.name or engine.version
+    return f"{environment}-{releases}-{_device(plan, engine)}"
 
 
 def kernels_key(plan: Plan, engine: EngineInfo) -> str:

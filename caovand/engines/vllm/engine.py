@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Planning
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm import command
+from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
@@ -55,6 +55,7 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
     ),
+    kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
         shown=flags.redact,
         secrets=flags.secret_values,

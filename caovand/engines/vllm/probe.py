@@ -30,17 +30,38 @@ def torch_cuda():
         return None
     return found and found.group(1)
 
-def nvcc():  # as flashinfer.jit.cpp_ext.get_cuda_path looks for it
+def toolkit():  # the environment's own, as caovand.adapters.engine_install.toolkit lays it out
+    place = os.path.join(sys.prefix, "cuda")
+    return place if os.access(os.path.join(place, "bin", "nvcc"), os.X_OK) else None
+
+def nvcc():  # as flashinfer.jit.cpp_ext.get_cuda_path looks for it, once CUDA_HOME is that toolkit
+    if toolkit():
+        return os.path.join(toolkit(), "bin", "nvcc")
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     found = None if home else shutil.which("nvcc")
     return found or shutil.which("nvcc", path=os.path.join(home or "/usr/local/cuda", "bin"))
+
+def kernels():  # for these very releases; kernels_in_env.py writes it
+    found, place = {}, os.path.join(sys.prefix, "kernels")
+    want = {"flashinfer": version("flashinfer-python"), "torch": version("torch"),
+            "cuda": torch_cuda()}
+    for device in sorted(os.listdir(place)) if os.path.isdir(place) else []:
+        try:
+            with open(os.path.join(place, device, "built.json")) as source:
+                built = json.load(source)
+            if all(built[key] == want[key] for key in want):
+                found[device] = sorted(built["modules"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    return found
 
 vllm, ours = folder("vllm"), folder("caovan_vllm_sm75_turbo3")
 print(MARK + json.dumps({
     "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
     "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
     "python_version": platform.python_version(),
-    "nvcc": nvcc(), "jit_cache": version("flashinfer-jit-cache"),
+    "nvcc": nvcc(), "cuda_home": toolkit(), "cxx": os.environ.get("CXX") or shutil.which("c++"),
+    "jit_cache": version("flashinfer-jit-cache"), "kernels": kernels(),
     "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc"),
     "stamp": [sys.version, vllm, vllm and os.stat(vllm).st_mtime_ns,
               ours, ours and os.stat(ours).st_mtime_ns, sorted(
@@ -99,7 +120,8 @@ def _lacking(found: Mapping[str, Any]) -> str:
 
 
 def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    versions = {name: value for name, value in found.items() if name != "vllm"}
+    versions = {name: value for name, value in found.items() if name not in ("vllm", "kernels")}
+    built = found.get("kernels", {})
     return EngineInfo(
         python=python,
         version=found["vllm"],
@@ -115,6 +137,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         operators=tuple(more.get("operators", ())),
         library_problem=str(more.get("library_problem", "")),
         states=str(more.get("states", "")),
+        kernels=tuple(sorted((device, tuple(labels)) for device, labels in built.items())),
         **versions,
     )
 

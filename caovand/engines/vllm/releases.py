@@ -40,6 +40,8 @@ gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of t
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
+DELTA_NET_NOT_BY_NVCC = (0, 22)
+"""FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """From and to: attention with 256-wide heads fails to build for SM75."""
 REPAIRED_FLASHINFER = (0, 6, 16)

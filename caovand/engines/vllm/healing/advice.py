@@ -63,8 +63,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No memory setting helps.",
     ),
     "jit-toolchain": (
-        "A kernel must be built here and the tools are missing: install gcc, ninja and the CUDA "
-        "toolkit that fits the driver, and set CUDA_HOME.",
+        "A kernel must be built here and the tools are missing: install g++ and gcc, and an engine "
+        "that brings nvcc and ninja (caovanctl engine install), or the CUDA toolkit that fits the "
+        "driver, and set CUDA_HOME.",
     ),
     "backend-unsupported": (
         "This card cannot run these settings; a model in another quantization may run.",

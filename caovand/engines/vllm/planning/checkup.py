@@ -13,7 +13,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.problem import Problem
-from caovand.engines.vllm import releases
+from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.planning.draft import TURING
 from caovand.engines.vllm.planning.precision import type_without_bfloat16
@@ -158,6 +158,9 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
+    elif found.build == "cuda" and found.nvcc and found.cxx is None:
+        text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"
+        yield CheckResult("engine", "FAIL", text, "sudo apt install g++")
 
 
 def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -183,6 +186,21 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
     else:
         text = f"{why}: attention falls to Triton, with a float16 cache"
         yield CheckResult("engine", "WARN", text, remedy(found))
+
+
+def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """What is not built beforehand is compiled by the first start that needs it, for minutes."""
+    found = facts.engine
+    if found is None or not found.cuda_home:
+        return
+    for capability in sorted({gpu.compute_capability for gpu in facts.gpus if not unusable(gpu)}):
+        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability)
+        if lacking:
+            text = f"FlashInfer's kernels for {name} are not built ({', '.join(lacking)})"
+            fix = "sudo caovanctl engine build-kernels"
+            yield CheckResult("engine", "WARN", f"{text}: a start compiles them", fix)
+        else:
+            yield CheckResult("engine", "PASS", f"FlashInfer's kernels for {name} are built")
 
 
 def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -328,5 +346,6 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
-    engine, flashinfer, plugin, gdn, model, host_memory, fit, choices, warnings, port, caches,
+    engine, flashinfer, built_kernels, plugin, gdn, model, host_memory, fit, choices, warnings,
+    port, caches,
 )  # fmt: skip

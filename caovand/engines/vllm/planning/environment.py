@@ -122,4 +122,5 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("CAOVAN_RECURSION_LIMIT", _recursion),
     ("CAOVAN_KERNELS", _kernels),
     (toolchain.SAMPLER, toolchain.sampler),
+    ("CUDA_HOME", toolchain.own_toolkit),
 )

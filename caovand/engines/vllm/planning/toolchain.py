@@ -50,6 +50,14 @@ def cannot_build(draft: Draft) -> bool:
     return draft.cuda and lacks_toolkit(draft.engine, dict(draft.config.engine.env))
 
 
+def own_toolkit(draft: Draft) -> Setting | None:
+    """CUDA_HOME: one that is inherited may be of another CUDA than the engine's."""
+    home = draft.engine.cuda_home
+    if not draft.cuda or not home or "CUDA_PATH" in dict(draft.config.engine.env):
+        return None
+    return policy(home, "the engine's own compiler, of the CUDA that its torch is built for")
+
+
 def remedy(engine: EngineInfo) -> str:
     """How to get an nvcc that is new enough.
 
@@ -58,8 +66,9 @@ def remedy(engine: EngineInfo) -> str:
     release = (engine.cuda or "").replace(".", "-")
     package = f"cuda-toolkit-{release}" if release else "cuda-toolkit"
     return (
-        f"add NVIDIA's apt repository (https://developer.nvidia.com/cuda-downloads), then: sudo apt"
-        f" install {package} (the distribution's own nvidia-cuda-toolkit is too old)"
+        "install an engine that brings one: sudo caovanctl engine install; or add NVIDIA's apt"
+        " repository (https://developer.nvidia.com/cuda-downloads), then: sudo apt install"
+        f" {package} (the distribution's own nvidia-cuda-toolkit is too old)"
     )
 
 

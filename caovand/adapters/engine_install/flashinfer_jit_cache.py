@@ -1,0 +1,40 @@
+"""Leads FlashInfer to the kernels that `caovanctl engine build-kernels` built.
+
+A copy of this file lies in an engine's site-packages, under the name of the package in which
+NVIDIA publishes ready kernels: FlashInfer asks it where they are before it compiles any.
+CAOVAN_FLASHINFER_KERNELS is the folder for the cards of this start; without it there are none.
+Releases before 0.7 ask for a folder, later ones for providers.
+
+It must not import anything of caovan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+__version__ = version("flashinfer-python")
+_FOLDER = Path(os.environ.get("CAOVAN_FLASHINFER_KERNELS") or "/nonexistent")
+
+
+def get_jit_cache_dir() -> str:
+    return str(_FOLDER)
+
+
+def get_jit_cache_providers() -> list[SimpleNamespace]:
+    try:
+        built = json.loads((_FOLDER / "built.json").read_text(encoding="utf-8"))
+        provider = SimpleNamespace(
+            provider_id="caovan",
+            distribution="caovan",
+            version=__version__,
+            jit_cache_dir=str(_FOLDER),
+            cuda_architectures=built["architectures"],
+            modules=list(built["modules"].values()),
+        )
+    except (OSError, ValueError, KeyError):
+        return []
+    return [provider]

@@ -1,0 +1,149 @@
+"""Build what an engine would compile at a start, once: ENGINE/kernels/sm75 for cards of SM75.
+
+FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
+modules would not do: before it loads one from there it runs ninja, which compiles anew where the
+compiler, a header's date or the engine's folder has changed, and it writes into it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from caovand.adapters import safe_files, trust
+from caovand.adapters.engine_install import toolkit
+from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.places import Engine
+from caovand.core.engine import Kernel
+
+FOLDER = "kernels"
+_WORK = ".building"
+_SCRIPT = Path(__file__).with_name("kernels_in_env.py")
+_SHIM = Path(__file__).with_name("flashinfer_jit_cache.py")
+_GONE = ("PYTHONPATH", "PYTHONHOME", "CAOVAN_FLASHINFER_KERNELS", "FLASHINFER_DISABLE_JIT")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One module that was built now: its size and the seconds it took."""
+
+    label: str
+    seconds: float
+    size_bytes: int
+
+
+def build(
+    engine: Engine,
+    capability: tuple[int, int],
+    kernels: Sequence[Kernel],
+    jobs: int,
+    world: World,
+) -> list[Built]:
+    """Build what is not there yet, with `jobs` compilers at once; what was built now.
+
+    Raises EngineError for what could not be built; the rest is built all the same.
+    """
+    what = f"build the kernels of {engine.name}"
+    cuda = toolkit.lay_out(engine.path)
+    if cuda is None:
+        raise EngineError(
+            what,
+            "it has no compiler: it was made from a lock without one",
+            f"sudo caovanctl engine install {engine.version}",
+        )
+    for name, package in (("c++", "g++"), ("cc", "gcc")):
+        if trust.program(name, world.environ) is None:
+            fact = f"there is no {name}, which nvcc and Triton call"
+            raise EngineError(what, fact, f"sudo apt install {package}")
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    if (site / _SHIM.stem).is_dir():
+        world.say("flashinfer-jit-cache is installed, which has its kernels ready")
+        return []
+    folder = folder_of(engine.path, capability)
+    folder.mkdir(parents=True, exist_ok=True)
+    safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
+    work = folder / _WORK
+    if pids := _at_work(work):
+        who = ", ".join(map(str, pids))
+        fact = f"compilers of a call that was killed still work in {work} (pid {who})"
+        raise EngineError(what, fact, f"wait for their end, or: kill {who.replace(',', '')}")
+    job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
+    env = {
+        **dict.fromkeys(_GONE, ""),
+        "CUDA_HOME": str(cuda),
+        "FLASHINFER_CUDA_ARCH_LIST": "{}.{}".format(*capability),
+        "FLASHINFER_WORKSPACE_BASE": str(work),
+        "MAX_JOBS": str(jobs),
+        "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{world.environ.get('PATH', '')}",
+    }
+    python = str(engine.interpreter)
+    done = world.run(
+        [*_nice(world), python, "-I", str(_SCRIPT), json.dumps(job)],
+        env,
+        lambda: _progress(folder, kernels, world.progress),
+    )
+    made, failed = [], []
+    for line in done.output.splitlines():
+        if line.startswith('{"module"'):
+            report = json.loads(line)
+            if "error" in report:
+                failed.append(f"{report['module']}: {_last(report['error'])}")
+            else:
+                made.append(Built(report["module"], report["seconds"], report["bytes"]))
+    if failed or done.code:
+        facts = "; ".join(failed) or _last(done.output)
+        raise EngineError(what, facts, "caovanctl engine build-kernels tries them again")
+    shutil.rmtree(work, ignore_errors=True)
+    _progress(folder, kernels, world.progress)
+    return made
+
+
+def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
+    """Where an engine's kernels for cards of one kind are."""
+    return engine / FOLDER / "sm{}{}".format(*capability)
+
+
+def _at_work(work: Path) -> list[int]:
+    """Processes that stand in the folder: ninja outlives a build that is killed."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if link.readlink().is_relative_to(work):
+                found.append(int(link.parent.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def _nice(world: World) -> list[str]:
+    # Compilers for minutes on every core: what serves here meanwhile goes first.
+    nice = trust.program("nice", world.environ)
+    return [nice, "-n", "10"] if nice else []
+
+
+def _progress(
+    folder: Path, kernels: Sequence[Kernel], report: Callable[[int, int, str], None]
+) -> None:
+    done = _labels(folder)
+    left = [kernel.label for kernel in kernels if kernel.label not in done]
+    parts = sum(1 for _ in (folder / _WORK).rglob("*.o"))
+    label = f"building {left[0]}, {parts} parts compiled" if left else "kernels are built"
+    report(len(kernels) - len(left), len(kernels), label)
+
+
+def _labels(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(json.loads((folder / "built.json").read_text(encoding="utf-8"))["modules"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+def _last(output: str) -> str:
+    """The line that tells why: a compiler's error, else the last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
+    told = [line for line in lines if "error" in line.lower() or "Killed" in line]
+    return (told or lines)[-1]

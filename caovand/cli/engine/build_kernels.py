@@ -1,0 +1,118 @@
+"""`caovanctl engine build-kernels`: compile now what a start would compile, for these cards."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+
+from caovand.adapters import host, safe_files
+from caovand.adapters.engine_install import kernels, places
+from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.nvml import read_gpus
+from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, show, world_of
+from caovand.cli.progress import Screen
+from caovand.engines.registry import engine_of
+
+WHAT = "build kernels"
+_MIB = 2**20
+Capability = tuple[int, int]
+
+
+def capability(text: str) -> Capability:
+    """7.5 as (7, 5)."""
+    found = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f'{text} is not of the form "7.5"')
+    return int(found[1]), int(found[2])
+
+
+def jobs(text: str) -> int:
+    """A number of compilers."""
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 999")
+    return int(text)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar=ENGINE, help="default: the one in use")
+    parser.add_argument(
+        "--capability",
+        type=capability,
+        action="append",
+        metavar="X.Y",
+        help="compute capability of cards to build for; may be repeated (default: the cards here)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=jobs,
+        metavar="N",
+        help="compilers at once (default: one a core, as far as memory goes)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine build-kernels."""
+    root = root_of(args)
+    with safe_files.readable_by_all(), places.locked(root, WHAT, make=False):
+        engine = places.get(root, args.name, WHAT) if args.name else places.current(root)
+        if engine is None:
+            remedy = "install one with caovanctl engine install"
+            raise EngineError(WHAT, f"no engine is in use in {root}", remedy)
+        cards = args.capability or cards_here()
+        if not cards:
+            remedy = "name the cards' compute capability, such as --capability 7.5"
+            raise EngineError(WHAT, "no NVIDIA GPU is visible", remedy)
+        made = build(engine, cards, args.jobs, world_of(Screen(sys.stderr)))
+    names = ", ".join(map(named, cards))
+    text = f"{engine.name} has its kernels for {names}: {len(made)} built now"
+    show(args, {"name": engine.name, "cards": [named(card) for card in cards], "built": made}, text)
+    return 0
+
+
+def cards_here() -> list[Capability]:
+    """The compute capabilities of the cards that are visible."""
+    return sorted({gpu.compute_capability for gpu in read_gpus({})})
+
+
+def named(card: Capability) -> str:
+    """(7, 5) as SM75."""
+    return "SM{}{}".format(*card)
+
+
+def build(
+    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: World
+) -> list[str]:
+    """Build what these cards lack, and print what each part took; labels of what was built."""
+    if engine.build != "cuda":
+        remedy = "name an engine that is: caovanctl engine list"
+        raise EngineError(WHAT, f"{engine.name} is not built for CUDA", remedy)
+    known = engine_of().kernels
+    here = host.read_host(engine.path)
+    jobs = jobs or known.compilers(here.cpus, here.available_mib)
+    release = tuple(int(part) for part in engine.version.split(".") if part.isdecimal())
+    labels = []
+    for card in cards:
+        wanted = known.needed(release, card)
+        world.say(
+            f"building kernels for {named(card)} in {kernels.folder_of(engine.path, card)}:"
+            f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
+        )
+        made = kernels.build(engine, card, wanted, jobs, world)
+        if not made:
+            world.say("      nothing was missing")
+        for one in made:
+            world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // _MIB} MiB")
+            labels.append(one.label)
+    return labels
+
+
+VERB = engine_verb(
+    "build-kernels",
+    "compile now what the engine would compile when it starts",
+    example="sudo caovanctl engine build-kernels",
+    arguments=arguments,
+    run=run,
+)
