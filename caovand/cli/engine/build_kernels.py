@@ -12,7 +12,8 @@ from caovand.adapters.engine_install import kernels, places
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.nvml import read_gpus
-from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, show, world_of
+from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
+from caovand.cli.family import show
 from caovand.cli.progress import Screen
 from caovand.engines.registry import engine_of
 

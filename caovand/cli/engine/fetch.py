@@ -12,7 +12,8 @@ from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
 from caovand.adapters.engine_install.acquire import acquire, archives_of
 from caovand.cli.engine import choice
-from caovand.cli.engine.shared import engine_verb, show
+from caovand.cli.engine.shared import engine_verb
+from caovand.cli.family import show
 from caovand.cli.progress import Screen
 
 

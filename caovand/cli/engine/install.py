@@ -14,7 +14,8 @@ from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.engine import build_kernels, choice
-from caovand.cli.engine.shared import engine_verb, facts, root_of, show, world_of
+from caovand.cli.engine.shared import engine_verb, facts, root_of, world_of
+from caovand.cli.family import show
 from caovand.cli.progress import Screen
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver

@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from caovand.adapters.engine_install import commands, places, verify
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, show
+from caovand.cli.engine.shared import ENGINE, engine_verb, root_of
+from caovand.cli.family import show
 from caovand.cli.progress import Screen
 
 

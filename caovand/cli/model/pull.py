@@ -12,8 +12,9 @@ from caovand.adapters.model_pull.folders import Place
 from caovand.adapters.model_pull.world import World
 from caovand.cli.console import console
 from caovand.cli.errors import CommandError, Exit
+from caovand.cli.family import show
 from caovand.cli.model import forecast
-from caovand.cli.model.shared import facts, gib, model_verb, root_of, show, world
+from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import is_name
 from caovand.core.model_source.selection import Offer

@@ -10,7 +10,8 @@ from pathlib import Path
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.errors import PullError
 from caovand.cli.errors import CommandError
-from caovand.cli.model.shared import gib, model_argument, model_verb, root_of, show
+from caovand.cli.family import show
+from caovand.cli.model.shared import gib, model_argument, model_verb, root_of
 from caovand.cli.survey import configuration, daemon_config, running
 
 

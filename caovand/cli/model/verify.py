@@ -6,7 +6,8 @@ import argparse
 
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.verify import verify
-from caovand.cli.model.shared import gib, model_argument, model_verb, root_of, show, world
+from caovand.cli.family import show
+from caovand.cli.model.shared import gib, model_argument, model_verb, root_of, world
 
 
 def run(args: argparse.Namespace) -> int:
