@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Host, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.planning.compilers import MOST_THREADS, THREAD_MIB, THREADS
+from caovand.engines.vllm.planning.compilers import JOBS, MOST_THREADS, THREAD_MIB, THREADS
 from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
 from tests.core.machines import turing as turing_cards
 
@@ -38,9 +38,9 @@ def threads(seen: Inventory, **sections: Any) -> str | None:
     [
         (machine(cpus=6), "6", "6 cores"),
         (machine(2, cpus=12), "6", "for each of 2 workers: 12 cores"),
-        (machine(cpus=64, available_mib=400_000), str(MOST_THREADS), "at most"),
-        (machine(cpus=16, available_mib=30_000), "4", "MiB of host memory that loading leaves"),
-        (machine(cpus=16, available_mib=12_000), "1", "0 MiB of host memory"),
+        (machine(cpus=64, ram_mib=400_000), str(MOST_THREADS), "at most"),
+        (machine(cpus=16, ram_mib=30_000), "4", "MiB of host memory that loading leaves"),
+        (machine(cpus=16, ram_mib=12_000), "1", "0 MiB of host memory"),
     ],
 )
 def test_cores_and_the_memory_that_loading_leaves_bound_the_threads(
@@ -59,7 +59,7 @@ def test_cores_and_the_memory_that_loading_leaves_bound_the_threads(
 def test_all_workers_together_stay_within_cores_and_memory(
     cards: int, cpus: int, available: int
 ) -> None:
-    seen = machine(cards, cpus=cpus, available_mib=available)
+    seen = machine(cards, cpus=cpus, ram_mib=available)
     found = plan(seen, policy=FAST)
     workers, each = len(found.cards or ()), int(found.env[THREADS].value)
     assert 1 <= each <= MOST_THREADS
@@ -98,3 +98,14 @@ def test_a_large_machine_uses_its_cores() -> None:
     host = Host(ram_mib=1 << 20, available_mib=900_000, swap_mib=0, shm_mib=1 << 18, cpus=16)
     seen = replace(inventory(QWEN_27B, H200, WITH_PLUGIN), host=host)
     assert threads(seen) == "16"
+
+
+def test_memory_that_happens_to_be_free_changes_no_plan() -> None:
+    free = [machine(cpus=16, available_mib=mib) for mib in (2_000, 60_000)]
+    first, second = (plan(seen, policy=FAST).env for seen in free)
+    assert first == second
+
+
+@pytest.mark.parametrize(("ram_mib", "count"), [(1_000, "1"), (8_192, "4"), (65_536, "16")])
+def test_compilers_of_kernels_are_bounded_by_memory_too(ram_mib: int, count: str) -> None:
+    assert plan(machine(cpus=16, ram_mib=ram_mib)).env[JOBS].value == count

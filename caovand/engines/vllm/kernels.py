@@ -66,9 +66,9 @@ def _attention(head_dim: int, cache: str) -> Kernel:
     )
 
 
-def compilers(cpus: int, available_mib: int) -> int:
+def compilers(cpus: int, memory_mib: int) -> int:
     """How many compilers may run at once: one a core, as far as the host's memory goes."""
-    return max(1, min(cpus, available_mib // COMPILER_MIB))
+    return max(1, min(cpus, memory_mib // COMPILER_MIB))
 
 
 def missing(engine: EngineInfo, capability: tuple[int, int]) -> tuple[str, ...]:

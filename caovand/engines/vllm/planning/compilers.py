@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.plan import Setting
+from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 JOBS = "MAX_JOBS"
@@ -20,8 +21,12 @@ def jobs(draft: Draft) -> Setting | None:
     """MAX_JOBS."""
     if not draft.cuda:
         return None  # nothing is built there that asks for it
-    cores = max(1, draft.host.cpus)
-    return policy(str(cores), f"kernels built here: one compiler a core, {cores} here")
+    count = compilers(draft.host.cpus, draft.host.ram_mib)
+    return policy(
+        str(count),
+        f"kernels built here: one compiler for each of {draft.host.cpus} cores, as far as"
+        f" {draft.host.ram_mib} MiB of RAM go",
+    )
 
 
 def threads(draft: Draft) -> Setting | None:
@@ -50,8 +55,11 @@ def threads(draft: Draft) -> Setting | None:
 
 
 def memory_left_mib(draft: Draft, workers: int) -> int:
-    """Host memory next to a start: that of its processes, of the files read, of weights kept."""
+    """Host memory next to a start: that of its processes, of the files read, of weights kept.
+
+    Not of what happens to be free: a reload would find another plan, and restart the engine.
+    """
     offloaded = draft.value("cpu_offload_gb")
     kept_mib = int(float(offloaded) * 1024) if isinstance(offloaded, (int, float)) else 0
     taken_mib = draft.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
-    return draft.host.available_mib - taken_mib
+    return draft.host.ram_mib - taken_mib
