@@ -16,8 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
-__version__ = version("flashinfer-python")
 _FOLDER = Path(os.environ.get("CAOVAN_FLASHINFER_KERNELS") or "/nonexistent")
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`, which FlashInfer compares with its own."""
+    if name != "__version__":
+        raise AttributeError(name)
+    return version("flashinfer-python")
 
 
 def get_jit_cache_dir() -> str:
@@ -30,7 +36,7 @@ def get_jit_cache_providers() -> list[SimpleNamespace]:
         provider = SimpleNamespace(
             provider_id="caovan",
             distribution="caovan",
-            version=__version__,
+            version=version("flashinfer-python"),
             jit_cache_dir=str(_FOLDER),
             cuda_architectures=built["architectures"],
             modules=list(built["modules"].values()),

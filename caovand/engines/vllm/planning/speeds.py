@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,10 +50,14 @@ NEWER = Speed(1792, 419)
 
 def stated(gpu: Gpu) -> Speed:
     """What the maker states, by the longest mark in the card's name."""
-    marks = [mark for mark in STATED if re.search(rf"\b{mark}\b", gpu.name)]
-    if marks:
+    if marks := [mark for mark in STATED if _has_word(gpu.name, mark)]:
         return STATED[max(marks, key=len)]
     return BY_CAPABILITY.get(gpu.compute_capability, NEWER)
+
+
+def _has_word(name: str, mark: str) -> bool:
+    before, found, after = name.partition(mark)
+    return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
