@@ -24,8 +24,8 @@ from caovand.core.problem import Problem, ProblemError
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
-GGUF_TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)[\w.-]*$", re.I)
-"""The type of the weights at the end of a GGUF file's name, and the number of the part."""
+GGUF_TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)", re.I)
+"""The type of the weights in a GGUF file's name; the number of the part may follow."""
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
@@ -120,7 +120,7 @@ def _refuse_gguf(folder: Path) -> None:
     and only with another folder's configuration."""
     files = sorted(file.name for file in folder.glob("*.gguf"))
     if files:
-        model = GGUF_TYPE.sub("", files[0].removesuffix(".gguf")) or "the model"
+        model = GGUF_TYPE.split(files[0].removesuffix(".gguf"), maxsplit=1)[0] or "the model"
         raise ModelProblem(
             f"serve model {folder}",
             f"it holds GGUF files ({files[0]}), which are for llama.cpp",
