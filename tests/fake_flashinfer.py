@@ -13,13 +13,14 @@ from caovand.adapters.engine_install import places
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 NVCC = """#!/bin/sh
 env > "$CUDA_HOME/../nvcc.env"
+c++ --version > /dev/null || exit
 case "$1" in *head_dim_qk_256*e4m3*) [ -e "$CUDA_HOME/../broken" ] && {
   echo "ptxas fatal error: a register is missing" >&2; echo "1 subcommand failed" >&2; exit 1; } ;;
 esac
 echo "code of $1 for $FLASHINFER_CUDA_ARCH_LIST" > "$1"
 """
 FLASHINFER = {
-    "torch/__init__.py": "float16, float8_e4m3fn, int32 = 'f16', 'e4m3', 'i32'\n"
+    "torch/__init__.py": "float16, bfloat16, float8_e4m3fn, int32 = 'f16', 'bf16', 'e4m3', 'i32'\n"
     "class version:\n    cuda = '13.0'\n",
     "torch/version.py": "cuda = '13.0'\n",
     "torch-2.11.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n",

@@ -67,7 +67,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "read_text write_text shutil.copyfile shutil.rmtree",
         ENGINE,
     ),
-    "adapters/engine_install/toolkit.py": ("write_text rename symlink_to shutil.rmtree", ENGINE),
+    "adapters/engine_install/toolkit.py": ("read_text symlink_to", ENGINE),
     "adapters/engine_install/places.py": (
         "read_text rename symlink_to shutil.rmtree",
         f"{ENGINE}; /proc",

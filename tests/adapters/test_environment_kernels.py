@@ -75,6 +75,27 @@ def test_the_linker_is_led_to_the_driver_that_is_installed(
         assert script == f"INPUT({tmp_path}/libcuda.so.1)\n"
 
 
+def test_a_toolkit_that_is_whole_is_left_to_who_works_in_it(engine: places.Engine) -> None:
+    home = toolkit.lay_out(engine.path)
+    assert home is not None
+
+    def seen() -> dict[Path, tuple[int, int]]:
+        parts = (home, *home.rglob("*"))
+        return {part: (part.lstat().st_ino, part.lstat().st_mtime_ns) for part in parts}
+
+    before = seen()
+    assert built(engine) == ALL
+    assert seen() == before
+    (home / "include").unlink()
+    (home / "nvvm").unlink()
+    (home / "nvvm").symlink_to("/nonexistent")
+    libraries = (home / "lib64").lstat().st_ino
+    assert toolkit.lay_out(engine.path) == home
+    assert (home / "include/cuda.h").is_file()
+    assert (home / "nvvm/bin/cicc").is_file()
+    assert (home.lstat().st_ino, (home / "lib64").lstat().st_ino) == (before[home][0], libraries)
+
+
 def test_a_copy_of_an_engine_has_a_toolkit_of_its_own(engine: places.Engine) -> None:
     toolkit.lay_out(engine.path, drivers=())
     copy = engine.path.with_name("copy")
@@ -108,15 +129,51 @@ def test_all_is_built_where_flashinfer_looks_with_the_engines_own_compiler(
     assert made[0].size_bytes == (folder / "sampling/sampling.so").stat().st_size
     assert not (folder / ".building").exists()
     assert seen[-1] == (5, 5, "kernels are built")
-    ran = dict(
-        line.split("=", 1)
-        for line in (engine.path / "nvcc.env").read_text().splitlines()
-        if "=" in line
-    )
+    ran = nvcc_saw(engine)
     assert ran["CUDA_HOME"] == str(engine.path / "cuda")
     assert ran["MAX_JOBS"] == "3"
     own = [str(engine.path / "bin"), str(engine.path / "cuda/bin")]
     assert ran["PATH"].split(os.pathsep)[:2] == own
+
+
+def nvcc_saw(engine: places.Engine) -> dict[str, str]:
+    """The environment that the compiler last ran in."""
+    lines = (engine.path / "nvcc.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+LEADING = (
+    "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH",
+    "GCC_EXEC_PREFIX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CUDA_HOME",
+    "CUDA_PATH", "CUDA_LIB_PATH", "FLASHINFER_NVCC", "FLASHINFER_EXTRA_CUDAFLAGS", "MAX_JOBS",
+    "FLASHINFER_CUBIN_DIR", "FLASHINFER_CUDA_ARCH_LIST", "FLASHINFER_DISABLE_JIT", "PYTHONPATH",
+    "FLASHINFER_WORKSPACE_BASE", "TORCH_CUDA_ARCH_LIST", "CAOVAN_FLASHINFER_KERNELS", "TMPDIR",
+)  # fmt: skip
+
+
+def test_no_variable_of_the_caller_leads_a_compiler(
+    engine: places.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LEADING:
+        monkeypatch.setenv(name, "/planted")
+    kernels.build(engine, TURING, SM75[:1], 1, world())
+    assert [name for name, value in nvcc_saw(engine).items() if value == "/planted"] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, which runs no program of another user")
+def test_root_has_no_compiler_of_another_users_folder_called(
+    engine: places.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, mark = tmp_path / "theirs", tmp_path / "mark"
+    theirs.mkdir()
+    for name in ("c++", "cc", "ninja", "nice"):
+        (theirs / name).write_text(f"#!/bin/sh\n: > {mark}\n")
+        (theirs / name).chmod(0o755)
+    os.chown(theirs, 65534, 65534)
+    monkeypatch.setenv("PATH", f"{theirs}:{os.environ['PATH']}")
+    assert built(engine) == ALL
+    assert not mark.exists()
+    assert str(theirs) not in nvcc_saw(engine)["PATH"].split(os.pathsep)
 
 
 def test_progress_tells_how_far_a_module_is(engine: places.Engine) -> None:
@@ -161,6 +218,7 @@ def test_compilers_that_outlived_a_killed_call_are_waited_for(engine: places.Eng
         try:
             with pytest.raises(EngineError, match=rf"pid {left.pid}\); wait .*: kill {left.pid}$"):
                 built(engine)
+            assert not (engine.path / "cuda").exists()
         finally:
             left.kill()
     assert built(engine) == ALL
@@ -186,6 +244,7 @@ def test_nvidias_own_kernels_are_enough(engine: places.Engine) -> None:
     write(package, {"__init__.py": "theirs\n"})
     assert built(engine) == []
     assert not (site_of(engine.path) / "flashinfer_jit_cache.py").exists()
+    assert not (engine.path / "cuda").exists()
 
 
 def asked(engine: places.Engine, script: str, **env: str) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests import engine_fakes
+from tests.fake_flashinfer import cuda_engine
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here")
 
@@ -32,7 +33,8 @@ MODULES = (
     "venv", "sysconfig", "vllm", "torch", "pip", "sitecustomize", "usercustomize", "json", "site",
     "runpy", "ensurepip", "subprocess", "multiprocessing", "platform", "caovand", "zmq", "tomllib",
 )  # fmt: skip
-PROGRAMS = ("uv", "pip", "vllm", "setpriv", "py-spy", "sh", f"python{HERE}", "python3", "python")
+PROGRAMS = ("uv", "pip", "vllm", "setpriv", "py-spy", "sh", f"python{HERE}", "python3", "python",
+            "c++", "cc", "ninja", "nice")  # fmt: skip
 WRITTEN = (
     ".lock", ".wheels", ".python", ".uv", ".python-archives", "current", "previous",
     "api-key", "engine.log", "mode.json", "engine-flags-0.lock", "engine-flags-0.part", "lock",
@@ -223,6 +225,14 @@ def test_the_engine_verbs_run_nothing_of_the_folder(ground: Ground, engine: Path
     done = ground.run("caovanctl", "engine", "install", *order, "--wheels", wheels, "--root", root)
     assert done.returncode == 0, done.stderr
     ground.run("caovanctl", "engine", "lock", "engine.in")
+
+
+def test_kernels_are_built_by_no_compiler_of_the_folder(ground: Ground) -> None:
+    name, root = cuda_engine(ground.own / "cuda-engines").name, str(ground.own / "cuda-engines")
+    words = ("build-kernels", name, "--root", root, "--capability", "7.5")
+    trap = str(ground.trap)
+    done = ground.run("caovanctl", "engine", *words, CXX=f"{trap}/c++", CPATH=trap)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

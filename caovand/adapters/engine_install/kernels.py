@@ -1,4 +1,4 @@
-"""Build what an engine would compile at a start, once: ENGINE/kernels/sm75 for cards of SM75.
+"""Build what starts of an engine would compile, once: ENGINE/kernels/sm75 for cards of SM75.
 
 FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
 modules would not do: before it loads one from there it runs ninja, which compiles anew where the
@@ -8,6 +8,7 @@ compiler, a header's date or the engine's folder has changed, and it writes into
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +25,9 @@ FOLDER = "kernels"
 _WORK = ".building"
 _SCRIPT = Path(__file__).with_name("kernels_in_env.py")
 _SHIM = Path(__file__).with_name("flashinfer_jit_cache.py")
-_GONE = ("PYTHONPATH", "PYTHONHOME", "CAOVAN_FLASHINFER_KERNELS", "FLASHINFER_DISABLE_JIT")
+_KEPT = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"})
+"""What compilers get of our environment, with PATH. The engine's Python may need LD_LIBRARY_PATH.
+The rest names programs, flags, headers, libraries and cards, in too many variables to list."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,16 @@ def build(
     Raises EngineError for what could not be built; the rest is built all the same.
     """
     what = f"build the kernels of {engine.name}"
+    site = next(engine.path.glob("lib/python3*/site-packages"))
+    if (site / _SHIM.stem).is_dir():
+        world.say("flashinfer-jit-cache is installed, which has its kernels ready")
+        return []
+    folder = folder_of(engine.path, capability)
+    work = folder / _WORK
+    if pids := _at_work(work):
+        who = ", ".join(map(str, pids))
+        fact = f"compilers of a call that was killed still work in {work} (pid {who})"
+        raise EngineError(what, fact, f"wait for their end, or: kill {who.replace(',', '')}")
     cuda = toolkit.lay_out(engine.path)
     if cuda is None:
         raise EngineError(
@@ -59,26 +72,17 @@ def build(
         if trust.program(name, world.environ) is None:
             fact = f"there is no {name}, which nvcc and Triton call"
             raise EngineError(what, fact, f"sudo apt install {package}")
-    site = next(engine.path.glob("lib/python3*/site-packages"))
-    if (site / _SHIM.stem).is_dir():
-        world.say("flashinfer-jit-cache is installed, which has its kernels ready")
-        return []
-    folder = folder_of(engine.path, capability)
     folder.mkdir(parents=True, exist_ok=True)
     safe_files.replace(site / _SHIM.name, _SHIM.read_text(encoding="utf-8"), 0o644)
-    work = folder / _WORK
-    if pids := _at_work(work):
-        who = ", ".join(map(str, pids))
-        fact = f"compilers of a call that was killed still work in {work} (pid {who})"
-        raise EngineError(what, fact, f"wait for their end, or: kill {who.replace(',', '')}")
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
+    own = trust.own_environ(world.environ)
     env = {
-        **dict.fromkeys(_GONE, ""),
+        **dict.fromkeys(own.keys() - _KEPT, ""),
         "CUDA_HOME": str(cuda),
         "FLASHINFER_CUDA_ARCH_LIST": "{}.{}".format(*capability),
         "FLASHINFER_WORKSPACE_BASE": str(work),
         "MAX_JOBS": str(jobs),
-        "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{world.environ.get('PATH', '')}",
+        "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{own.get('PATH', os.defpath)}",
     }
     python = str(engine.interpreter)
     done = world.run(

@@ -11,9 +11,10 @@ All links are relative: a copy of the engine has a toolkit of its own.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
+
+from caovand.adapters import safe_files
 
 FOLDER = "cuda"
 DRIVER = "libcuda.so.1"
@@ -23,29 +24,39 @@ DRIVER_PLACES = tuple(
 
 
 def lay_out(engine: Path, drivers: Sequence[Path] = DRIVER_PLACES) -> Path | None:
-    """Make ENGINE/cuda anew; None where the environment has no wheels of a compiler."""
+    """Make what ENGINE/cuda lacks; None where the environment has no wheels of a compiler.
+
+    What is as it should be stays as it is: a starting engine may be compiling with it.
+    """
     nvcc = next(engine.glob("lib/python3*/site-packages/nvidia/cu*/bin/nvcc"), None)
     if nvcc is None:
         return None
-    wheels, made = nvcc.parents[1], engine / f"{FOLDER}.new"
-    shutil.rmtree(made, ignore_errors=True)
-    stubs = made / "lib64" / "stubs"
-    stubs.mkdir(parents=True)
+    wheels, home = nvcc.parents[1], engine / FOLDER
+    stubs = home / "lib64" / "stubs"
+    stubs.mkdir(parents=True, exist_ok=True)
     for name in ("bin", "include", "lib", "nvvm"):
-        _link(made / name, wheels / name)
+        _link(home / name, wheels / name)
     for library in sorted((wheels / "lib").glob("lib*")):
-        _link(made / "lib64" / library.name, library)
+        _link(home / "lib64" / library.name, library)
         plain, numbered, _ = library.name.partition(".so.")
         if numbered and not (wheels / "lib" / f"{plain}.so").exists():
-            _link(made / "lib64" / f"{plain}.so", library)
+            _link(home / "lib64" / f"{plain}.so", library)
     driver = next((place / DRIVER for place in drivers if (place / DRIVER).exists()), None)
     script = f"INPUT({driver})" if driver else "/* no driver is installed */"
-    (stubs / "libcuda.so").write_text(f"{script}\n", encoding="utf-8")
-    final = engine / FOLDER
-    shutil.rmtree(final, ignore_errors=True)
-    made.rename(final)
-    return final
+    _write(stubs / "libcuda.so", f"{script}\n")
+    return home
 
 
 def _link(place: Path, target: Path) -> None:
-    place.symlink_to(os.path.relpath(target, place.parent))
+    wanted = os.path.relpath(target, place.parent)
+    if place.is_symlink() and os.readlink(place) == wanted:
+        return
+    new = place.with_name(f"{place.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(wanted)
+    new.replace(place)
+
+
+def _write(place: Path, text: str) -> None:
+    if not place.is_file() or place.read_text(encoding="utf-8") != text:
+        safe_files.replace(place, text, 0o644)
