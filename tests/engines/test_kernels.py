@@ -25,6 +25,7 @@ OWN = replace(
     cuda_home=HOME, nvcc=f"{HOME}/bin/nvcc",
 )  # fmt: skip
 """An engine from the lock file, whose compiler came with it, on a machine with the driver only."""
+ALL_SM86 = ("sampling", "attention-128-bfloat16-fp8", "attention-256-bfloat16-fp8")
 ALL_SM75 = (
     "sampling", "attention-128-float16", "attention-128-fp8",
     "attention-256-float16", "attention-256-fp8",
@@ -36,9 +37,11 @@ def labels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[str, 
     return tuple(kernel.label for kernel in kernels.kernels(release, capability))
 
 
-def test_turing_needs_attention_and_every_card_the_sampler() -> None:
+def test_every_card_needs_the_sampler_and_most_need_attention() -> None:
     assert labels((0, 21, 0), (7, 5)) == ALL_SM75
-    for capability in ((8, 0), (8, 6), (8, 9), (12, 0)):
+    for capability in ((8, 0), (8, 6), (8, 9), (11, 0), (12, 0), (12, 1)):
+        assert labels((0, 21, 0), capability) == ALL_SM86
+    for capability in ((10, 0), (10, 3)):
         assert labels((0, 21, 0), capability) == ("sampling",)
     assert labels((0, 21, 0), (9, 0)) == ("sampling", "gated-delta-net")
     assert labels((0, 33, 0), (9, 0)) == ("sampling",)
@@ -57,6 +60,15 @@ def test_attention_is_built_as_the_plans_of_these_cards_use_it() -> None:
     }
 
 
+def test_an_fp8_cache_from_ampere_on_is_read_by_queries_of_bfloat16() -> None:
+    for kernel, width in zip(kernels.kernels((0, 21, 0), (8, 6))[1:], (128, 256), strict=True):
+        asked = kernel.arguments
+        assert asked["backend"] == "fa2"
+        assert asked["head_dim_qk"] == asked["head_dim_vo"] == width
+        assert asked["dtype_q"] == asked["dtype_o"] == "torch.bfloat16"
+        assert asked["dtype_kv"] == "torch.float8_e4m3fn"
+
+
 @given(st.integers(1, 512), st.integers(0, 1 << 22))
 def test_compilers_fit_cores_and_memory_and_there_is_always_one(cpus: int, free_mib: int) -> None:
     count = kernels.compilers(cpus, free_mib)
@@ -68,7 +80,7 @@ def test_compilers_fit_cores_and_memory_and_there_is_always_one(cpus: int, free_
 def test_what_is_missing_is_what_was_not_built_for_these_cards() -> None:
     assert kernels.missing(OWN, (7, 5)) == ALL_SM75
     assert kernels.missing(BUILT, (7, 5)) == ()
-    assert kernels.missing(BUILT, (8, 6)) == ("sampling",)
+    assert kernels.missing(BUILT, (8, 6)) == ALL_SM86
     half = replace(OWN, kernels=(("sm75", ALL_SM75[:3]),))
     assert kernels.missing(half, (7, 5)) == ALL_SM75[3:]
     for needless in (CPU, replace(OWN, flashinfer=None), replace(OWN, jit_cache="0.6.8.post1")):
@@ -119,7 +131,14 @@ def test_the_doctor_names_what_is_not_built_and_the_command() -> None:
     assert (lack.verdict, lack.remedy) == ("WARN", "sudo caovanctl engine build-kernels")
     assert lack.text.startswith("FlashInfer's kernels for SM75 are not built (attention-256-fp8)")
     (good,) = told(BUILT)
-    assert (good.verdict, good.text) == ("PASS", "FlashInfer's kernels for SM75 are built")
+    assert (good.verdict, good.text) == (
+        "PASS",
+        "FlashInfer's kernels that most models need on SM75 are built",
+    )
+    sampler = replace(OWN, kernels=(("sm86", ("sampling",)),))
+    (lack,) = told(sampler, (replace(turing(1)[0], compute_capability=(8, 6)),))
+    assert lack.verdict == "WARN"
+    assert "(attention-128-bfloat16-fp8, attention-256-bfloat16-fp8)" in lack.text
     mixed = (*turing(1), replace(H200[0], index=1))
     assert [one.verdict for one in told(BUILT, mixed)] == ["PASS", "WARN"]
     assert told(replace(OWN, cuda_home=None)) == []  # nothing of ours could build them

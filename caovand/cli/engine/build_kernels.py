@@ -1,4 +1,4 @@
-"""`caovanctl engine build-kernels`: compile now what a start would compile, for these cards."""
+"""`caovanctl engine build-kernels`: compile now what most starts on these cards would compile."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def build(
 
 VERB = engine_verb(
     "build-kernels",
-    "compile now what the engine would compile when it starts",
+    "compile now the kernels that most models would have compiled when the engine starts",
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,

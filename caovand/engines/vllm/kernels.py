@@ -6,22 +6,34 @@ Read from vLLM 0.21 and FlashInfer 0.6.8:
   top-k or top-p; flashinfer/sampling.py has all of it in one module.
 - vllm/v1/attention/backends/flashinfer.py plans prefill and decode with one kind of module: it
   asks for tensor cores when decoding, and FlashInfer (decode.py) then takes batch_prefill there,
-  too. Its batch_decode and page modules are never asked for. Before SM90 that is the "fa2" backend,
-  with positions encoded by vLLM, no custom mask, and products summed in float32.
+  too. Its batch_decode and page modules are never asked for. Off SM90 that is the "fa2" backend
+  (determine_attention_backend), with positions encoded by vLLM, no custom mask, and products summed
+  in float32. Queries and outputs are of the model's type, also where the cache is fp8.
+- vllm/platforms/cuda.py takes FlashInfer's attention after FLASH_ATTN, which reads an fp8 cache on
+  SM90 alone (fa_utils.py); on SM10x FlashInfer comes first, with kernels of TensorRT-LLM that are
+  ready. So from SM80 on, off these two, an fp8 cache, which a plan takes where it pays, is read by
+  "fa2": batch_prefill with dtype_q and dtype_o bf16 and dtype_kv e4m3 in its name.
 - vllm/model_executor/layers/mamba/gdn_linear_attn.py has FlashInfer's Gated DeltaNet on SM90.
 
-What a model needs besides (64-wide heads, sliding windows, soft caps) is compiled when it starts.
+What a model needs besides (64-wide heads, sliding windows, soft caps, float16 queries to an fp8
+cache from SM80 on) is compiled when it starts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from caovand.core.engine import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.planning.precision import AMPERE, OWN_FP8
 
 TURING, HOPPER = (7, 5), (9, 0)
 HEAD_DIMS = (128, 256)
-CACHES = {"float16": "torch.float16", "fp8": "torch.float8_e4m3fn"}
+HALF, BFLOAT, FP8 = "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn"
+ON_TURING = {"float16": (HALF, HALF), "fp8": (HALF, FP8)}
+ON_AMPERE = {"bfloat16-fp8": (BFLOAT, FP8)}
+"""The types of queries and of the cache, by the end of a kernel's label."""
 COMPILER_MIB = 2048
 """Host memory of one compiler of these kernels: the most that was measured is 0.9 GiB."""
 FOLDER, PLACE = "CAOVAN_FLASHINFER_KERNELS", "kernels"
@@ -40,30 +52,34 @@ DELTA_NET = Kernel(
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
     """What this release needs on cards of this capability, quickest first."""
     if capability == TURING:
-        return (SAMPLING, *(_attention(dim, kind) for dim in HEAD_DIMS for kind in CACHES))
+        return (SAMPLING, *_attention(ON_TURING))
+    if capability >= AMPERE and capability[0] not in OWN_FP8:
+        return (SAMPLING, *_attention(ON_AMPERE))
     if capability == HOPPER and release < releases.DELTA_NET_NOT_BY_NVCC:
         return (SAMPLING, DELTA_NET)
     return (SAMPLING,)
 
 
-def _attention(head_dim: int, cache: str) -> Kernel:
-    return Kernel(
-        label=f"attention-{head_dim}-{cache}",
-        generator="flashinfer.jit.attention:gen_batch_prefill_module",
-        arguments={
-            "backend": "fa2",
-            "dtype_q": "torch.float16",
-            "dtype_kv": CACHES[cache],
-            "dtype_o": "torch.float16",
-            "dtype_idx": "torch.int32",
-            "head_dim_qk": head_dim,
-            "head_dim_vo": head_dim,
-            "pos_encoding_mode": 0,
-            "use_sliding_window": False,
-            "use_logits_soft_cap": False,
-            "use_fp16_qk_reduction": False,
-        },
-    )
+def _attention(kinds: Mapping[str, tuple[str, str]]) -> Iterator[Kernel]:
+    for head_dim in HEAD_DIMS:
+        for name, (queries, cache) in kinds.items():
+            yield Kernel(
+                label=f"attention-{head_dim}-{name}",
+                generator="flashinfer.jit.attention:gen_batch_prefill_module",
+                arguments={
+                    "backend": "fa2",
+                    "dtype_q": queries,
+                    "dtype_kv": cache,
+                    "dtype_o": queries,
+                    "dtype_idx": "torch.int32",
+                    "head_dim_qk": head_dim,
+                    "head_dim_vo": head_dim,
+                    "pos_encoding_mode": 0,
+                    "use_sliding_window": False,
+                    "use_logits_soft_cap": False,
+                    "use_fp16_qk_reduction": False,
+                },
+            )
 
 
 def compilers(cpus: int, memory_mib: int) -> int:

@@ -8,6 +8,8 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.problem import Problem
 
 AMPERE = (8, 0)
+OWN_FP8 = (9, 10)
+"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})

@@ -18,15 +18,13 @@ from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.precision import AMPERE
+from caovand.engines.vllm.planning.precision import AMPERE, OWN_FP8
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
-OWN_FP8 = (9, 10)
-"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
