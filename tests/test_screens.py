@@ -20,6 +20,7 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES
 from caovand.engines.vllm.planning.speculation import depth_of_mode
+from tests.boxes.models import model as model_named
 from tests.core.machines import (
     A100,
     QWEN_27B,
@@ -117,6 +118,7 @@ def test_the_depth_that_is_served_is_that_of_the_mode_chosen_before() -> None:
 
 CARDS = {
     "RTX 2080 Ti 22 GB": turing(1)[0],
+    "RTX 2080 Ti 11 GB": named("RTX 2080 Ti 11 GB")[0],
     "RTX 3090 24 GB": named("RTX 3090")[0],
     "RTX 4060 8 GB": named("RTX 4060")[0],
     "H800 80 GB": named("H800")[0],
@@ -124,7 +126,8 @@ CARDS = {
 MODELS = {
     "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,
     "Qwen3.6-27B": QWEN_27B,
-    "Llama-3.2-1B": made_up("llama-3.2-1b"),
+    "Qwen3.6-27B-GPTQ-Int4": model_named("Qwen3.6-27B-GPTQ-Int4"),
+    "Qwen3.5-9B-AWQ": model_named("Qwen3.5-9B-AWQ"),
     "Qwen3-8B-AWQ": in_four_bits(made_up("qwen3-8b")),
 }
 
@@ -147,6 +150,7 @@ def test_the_table_of_machines_is_what_is_planned_for_them_today(
         numbers = (plan.value("tensor_parallel_size"), plan.value("max_model_len"),
                    plan.value("max_num_seqs"), plan.mtp)  # fmt: skip
         assert numbers == (int(split), int(words[0]), int(sequences), int(depth)), (card, model)
+        assert ("CUDA graph" in context) is bool(plan.value("enforce_eager")), (card, model)
         assert re.findall(r"[\d.]+ GiB", context) == [
             f"{gib:.2f} GiB" for gib in (plan.value("cpu_offload_gb"),) if gib
         ], (card, model)

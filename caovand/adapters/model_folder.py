@@ -88,7 +88,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         raise ModelProblem(
             f"read model {folder}",
             "it has no config.json",
-            "set [model] path to the folder that `hf download` made, or download it again",
+            "set [model] path to a folder that has one, or download the model with `sudo caovanctl"
+            " model pull OWNER/NAME`",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
         config = {**config, "quantization_config": _json(folder, "hf_quant_config.json")}

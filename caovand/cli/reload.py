@@ -30,7 +30,7 @@ VERB = Verb(
     " restarts only if its plan changes; a stopped or stopping engine stays stopped and uses the"
     " new file at its next start. Exit status: 0 serving or stopped, 1 file or plan refused, 3 not"
     " serving.",
-    epilog="example: sudoedit /etc/caovan.toml && caovanctl reload",
+    epilog="example: sudoedit /etc/caovan.toml && sudo caovanctl reload",
     arguments=waiting.arguments,
     run=run,
 )

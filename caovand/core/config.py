@@ -88,7 +88,10 @@ class PolicySection:
     """Goals of the planner; the ladder may go below those that `pinned` does not name."""
 
     mode: Mode = key(
-        "auto", "auto: MTP 3 on 1-2 GPUs, 4 on more; stable: MTP 3; fast: MTP 4.", choices=MODES
+        "auto",
+        "auto: MTP 3 on 1 or 2 GPUs, 4 on more, fewer or none where memory is worth more; stable:"
+        " MTP 3; fast: MTP 4.",
+        choices=MODES,
     )
     workload: str = key(
         "chat",

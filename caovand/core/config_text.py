@@ -37,7 +37,7 @@ def render(config: Config = DEFAULTS) -> str:
     lines = [
         "# caovan: which model to serve, where, and how far caovand may go to keep it served.",
         '# Every key is here with its default; "auto" lets caovand decide (see `caovanctl plan`).',
-        "# Check an edit with `caovanctl check-config`, apply it with `caovanctl reload`.",
+        "# Check an edit with `caovanctl check-config`, apply it with `sudo caovanctl reload`.",
     ]
     for section in fields(Config):
         content = getattr(config, section.name)

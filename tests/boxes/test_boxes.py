@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.boxes.machines import BOXES
-from tests.boxes.models import CONFIGS, WITH_FILES
+from tests.boxes.machines import BOXES, box_with
+from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.boxes.table import EXPERT, played, rows
+from tests.core.machines import plan
 
 PLANS = Path(__file__).parent / "plans"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(PLANS.glob("*.txt"))}
@@ -46,3 +47,9 @@ def test_what_people_wrote_outlives_a_rewrite() -> None:
     assert found.startswith(text.partition("plan:")[0])
     assert "stale" not in found
     assert played(found, "h200") == found
+
+
+def test_one_draft_is_one_token() -> None:
+    found = plan(box_with("2080ti-22g", model("Qwen3.6-27B-AWQ-g32")))
+    assert found.mtp == 1
+    assert "drafting 1 token instead of 3" in found.settings["speculative_config"].reason

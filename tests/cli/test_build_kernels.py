@@ -102,7 +102,7 @@ def test_an_installation_without_a_card_names_the_command(
     cards(monkeypatch)
     said = ctl(*INSTALL, str(engine.path.parent))
     assert (said.code, built) == (0, [])
-    assert "no GPU is visible; once one is: caovanctl engine build-kernels" in said.err
+    assert "no GPU is visible; once one is: sudo caovanctl engine build-kernels" in said.err
 
 
 def test_an_engine_whose_kernels_cannot_be_built_is_in_use_all_the_same(

@@ -61,7 +61,7 @@ def test_from_pull_to_remove(
     assert "left out, Python code: modeling_tiny.py" in said.err
     assert "--trust-code downloads it" in said.err
     assert "fits: " in said.err
-    assert said.out.endswith(f'[model] path = "{folder}"\n')
+    assert said.out.endswith(f'in /etc/caovan.toml, under [model]: path = "{folder}"\n')
     assert not (folder / "modeling_tiny.py").exists()
 
     listed = ctl("model", "list", "--json").json
@@ -119,7 +119,7 @@ def test_what_cannot_be_planned_is_not_downloaded(
     said = ctl(*words)
     assert said.code == 1
     assert f"cannot plan {NAME}" in said.err
-    assert "solve that first, or download it with --force" in said.err
+    assert "fix that first, or download it with --force" in said.err
     assert "/tmp/" not in said.err
     assert ctl(*words, "--force").code == 0
 

@@ -332,8 +332,9 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
     facts = replace(GOOD, memory=forecast(found, machine), mtp=found.mtp)
     (told,) = [finding.text for finding in checkup(facts) if finding.group == "plan"]
     assert told.startswith("MTP drafts 3 tokens, and gpu_memory_utilization is 0.874")
-    (told,) = [one.text for one in checkup(replace(facts, mtp=0)) if one.group == "plan"]
-    assert told.startswith("nothing is drafted (MTP 0)")
+    for depth, words in ((1, "MTP drafts 1 token,"), (0, "nothing is drafted (MTP 0)")):
+        (told,) = [one.text for one in checkup(replace(facts, mtp=depth)) if one.group == "plan"]
+        assert told.startswith(words)
 
 
 def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
@@ -422,6 +423,20 @@ def test_each_trouble_is_found_with_its_fix(facts: DoctorFacts, verdict: str, sa
     found = [finding for finding in checkup(facts) if said in finding.text]
     assert [finding.verdict for finding in found[:1]] == [verdict]
     assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("closed", "fix"),
+    [
+        ("/home/alice", "sudo chmod a+x /home/alice"),  # and nothing of what else is in it
+        ("/home/alice/my models", "sudo chmod -R a+rX '/home/alice/my models'"),
+        ("/home/alice/my models/a.safetensors", "sudo chmod -R a+rX '/home/alice/my models'"),
+    ],
+)
+def test_the_fix_for_a_closed_folder_opens_nothing_but_the_model(closed: str, fix: str) -> None:
+    model = replace(QWEN_27B_AWQ, path="/home/alice/my models")
+    found = checkup(replace(GOOD, model=model, unreadable=closed, service_user="caovan"))
+    assert [one.remedy for one in found if "may not read" in one.text] == [fix]
 
 
 def test_root_is_not_told_to_use_sudo() -> None:

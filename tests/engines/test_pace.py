@@ -197,7 +197,7 @@ def test_what_joins_the_cards_is_told() -> None:
     linked = plan(box_with("2080ti-22g-x2-nvlink", QWEN_27B_AWQ))
     assert linked.settings["tensor_parallel_size"].reason.endswith("2 cards, joined by NVLink")
     apart = plan(box_with("2080ti-22g-x2", LLAMA_70B_AWQ))
-    assert "they meet over PCIe 3.0 x8" in apart.settings["tensor_parallel_size"].reason
+    assert "they exchange data over PCIe 3.0 x8" in apart.settings["tensor_parallel_size"].reason
 
 
 def test_a_crash_in_whole_graphs_takes_attention_out_of_them_first() -> None:

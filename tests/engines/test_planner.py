@@ -525,7 +525,7 @@ def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
 def test_a_secret_is_never_in_the_settings() -> None:
     found = plan(engine={"extra_args": ["--api-key", "hunter2", "hunter3"]})
     assert "hunter" not in json.dumps({k: s.value for k, s in found.settings.items()})
-    seen = "several --api-key are seen by every user of this machine: give one"
+    seen = "every user of this machine can see the values of several --api-key: pass only one"
     assert seen in found.warnings
     assert seen not in plan(engine={"extra_args": ["--api-key", "hunter2"]}).warnings
 
@@ -729,7 +729,7 @@ def test_kernels_that_are_not_wanted_are_turned_off() -> None:
 
 def test_keys_that_a_cpu_build_does_not_heed_are_said() -> None:
     found = plan(ON_CPU, policy={"gpu_memory_utilization": 0.5})
-    assert "[policy] gpu_memory_utilization means nothing to a CPU build" in found.warnings
+    assert "[policy] gpu_memory_utilization has no effect on a CPU build" in found.warnings
     with pytest.raises(Unplannable, match="CPU build"):
         plan(ON_CPU, policy={"tensor_parallel_size": 2})
 
@@ -830,7 +830,7 @@ def test_a_model_the_engine_does_not_know_is_said() -> None:
 )
 def test_an_engine_open_to_all_is_warned_of(sections: dict[str, Any], open_to_all: bool) -> None:
     warnings = plan(**sections).warnings
-    assert any("whoever reaches that address" in text for text in warnings) is open_to_all
+    assert any("anyone who can reach that address" in text for text in warnings) is open_to_all
 
 
 def test_a_kernel_that_cannot_be_built_is_not_chosen() -> None:

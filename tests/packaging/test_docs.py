@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from caovand.cli import engine, model
+from caovand.cli.verb import verbs_of
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES
@@ -110,6 +112,15 @@ def test_every_state_transition_failure_and_rung_has_a_row() -> None:
     assert rows == [(state.value, event.__name__) for state, event in EDGES]
     for name in (*FAILURES, *HEALING.by_name):
         assert f"| `{name}` |" in healing, name
+
+
+@pytest.mark.parametrize("name", ["command-line.md", "guide.zh-CN.md"])
+def test_the_tables_name_every_verb_of_a_family(name: str) -> None:
+    text = (ROOT / "packaging/docs" / name).read_text(encoding="utf-8")
+    for family in (engine, model):
+        verbs = {verb.name for verb in verbs_of(family.VERB.package)}
+        (row,) = re.findall(rf"^\| `{family.VERB.name} ([^`]*)` \|", text, re.M)
+        assert set(row.split("\\|")) == verbs
 
 
 def test_every_page_is_linked_from_both_readmes() -> None:

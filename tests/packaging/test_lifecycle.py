@@ -48,7 +48,7 @@ def test_it_installs_with_no_engine_and_no_card_and_says_what_to_do(
     assert machine.must("systemctl", "is-active", "caovan").strip() == "active"
     assert machine.must("systemctl", "is-enabled", "caovan").strip() == "enabled"
     machine.until_state("HOLD", "FAILED")
-    assert "install an engine with `caovanctl engine install`" in machine.show("StatusText")
+    assert "install an engine with `sudo caovanctl engine install`" in machine.show("StatusText")
     assert machine.run("caovanctl", "status").returncode == 3
     assert machine.show("NRestarts") == "0"
 

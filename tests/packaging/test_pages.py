@@ -89,8 +89,25 @@ def test_the_steps_of_the_installation_make_the_service_read_the_edited_file(nam
     )
     commands = [line.partition("#")[0].strip() for line in steps.strip().splitlines()]
     edit = commands.index("sudoedit /etc/caovan.toml")
-    assert commands[edit + 1] == "sudo systemctl restart caovan"
-    assert "start caovan" not in " ".join(commands).replace("restart caovan", "")
+    assert commands[edit + 1] == "sudo caovanctl reload"
+    assert "start caovan" not in " ".join(commands)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "README.zh-CN.md",
+        "packaging/docs/install.md",
+        "packaging/debian/caovan.README.Debian",
+    ],
+)
+def test_the_first_request_asks_for_the_model_that_was_pulled(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (pulled,) = set(re.findall(r"^ *sudo caovanctl model pull (\S+/\S+)", text, re.M))
+    folder = f"/var/lib/caovan/models/{pulled.replace('/', '--')}"
+    assert f'path = "{folder}"' in text
+    assert f'"model": "{folder.rpartition("/")[2]}"' in text
 
 
 def test_both_languages_show_the_same_transcripts() -> None:

@@ -15,7 +15,7 @@ from tests.documents import DOCUMENTS, FENCED, banned, name_of
 MAN = ROOT / "packaging/man"
 TEXTS = [
     *DOCUMENTS, ROOT / "SECURITY.md", ROOT / "etc/caovan.toml", ROOT / "plugin/README.md",
-    ROOT / "packaging/engines/README.md",
+    ROOT / "packaging/engines/README.md", ROOT / "CHANGELOG.md",
     *(ROOT / "packaging/debian" / name for name in ("caovan.README.Debian", "caovan.default")),
 ]  # fmt: skip
 

@@ -100,7 +100,7 @@ def build(
                 made.append(Built(report["module"], report["seconds"], report["bytes"]))
     if failed or done.code:
         facts = "; ".join(failed) or _last(done.output)
-        raise EngineError(what, facts, "caovanctl engine build-kernels tries them again")
+        raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
     shutil.rmtree(work, ignore_errors=True)
     _progress(folder, kernels, world.progress)
     return made

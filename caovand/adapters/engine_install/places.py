@@ -171,7 +171,7 @@ def rollback(root: Path) -> Engine:
         raise EngineError(
             "roll back",
             f"no earlier engine is kept in {root}",
-            "choose one with caovanctl engine use NAME",
+            "choose one with sudo caovanctl engine use NAME",
         )
     switch(root, before.name)
     return before
@@ -214,7 +214,9 @@ def remove(root: Path, name: str) -> None:
     path = root / name
     now = current(root)
     if now is not None and now.name == name:
-        raise EngineError(what, "it is the one in use", "switch first: caovanctl engine use NAME")
+        raise EngineError(
+            what, "it is the one in use", "switch first: sudo caovanctl engine use NAME"
+        )
     if pids := users(path):
         raise EngineError(
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"

@@ -35,7 +35,7 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
     With `plugin` caovan's plugin must be in it too.
     """
     what = f"prove {path.name}"
-    again = f"caovanctl engine remove {path.name}, then install it again"
+    again = f"sudo caovanctl engine remove {path.name}, then install it again"
     env = {
         "PYTHONPATH": "",
         "PYTHONHOME": "",

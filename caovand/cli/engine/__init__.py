@@ -20,7 +20,7 @@ examples:
   sudo caovanctl engine rollback                     back to the one before
   caovanctl engine fetch --build cuda --wheels DIR   on a machine with network, then
   sudo caovanctl engine install --wheels DIR         on one without
-After a switch: caovanctl reload
+After a switch: sudo caovanctl reload
 """
 VERB = Verb(
     name="engine",

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     with safe_files.readable_by_all(), places.locked(root, WHAT, make=False):
         engine = places.get(root, args.name, WHAT) if args.name else places.current(root)
         if engine is None:
-            remedy = "install one with caovanctl engine install"
+            remedy = "install one with sudo caovanctl engine install"
             raise EngineError(WHAT, f"no engine is in use in {root}", remedy)
         cards = args.capability or cards_here()
         if not cards:

@@ -78,7 +78,7 @@ def _build_kernels(engine: places.Engine, root: Path, world: World) -> None:
     """Build what the cards here need; the engine is in use whether that succeeds or not."""
     cards = build_kernels.cards_here()
     if not cards:
-        world.say("      note: no GPU is visible; once one is: caovanctl engine build-kernels")
+        world.say("      note: no GPU is visible; once one is: sudo caovanctl engine build-kernels")
         return
     try:
         with safe_files.readable_by_all(), places.locked(root, build_kernels.WHAT):

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             f"Python {engine.python:8} {plugin}"
         )
     if not found:
-        print(f"no engine in {root}; install one with: caovanctl engine install")
+        print(f"no engine in {root}; install one with: sudo caovanctl engine install")
     for name in begun:
         print(
             f"note: {name} is unfinished: install it again to continue, or remove it",

@@ -13,7 +13,9 @@ def run(args: argparse.Namespace) -> int:
     """engine rollback."""
     with places.locked(root_of(args), "roll back", make=False):
         engine = places.rollback(root_of(args))
-    text = f"{engine.name} is in use again; run caovanctl reload to switch a running daemon to it"
+    text = (
+        f"{engine.name} is in use again; run sudo caovanctl reload to switch a running daemon to it"
+    )
     show(args, {"current": engine.name}, text)
     return 0
 

@@ -13,7 +13,7 @@ def run(args: argparse.Namespace) -> int:
     """engine use."""
     with places.locked(root_of(args), f"use {args.name}", make=False):
         places.switch(root_of(args), args.name)
-    text = f"{args.name} is in use; run caovanctl reload to switch a running daemon to it"
+    text = f"{args.name} is in use; run sudo caovanctl reload to switch a running daemon to it"
     show(args, {"current": args.name}, text)
     return 0
 

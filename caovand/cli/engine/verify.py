@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         raise EngineError(
             "verify the engine",
             f"none is in use in {root}",
-            "install one with caovanctl engine install",
+            "install one with sudo caovanctl engine install",
         )
     damage, proof = verify.verify(engine, commands.run, screen.progress)
     for line in damage:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     show(
         args,
         {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None},
-        f"{engine.name} is damaged, {len(damage)} findings; caovanctl engine install --again"
+        f"{engine.name} is damaged, {len(damage)} findings; sudo caovanctl engine install --again"
         if damage or proof is None
         else f"{engine.name} is intact: vLLM {proof.vllm}, torch {proof.torch}, "
         f"{', '.join(proof.devices) or 'no GPU'}",

@@ -10,7 +10,7 @@ examples:
   caovanctl model pull Qwen/Qwen3-8B-AWQ --to DIR    into a folder of your own, without root
   sudo caovanctl model pull Qwen/Qwen3-8B-AWQ --from modelscope
   caovanctl model verify Qwen/Qwen3-8B-AWQ
-Then set [model] path to the folder it names, and run caovanctl reload.
+Then set [model] path to the folder it names, and run sudo caovanctl reload.
 """
 VERB = Verb(
     name="model",

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
             f" {made.pulled_at[:10]}  {place.folder}"
         )
     if not found:
-        print(f"no model in {root}; download one with: caovanctl model pull OWNER/NAME")
+        print(f"no model in {root}; download one with: sudo caovanctl model pull OWNER/NAME")
     for one in begun:
         print(
             f"note: {one_line(one.name)} is not complete, {gib(one.done_bytes)} of"

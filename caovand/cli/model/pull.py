@@ -15,6 +15,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.family import show
 from caovand.cli.model import forecast
 from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
+from caovand.cli.survey import SYSTEM_CONFIG
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import is_name
 from caovand.core.model_source.selection import Offer
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from caovand.adapters.model_pull.client import Client  # noqa: PLC0415
 
     if not is_name(args.model):
-        fact = "it is no name of a model on a hub"
+        fact = "that is not a model's name on a hub"
         raise PullError(f"pull {args.model!a}", fact, "name it as OWNER/NAME")
     hub = hubs.chosen(args.hub, os.environ)
     place = Place(Path(os.path.abspath(args.to))) if args.to else _place(args)
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             planned = forecast.foresee(args, found.name, described, place.folder)
         obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
     except CommandError as problem:
-        obstacle = Problem("", problem.message, "solve that first, or download it with --force")
+        obstacle = Problem("", problem.message, "fix that first, or download it with --force")
     if obstacle and not args.force:
         raise PullError(obstacle.cannot, obstacle.fact, obstacle.remedy)
     if obstacle:
@@ -83,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         args,
         facts(place.folder, made),
         f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
-        f' publisher\'s hash\n[model] path = "{place.folder}"',
+        f" publisher's hash\nin {args.config or SYSTEM_CONFIG}, under [model]:"
+        f' path = "{place.folder}"',
     )
     return Exit.DONE
 

@@ -64,8 +64,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "jit-toolchain": (
         "A kernel must be built here and the tools are missing: install g++ and gcc, and an engine "
-        "that brings nvcc and ninja (caovanctl engine install), or the CUDA toolkit that fits the "
-        "driver, and set CUDA_HOME.",
+        "that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit that fits "
+        "the driver, and set CUDA_HOME.",
     ),
     "backend-unsupported": (
         "This card cannot run these settings; a model in another quantization may run.",
@@ -163,8 +163,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "PyTorch or CUDA.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
         "The engine's installation is incomplete: its module {part} is missing.",
-        "Reinstall the engine: `caovanctl engine verify` lists the differences, `caovanctl engine "
-        "install` repairs them.",
+        "Reinstall the engine: `caovanctl engine verify` lists the differences, `sudo caovanctl "
+        "engine install` repairs them.",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "

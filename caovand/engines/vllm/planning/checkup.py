@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import PurePath
+from shlex import quote
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
@@ -58,7 +60,7 @@ def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
 def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.host.wsl:
         text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
-        yield CheckResult("system", "WARN", text, "use one card, or Linux on the metal")
+        yield CheckResult("system", "WARN", text, "use one card, or Linux without WSL")
 
 
 def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -96,7 +98,7 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
     if not facts.gpus:
         if facts.wants_gpu:
             text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
-            fix = "run `nvidia-smi`; look at CUDA_VISIBLE_DEVICES; install the driver"
+            fix = "run `nvidia-smi`; check CUDA_VISIBLE_DEVICES; install the driver"
             yield CheckResult("GPUs", "FAIL", text, fix)
         return
     unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
@@ -149,7 +151,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
             f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
         )
         text = f"vLLM {found.version} is outside what caovan was tested with ({tested})"
-        fix = f"caovanctl engine install {releases.name(releases.REFERENCE)}"
+        fix = f"sudo caovanctl engine install {releases.name(releases.REFERENCE)}"
         yield CheckResult("engine", "WARN", text, fix)
     if facts.half_asked:
         text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
@@ -181,7 +183,7 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
     elif refusal.of == "engine":
         fix = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
         if found.release >= releases.FLASHINFER_REFUSES_SM75:
-            fix = f"{WITH_PLUGIN}; or: caovanctl engine install 0.21.0"
+            fix = f"{WITH_PLUGIN}; or: sudo caovanctl engine install 0.21.0"
         yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", fix)
     else:
         text = f"{why}: attention falls to Triton, with a float16 cache"
@@ -220,7 +222,7 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not _turing(facts):
         return
-    fix = "caovanctl engine install 0.21.0"
+    fix = "sudo caovanctl engine install 0.21.0"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
         yield CheckResult("plugin", "FAIL", text, "sudo caovanctl engine install --again")
@@ -240,7 +242,12 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"
-        yield CheckResult("model", "WARN", text, f"hf download {found.path}")
+        yield CheckResult(
+            "model",
+            "WARN",
+            text,
+            f"sudo caovanctl model pull {found.path}, then set [model] path to its folder",
+        )
         return
     gib = found.size() / (1 << 30)
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
@@ -249,7 +256,14 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("model", "WARN", note.message, note.remedy)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
-        yield CheckResult("model", "FAIL", text, f"sudo chmod -R a+rX {facts.unreadable}")
+        yield CheckResult("model", "FAIL", text, _opened(facts.unreadable, found.path))
+
+
+def _opened(closed: str, model: str) -> str:
+    """The command that lets the service in; of a folder above the model it shows no contents."""
+    if PurePath(closed) in PurePath(model).parents:
+        return f"sudo chmod a+x {quote(closed)}"
+    return f"sudo chmod -R a+rX {quote(model)}"
 
 
 def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -285,9 +299,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield _failed("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
-        yield CheckResult(
-            "memory", "WARN", text, "look at the memory that vLLM logs when it starts"
-        )
+        yield CheckResult("memory", "WARN", text, "read the memory that vLLM logs when it starts")
     if memory.conflicts or memory.fits is None:
         return
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
@@ -305,7 +317,8 @@ def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
     share = facts.memory.gpu_memory_utilization if facts.memory else None
     if facts.mtp is None or share is None:
         return
-    drafts = f"MTP drafts {facts.mtp} tokens" if facts.mtp else "nothing is drafted (MTP 0)"
+    tokens = "1 token" if facts.mtp == 1 else f"{facts.mtp} tokens"
+    drafts = f"MTP drafts {tokens}" if facts.mtp else "nothing is drafted (MTP 0)"
     text = f"{drafts}, and gpu_memory_utilization is {share:g}"
     yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` tells why")
 

@@ -31,7 +31,7 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     if not inventory.gpus:
         raise Unplannable(
             "cannot start the engine: it is built for CUDA and no NVIDIA GPU is visible; "
-            "check `nvidia-smi`, or install the CPU build with `caovanctl engine install`",
+            "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
     chosen = _chosen(config.engine.gpus, inventory)
@@ -40,7 +40,7 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             raise Unplannable(
                 f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
                 " takes; name other cards in [engine] gpus, or install the CPU build with"
-                " `caovanctl engine install --build cpu`"
+                " `sudo caovanctl engine install --build cpu`"
             )
     return chosen
 

@@ -216,7 +216,10 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
         f" {least.index} has {least.free_mib} MiB free"
     )
     if _context(fewer) <= _context(larger):
-        reason = f"{size} of {len(draft.gpus)} cards are faster than all, which wait for each other"
+        reason = (
+            f"{size} of {len(draft.gpus)} cards are faster than all of them, which would wait for"
+            " one another"
+        )
     return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
 
 
@@ -296,9 +299,9 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
         found.append(
             f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"
             " code of Transformers, slowly, or refuse; install a vLLM that has it"
-            " (`caovanctl engine install`), or serve another model"
+            " (`sudo caovanctl engine install`), or serve another model"
         )
-    found += [f"{key} means nothing to a CPU build" for key in goals.idle_keys(draft)]
+    found += [f"{key} has no effect on a CPU build" for key in goals.idle_keys(draft)]
     found += goals.given_up(draft, plan)
     share = plan.value("gpu_memory_utilization")
     if draft.gpus and isinstance(share, (int, float)):
@@ -318,7 +321,9 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]
-        found.append(f"{kind} costs {cost} of perplexity (measured), and drafts verify slowly")
+        found.append(
+            f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
+        )
     return found
 
 
@@ -355,7 +360,7 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
         return []
     return [
         f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
-        " environment has VLLM_API_KEY, whoever reaches that address may use the engine; set"
+        " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
         ' [server] api_key_file, or host = "127.0.0.1"'
     ]
 
@@ -380,7 +385,9 @@ def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
         elif word in draft.engine.deprecated:
             found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:
-            found.append(f"several {word} are seen by every user of this machine: give one")
+            found.append(
+                f"every user of this machine can see the values of several {word}: pass only one"
+            )
     return found
 
 

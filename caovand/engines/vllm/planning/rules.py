@@ -196,11 +196,14 @@ def _why_no_longer(sizing: Sizing, limit: int) -> str:
     graphs = "" if load.eager else "CUDA graphs and "
     reason = f"the longest that fits with {graphs}{count_of(load.sequences)}"
     if rival:
-        reason += f"; {_differing(load, rival.load)} would hold {rival.load.context}"
+        reason += f"; {_differing(load, rival.load)} would hold {rival.load.context} tokens, "
         even = 0.98 < rival.slower < 1.02
-        reason += f", and take {'' if even else f'{rival.slower:.2f} times '}as long for a token"
+        reason += "as fast per token" if even else f"at {rival.slower:.2f} times the time per token"
     if sizing.longest > load.context:
-        reason += f"; {sizing.longest} tokens fit: set [model] max_model_len = {sizing.longest}"
+        reason += (
+            f"; up to {sizing.longest} fit if other settings give way: set [model] max_model_len ="
+            f" {sizing.longest}"
+        )
     return reason
 
 
@@ -230,16 +233,15 @@ def max_num_seqs(draft: Draft) -> Setting | None:
         return None
     count = draft.sizing.load.sequences
     if "sequences" not in draft.sizing.spared:
-        few = "these cards are fast for few users"
+        few = "these cards are fast only for a few users at once"
         return policy(count, few if draft.turing else "sampling more takes memory")
     if draft.turing:
-        few = "few" if count <= USUAL_SEQUENCES else "so many"
-        reason = f"the cache holds {few} whole contexts, and these cards are fast for few users"
-        return policy(count, reason)
+        held = "only a few" if count <= USUAL_SEQUENCES else "this many"
+        return policy(count, f"the cache holds {held} full-length contexts")
     if count <= USUAL_SEQUENCES:
         return policy(count, "memory is short: every sequence takes some")
     usual = draft.config.policy.workload
-    return policy(count, f"about as many as the cache holds requests of the workload ({usual})")
+    return policy(count, f"about as many requests of the workload ({usual}) as the cache holds")
 
 
 def max_num_batched_tokens(draft: Draft) -> Setting | None:
@@ -294,7 +296,9 @@ def cpu_offload_gb(draft: Draft) -> Setting | None:
     if draft.sizing is None or not draft.sizing.offloaded:
         return None
     amount = draft.sizing.load.offload_gib
-    return policy(amount, "so much of the weights does not fit a card and stays in host memory")
+    return policy(
+        amount, "this much of the weights does not fit on a card and stays in host memory"
+    )
 
 
 def additional_config(draft: Draft) -> Setting | None:

@@ -100,7 +100,8 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
     depth, reason = depth_of_mode(draft.mode, gpus)
     fewer = draft.choice.mtp
     if fewer is not None and draft.mode_setting.origin == "policy":
-        drafts = f"drafting {fewer} tokens instead of {depth}" if fewer else "drafting nothing"
+        tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
+        drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
         return fewer, policy(fewer, f"{drafts} leaves memory that is worth more here")
     return depth, Setting(depth, draft.mode_setting.origin, reason)
 

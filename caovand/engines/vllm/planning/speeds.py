@@ -81,9 +81,9 @@ def joined(gpus: Sequence[Gpu]) -> str:
     if linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):
-        return "without NVLink between all"
+        return "not all linked by NVLink"
     generation, lanes, _ = host_link(gpus)
-    return f"without NVLink between all: they meet over PCIe {generation}.0 x{lanes}"
+    return f"not all linked by NVLink: they exchange data over PCIe {generation}.0 x{lanes}"
 
 
 def linked(gpus: Sequence[Gpu]) -> bool:
