@@ -20,7 +20,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
-from caovand.engines.vllm.planning.pace import WORKLOADS, score, tokens_of_step
+from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
 from caovand.engines.vllm.planning.speeds import stated
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
@@ -65,7 +65,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
     if forecast(found, machine).fits is not True:
         return None, inf
     load, gpus = load_of(found, machine), gpus_of(found, machine)
-    return found, score(machine.model, load, gpus, WORKLOADS[workload])
+    return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from caovand.core.engine import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import HOPPER, TURING
 
-TURING, HOPPER = (7, 5), (9, 0)
 HEAD_DIMS = (128, 256)
 CACHES = {"float16": "torch.float16", "fp8": "torch.float8_e4m3fn"}
 COMPILER_MIB = 2048

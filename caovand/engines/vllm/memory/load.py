@@ -12,10 +12,10 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
 from caovand.engines.vllm.memory.kv_cache import element_bytes
-from caovand.engines.vllm.planning.draft import TURING
 from caovand.engines.vllm.planning.spelling import count as count_of
 from caovand.engines.vllm.planning.spelling import whole_number
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from caovand.engines.vllm.capabilities import ADA
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.turing import reads_eight_bits
 
 EIGHT_BITS = "fp8"
-NATIVE = (8, 9)
 
 
 def may_store_in_eight_bits(draft: Draft) -> bool:
@@ -18,4 +18,4 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
     oldest = min(gpu.compute_capability for gpu in draft.gpus)
-    return reads_eight_bits(draft, native=oldest >= NATIVE)
+    return reads_eight_bits(draft, native=oldest >= ADA)

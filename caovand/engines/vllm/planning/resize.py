@@ -13,19 +13,19 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL, HOPPER
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.precision import AMPERE
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
-OWN_FP8 = (9, 10)
+OWN_FP8 = HOPPER[0], BLACKWELL[0]
 """Generations for which vLLM's first choice of attention reads an fp8 cache."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""

@@ -11,6 +11,7 @@ from math import ceil
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import HOPPER
 from caovand.engines.vllm.memory.estimate import Load
 from caovand.engines.vllm.planning import cpu, toolchain, turing
 from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
@@ -138,7 +139,7 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
-    hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
+    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
     if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
