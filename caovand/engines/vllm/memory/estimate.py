@@ -60,7 +60,8 @@ class Load:
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
-    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold.
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace.
     """
 
     context: int
@@ -75,6 +76,7 @@ class Load:
     aligned_states: bool = False
     vision: bool = False
     turing: bool = False
+    flashinfer: bool = False
     offload_gib: float = 0.0
     version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None
@@ -210,7 +212,9 @@ def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
 def _special(model: ModelCard, load: Load) -> float:
     """What only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if load.vision else 0.0
-    if load.turing:
+    if (
+        load.flashinfer or load.turing
+    ):  # its workspace; runs on Turing took as much with others, too
         size += FLASHINFER_MIB * MIB
     if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
         heads = max(1, model.kv_heads // load.tensor_parallel)

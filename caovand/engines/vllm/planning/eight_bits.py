@@ -1,12 +1,37 @@
-"""Where the cache may be kept in 8 bits though nobody asked: attention that has kernels for it."""
+"""A cache in 8 bits: whose attention reads it, and where it is weighed though nobody asked."""
 
 from __future__ import annotations
 
-from caovand.engines.vllm.capabilities import ADA
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.engines.vllm.capabilities import ADA, BLACKWELL, HOPPER
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.turing import reads_eight_bits
+from caovand.engines.vllm.planning.turing import (
+    backend_in,
+    flashinfer_lacks,
+    is_plain_fp8,
+    reads_eight_bits,
+)
 
 EIGHT_BITS = "fp8"
+OWN_FP8 = HOPPER[0], BLACKWELL[0]
+"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
+
+
+def attended_by_flashinfer(
+    values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
+) -> bool:
+    """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
+    vLLM's own choice for an fp8 cache, which off Hopper and its like no other before it keeps."""
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    if backend or not gpus:
+        return str(backend).upper() == "FLASHINFER"
+    kind, dtype = str(values.get("kv_cache_dtype")), str(values.get("dtype") or "")
+    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in gpus)
+    able = bool(inventory.engine.flashinfer) and not flashinfer_lacks(inventory.model, dtype)
+    return is_plain_fp8(kind) and not own and able
 
 
 def may_store_in_eight_bits(draft: Draft) -> bool:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL, HOPPER
+from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
-OWN_FP8 = HOPPER[0], BLACKWELL[0]
-"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
@@ -74,12 +74,17 @@ def graphs_for(draft: Draft) -> str:
 
 
 def _cuts_graphs(draft: Draft) -> bool:
-    """Whether attention is FlashInfer's, which early releases capture only without drafts: off
-    Hopper and its like, no other keeps an fp8 cache."""
-    fp8 = str(draft.value("kv_cache_dtype")).startswith("fp8")
-    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in draft.gpus)
+    """Whether attention is FlashInfer's, which early releases capture only without drafts; its
+    kernels for SM100 are captured with them."""
     early = draft.engine.release < releases.DRAFTS_IN_WHOLE_GRAPHS
-    return fp8 and not own and draft.mtp > 0 and early
+    older = any(gpu.compute_capability[0] != BLACKWELL[0] for gpu in draft.gpus)
+    values = {**_decided(draft), **draft.given}
+    ours = attended_by_flashinfer(values, draft.inventory, draft.gpus)
+    return early and older and draft.mtp > 0 and ours
+
+
+def _decided(draft: Draft) -> dict[str, Any]:
+    return {name: setting.value for name, setting in draft.settings.items()}
 
 
 def share_of_unknown(draft: Draft) -> float:
@@ -174,7 +179,7 @@ def asked_load(draft: Draft) -> Load:
         "max_num_batched_tokens": policy.max_num_batched_tokens,
         "language_model_only": text_only,
         "compilation_config": {"cudagraph_mode": graphs_for(draft)},
-        **{name: setting.value for name, setting in draft.settings.items()},
+        **_decided(draft),
         **draft.given,
     }
     return load_of(values, draft.inventory, draft.gpus, dict(draft.config.engine.env))
