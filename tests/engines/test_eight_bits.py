@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.forecast import forecast, load_of
 from tests.boxes.models import model
-from tests.core.machines import CUDA, H200, inventory, named, plan
+from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan
 
 LLAMA = model("Llama-3.1-8B")
+ASKED = replace(CUDA, python_version="3.12.1", cuda="13.0")
+"""An engine that was asked what it has: neither ready kernels nor a compiler."""
+WITH_NVCC = replace(ASKED, nvcc="/usr/local/cuda/bin/nvcc")
+WITHOUT_FLASHINFER = replace(ASKED, flashinfer=None)
+B200 = (Gpu(0, "NVIDIA B200", (10, 0), 183_359, 24_000),)
 
 
 def activations(machine: Inventory, *words: str) -> float:
@@ -45,3 +50,29 @@ def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
     machine = inventory(LLAMA, H200)
     found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})
     assert not load_of(found, machine).flashinfer
+
+
+@pytest.mark.parametrize(
+    ("card", "engine", "chosen"),
+    [
+        ("RTX 3090", ASKED, False),
+        ("RTX 3090", WITH_NVCC, True),
+        ("RTX 3090", replace(ASKED, jit_cache="0.6.8"), True),
+        ("RTX 3090", WITHOUT_FLASHINFER, False),
+        ("RTX 4090", ASKED, False),
+        ("RTX 4090", WITH_NVCC, True),
+        ("RTX 4090", WITHOUT_FLASHINFER, True),
+        ("RTX 5090", ASKED, False),
+        ("B200", ASKED, False),
+        ("B200", WITH_NVCC, True),
+        ("H200", ASKED, True),
+    ],
+)
+def test_it_is_chosen_only_where_attention_that_reads_it_can_start(
+    card: str, engine: EngineInfo, chosen: bool
+) -> None:
+    known = {"B200": B200, "H200": tuple(replace(gpu, free_mib=24_000) for gpu in H200)}
+    gpus = known.get(card) or named(card)
+    gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, 24_000)) for gpu in gpus)
+    found = plan(inventory(QWEN_27B_AWQ, gpus, engine))
+    assert (found.value("kv_cache_dtype") == "fp8") == chosen

@@ -37,10 +37,13 @@ def attended_by_flashinfer(
 def may_store_in_eight_bits(draft: Draft) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
-    From SM89 on kernels read fp8 by themselves; on SM80 and SM86 FlashInfer converts it.
+    On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
+    must be ready or compiled; without it Triton's attention takes it, from SM89 on.
     """
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.given)
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
-    oldest = min(gpu.compute_capability for gpu in draft.gpus)
-    return reads_eight_bits(draft, native=oldest >= ADA)
+    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
+    converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)
+    native = hopper or (converts and not draft.engine.flashinfer)
+    return reads_eight_bits(draft, native=native)
