@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.forecast import forecast, load_of
 from tests.boxes.models import model
-from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan
+from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
 
 LLAMA = model("Llama-3.1-8B")
 ASKED = replace(CUDA, python_version="3.12.1", cuda="13.0")
@@ -76,3 +76,24 @@ def test_it_is_chosen_only_where_attention_that_reads_it_can_start(
     gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, 24_000)) for gpu in gpus)
     found = plan(inventory(QWEN_27B_AWQ, gpus, engine))
     assert (found.value("kv_cache_dtype") == "fp8") == chosen
+
+
+GEMMA_3 = {"architecture": "Gemma3ForConditionalGeneration", "model_type": "gemma3_text"}
+PALIGEMMA = {"architecture": "PaliGemmaForConditionalGeneration", "model_type": "gemma"}
+MOLMO = {"architecture": "Molmo2ForConditionalGeneration", "model_type": "molmo2_text"}
+
+
+@pytest.mark.parametrize("kind", [GEMMA_3, PALIGEMMA, MOLMO], ids=lambda kind: kind["model_type"])
+def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[str, str]) -> None:
+    both_ways = replace(LLAMA, **kind)
+    for card, chosen in (("RTX 3090", None), ("RTX 4090", "fp8")):
+        gpus = tuple(replace(gpu, free_mib=19_000) for gpu in named(card))
+        machine = inventory(both_ways, gpus, WITH_NVCC)
+        found = plan(machine)
+        assert found.value("kv_cache_dtype") == chosen
+        assert not load_of(found, machine).flashinfer
+        plain = plan(inventory(replace(LLAMA), gpus, WITH_NVCC))
+        assert plain.value("kv_cache_dtype") == "fp8"
+    paired = plan(inventory(both_ways, turing(2), WITH_NVCC))
+    assert paired.value("attention_backend") == "TRITON_ATTN"
+    assert paired.value("kv_cache_dtype") is None

@@ -11,6 +11,7 @@ from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.turing import (
     backend_in,
     flashinfer_lacks,
+    images_attend_both_ways,
     is_plain_fp8,
     reads_eight_bits,
 )
@@ -45,5 +46,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
     converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)
+    if images_attend_both_ways(draft.model):
+        return converts
     native = hopper or (converts and not draft.engine.flashinfer)
     return reads_eight_bits(draft, native=native)

@@ -27,6 +27,12 @@ REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself sends such models to Triton, unless a backend was named."""
 
+IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"})
+"""Model types in which every token of an image attends to all the others: of vLLM's attention,
+only Triton's has that (is_mm_prefix_lm)."""
+WRAPPED = ("Bagel", "PaliGemma")
+"""Architectures of those whose text part has another family's type."""
+
 
 def version_numbers(text: str | None) -> tuple[int, ...]:
     """0.6.8.post1 as (0, 6, 8)."""
@@ -99,11 +105,19 @@ def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
         return "FlashInfer's attention knows no attention sinks before SM100"
     if model.model_type.startswith(OF_TWO_WIDTHS):
         return f"layers of {model.model_type} have heads of two widths, one of 512"
+    if images_attend_both_ways(model):
+        return "in FlashInfer's attention the tokens of an image do not attend both ways"
     if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
         return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
     if dtype == "float32":
         return "FlashInfer's attention has no kernel for float32"
     return ""
+
+
+def images_attend_both_ways(model: ModelCard) -> bool:
+    """Whether only Triton's attention serves this model."""
+    kind = model.model_type.removesuffix("_text")
+    return kind in IMAGES_BOTH_WAYS or model.architecture.startswith(WRAPPED)
 
 
 def backend_in(config: Any) -> str:
