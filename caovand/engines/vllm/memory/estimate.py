@@ -283,12 +283,13 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
         ("others", others),
     ]
     used = sum(size for _, size in parts) / MIB
+    states = lacks_states(model, load, gpus)
     if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
         room = used <= _smallest_mib(gpus)
     if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
         room = room and used <= _smallest_mib(gpus)
     return MemoryEstimate(
-        fits=room and load.context <= longest,
+        fits=room and load.context <= longest and not states,
         gpu_memory_utilization=load.utilization if gpus else None,
         weights_mib=weights / MIB,
         kv_mib=available / MIB,
@@ -301,6 +302,21 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
             *((name, size / MIB) for name, size in parts),
             ("free", max(smallest - used, 0.0)),
         ),
+        lack=states,
+    )
+
+
+def lacks_states(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> str:
+    """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
+    block of the cache for its state; empty where it can, or need not."""
+    if not model.hybrid or load.eager or not graphs.mode(load.compilation).startswith("FULL"):
+        return ""
+    blocks = int(kv_bytes(model, load, gpus) // layout_for(model, load).block_bytes)
+    if blocks < 1 or load.sequences <= blocks:
+        return ""
+    return (
+        f"the cache has {blocks} blocks, and full CUDA graphs of this model need one for each of"
+        f" {load.sequences} sequences; use max_num_seqs = {blocks} or less"
     )
 
 
