@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
 
@@ -97,3 +98,43 @@ def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[s
     paired = plan(inventory(both_ways, turing(2), WITH_NVCC))
     assert paired.value("attention_backend") == "TRITON_ATTN"
     assert paired.value("kv_cache_dtype") is None
+
+
+def with_room(gib: float, model: ModelCard = LLAMA) -> Inventory:
+    """A 3090 of which so much is free beside Llama's weights."""
+    gpus = tuple(replace(gpu, free_mib=int((15 + gib) * 1024)) for gpu in named("RTX 3090"))
+    return inventory(model, gpus, WITH_NVCC)
+
+
+@pytest.mark.parametrize("gib", [3.5, 4, 4.5, 5, 5.5, 6, 7, 8])
+def test_it_is_weighed_only_where_the_models_own_type_holds_little(gib: float) -> None:
+    machine = with_room(gib)
+    own = plan(machine, policy={"kv_cache_dtype": "bfloat16"})
+    found = plan(machine)
+    enough = forecast(own, machine).fits and own.value("max_model_len") >= ENOUGH_EXACT
+    assert found.value("kv_cache_dtype") == (None if enough else "fp8")
+    if enough:
+        assert found.value("max_model_len") == own.value("max_model_len")
+
+
+def test_a_typed_context_that_the_models_own_type_holds_is_enough() -> None:
+    machine = with_room(4)
+    assert plan(machine).value("kv_cache_dtype") == "fp8"
+    assert plan(machine, model={"max_model_len": 4096}).value("kv_cache_dtype") is None
+
+
+@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+def test_who_gets_8_bits_unasked_reads_how_to_get_the_models_own(dtype: str, own: str) -> None:
+    machine = with_room(4, replace(LLAMA, dtype=dtype))
+    setting = plan(machine).settings["kv_cache_dtype"]
+    assert setting.value == "fp8"
+    assert "8 bits have no calibrated scales" in setting.reason
+    assert f'[policy] kv_cache_dtype = "{own}"' in setting.reason
+    followed = plan(machine, policy={"kv_cache_dtype": own})
+    assert followed.value("kv_cache_dtype") == own
+    assert forecast(followed, machine).fits
+
+
+def test_auto_that_is_pinned_is_the_models_own() -> None:
+    policy = {"kv_cache_dtype": "auto", "pinned": ["kv_cache_dtype"]}
+    assert plan(with_room(4), policy=policy).value("kv_cache_dtype") is None

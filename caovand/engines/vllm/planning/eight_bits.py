@@ -8,6 +8,7 @@ from typing import Any
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm.capabilities import ADA, BLACKWELL, HOPPER
 from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.precision import HALF
 from caovand.engines.vllm.planning.turing import (
     backend_in,
     flashinfer_lacks,
@@ -44,9 +45,17 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.given)
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
+    if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
+        return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
     converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)
     if images_attend_both_ways(draft.model):
         return converts
     native = hopper or (converts and not draft.engine.flashinfer)
     return reads_eight_bits(draft, native=native)
+
+
+def own_type(draft: Draft) -> str:
+    """What --kv-cache-dtype calls the type that the model computes in."""
+    dtype = str(draft.value("dtype") or draft.model.dtype)
+    return "float16" if dtype in HALF else "bfloat16"

@@ -27,6 +27,9 @@ from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
+ENOUGH_EXACT = 32_768
+"""A context of this length keeps the model's own type of cache: seven usual conversations. A
+checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
@@ -49,7 +52,21 @@ def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
 
 
 def _weighed(drafts: Sequence[Draft]) -> Draft:
-    """The best of these drafts, with its sizing; the vision tower may give way."""
+    """The best of these drafts, with its sizing; the vision tower may give way, and the cache's own
+    type where it holds little."""
+    wishes, limit = _wishes(drafts[0]), drafts[0].model.max_model_len
+    own = [draft for draft in drafts if not draft.choice.cache]
+    best, bases = _best_of(own)
+    enough = best.sizing and best.sizing.load.context >= min(wishes.context or limit, ENOUGH_EXACT)
+    if len(own) < len(drafts) and not (best.sizing and best.sizing.sound and enough):
+        best, bases = _best_of(drafts)
+    if wishes.context is None or not (best.sizing and best.sizing.sound):
+        _wait_for_others(bases, drafts[0])
+    return best
+
+
+def _best_of(drafts: Sequence[Draft]) -> tuple[Draft, Sequence[Load]]:
+    """The best of these drafts, with its sizing, and the loads that were weighed."""
     draft, wishes = drafts[0], _wishes(drafts[0])
     loads = [replace(asked_load(one), offload_gib=wishes.offload_gib) for one in drafts]
     ways = list(zip(drafts, loads, strict=True))
@@ -58,9 +75,7 @@ def _weighed(drafts: Sequence[Draft]) -> Draft:
     bases = [load for _, load in ways]
     ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
     number, best = choose(bases, draft.model, draft.gpus, wishes, ram_mib)
-    if wishes.context is None or not best.sound:
-        _wait_for_others(bases, draft)
-    return replace(ways[number][0], sizing=best)
+    return replace(ways[number][0], sizing=best), bases
 
 
 def graphs_for(draft: Draft) -> str:
