@@ -94,6 +94,11 @@ class Draft:
         config = self.value("speculative_config")
         if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
             return False
+        return self.drafts_would_spoil_states
+
+    @property
+    def drafts_would_spoil_states(self) -> bool:
+        """Whether drafting with weights would do that to this model in this engine."""
         old = self.engine.release < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture
         return self.cuda and hybrid and old
