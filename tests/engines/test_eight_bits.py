@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[s
     paired = plan(inventory(both_ways, turing(2), WITH_NVCC))
     assert paired.value("attention_backend") == "TRITON_ATTN"
     assert paired.value("kv_cache_dtype") is None
+
+
+def test_whole_graphs_that_0_21_cuts_are_not_promised_silently() -> None:
+    machine = inventory(gpus=named("RTX 3090", 2), engine=WITH_NVCC)
+    typed = {"cuda_graphs": "full_and_piecewise", "kv_cache_dtype": "fp8", "mtp": 3}
+    flag = ["--compilation-config", '{"cudagraph_mode": "FULL_DECODE_ONLY"}']
+
+    def warned(machine: Inventory, words: Sequence[str] = (), **policy: Any) -> list[str]:
+        engine = {"extra_args": list(words)}
+        found = plan(machine, policy={**typed, **policy}, engine=engine)
+        return [text for text in found.warnings if "cuts them at attention" in text]
+
+    (told,) = warned(machine)
+    assert told.startswith("vLLM 0.21.0 does not capture FULL_AND_PIECEWISE graphs")
+    assert 'set [policy] kv_cache_dtype = "bfloat16", or use vLLM 0.22' in told
+    assert "FULL_DECODE_ONLY" in warned(machine, flag)[0]
+    (of_turing,) = warned(inventory(gpus=turing(2), engine=WITH_NVCC))
+    assert "kv_cache_dtype" not in of_turing
+    assert not warned(machine, cuda_graphs="piecewise")
+    assert not warned(machine, mtp=0)
+    assert not warned(machine, kv_cache_dtype="bfloat16")
+    assert not warned(inventory(gpus=H200, engine=WITH_NVCC))
+    newer = replace(WITH_NVCC, version="0.33.0")
+    assert not warned(replace(machine, engine=newer))
 
 
 def with_room(gib: float, model: ModelCard = LLAMA) -> Inventory:

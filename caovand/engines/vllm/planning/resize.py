@@ -6,23 +6,25 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
-from caovand.core.plan import Unplannable
+from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
+from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
+from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer, own_type
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.turing import attention
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
@@ -96,6 +98,23 @@ def _cuts_graphs(draft: Draft) -> bool:
     values = {**_decided(draft), **draft.given}
     ours = attended_by_flashinfer(values, draft.inventory, draft.gpus)
     return early and older and draft.mtp > 0 and ours
+
+
+def graph_warnings(draft: Draft, plan: Plan) -> list[str]:
+    """Whole graphs that were asked for and that this release does not capture."""
+    config = plan.value("compilation_config")
+    if not isinstance(config, Mapping) or plan.value("enforce_eager"):
+        return []
+    mode = graphs.mode(config, plan.value("optimization_level"))
+    if not mode.startswith("FULL") or not _cuts_graphs(draft):
+        return []
+    fixed = releases.name(releases.DRAFTS_IN_WHOLE_GRAPHS)
+    other = f', set [policy] kv_cache_dtype = "{own_type(draft)}"' if not attention(draft) else ""
+    return [
+        f"vLLM {draft.engine.version} does not capture {mode} graphs while FlashInfer's attention"
+        " verifies drafts, and cuts them at attention; for whole ones draft nothing ([policy] mtp ="
+        f" 0){other}, or use vLLM {fixed} or newer"
+    ]
 
 
 def _decided(draft: Draft) -> dict[str, Any]:
