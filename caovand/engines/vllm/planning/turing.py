@@ -105,12 +105,12 @@ def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
         return "FlashInfer's attention knows no attention sinks before SM100"
     if model.model_type.startswith(OF_TWO_WIDTHS):
         return f"layers of {model.model_type} have heads of two widths, one of 512"
-    if images_attend_both_ways(model):
-        return "in FlashInfer's attention the tokens of an image do not attend both ways"
     if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
         return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
     if dtype == "float32":
         return "FlashInfer's attention has no kernel for float32"
+    if images_attend_both_ways(model):
+        return "in FlashInfer's attention the tokens of an image do not attend both ways"
     return ""
 
 
