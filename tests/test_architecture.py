@@ -265,3 +265,19 @@ def test_flags_variables_and_endpoints_of_vllm_are_named_in_its_folder_alone(nam
 def test_who_is_excused_from_that_needs_it(name: str) -> None:
     modules = [m for m in MODULES if m == name or m.startswith(name + ".")]
     assert any(of_vllm(text) for module in modules for text in texts(module))
+
+
+def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
+    home = "caovand.engines.vllm.capabilities"
+    named = ast.parse(MODULES[home].read_text(encoding="utf-8")).body
+    known = {
+        ast.dump(one.value): ast.unparse(one.targets[0])
+        for one in named
+        if isinstance(one, ast.Assign)
+    }
+    assert "TURING" in known.values()
+    for name, file in MODULES.items():
+        if name != home and name.startswith("caovand.engines.vllm"):
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.Assign):
+                    assert ast.dump(node.value) not in known, f"{name}: {ast.unparse(node)}"

@@ -105,7 +105,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
     capability = ask("nvmlDeviceGetCudaComputeCapability", card)
     if memory is None or capability is None:
         return None  # a lost card still counts in nvmlDeviceGetCount
-    generation = ask("nvmlDeviceGetCurrPcieLinkGeneration", card)
+    generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", card)  # an idle link's falls to 1
     lanes = ask("nvmlDeviceGetCurrPcieLinkWidth", card)
     cuda = ask("nvmlSystemGetCudaDriverVersion")
     mig = ask("nvmlDeviceGetMigMode", card)

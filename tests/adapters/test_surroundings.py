@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,17 @@ def test_cards_are_read_with_their_links_and_a_lost_one_is_left_out(
     assert first.users[0][0::2] == (1, 0)
     assert nvml.shut
     assert [gpu.index for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"})] == [1]
+
+
+def test_a_link_has_the_generation_it_works_with_though_the_card_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml: Any = FakeNvml()
+    nvml.nvmlDeviceGetCurrPcieLinkGeneration = lambda card: 1
+    nvml.nvmlDeviceGetMaxPcieLinkGeneration = lambda card: 4
+    nvml.nvmlDeviceGetCurrPcieLinkWidth = lambda card: 8
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert [gpu.pcie for gpu in read_gpus({})] == [(4, 8), (4, 8)]
 
 
 class PartitionedNvml(FakeNvml):

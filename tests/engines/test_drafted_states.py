@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.core.plan import Plan
 from caovand.engines.vllm.command import build
 from tests.core.machines import A100, ABSENT, CUDA, H200, LLAMA_70B_AWQ, inventory, plan, turing
@@ -100,3 +100,19 @@ def test_what_spoils_answers_is_warned_of_where_it_is_asked_for(
     spoiling = [text for text in found.warnings if "can silently corrupt answers" in text]
     assert [text.partition(" ")[0] for text in spoiling] == told
     assert found.value("mamba_cache_mode") == "align"
+
+
+def test_who_reads_long_prompts_is_told_what_brings_the_prefix_cache_back() -> None:
+    def reason(of: EngineInfo = CUDA, **sections: Any) -> str:
+        return plan(inventory(engine=of), **sections).settings["speculative_config"].reason
+
+    long = {"workload": "long"}
+    assert reason(policy={**long, "mtp": 3}).endswith("[policy] mtp = 0 brings it back")
+    off = {"extra_args": ["--no-enable-prefix-caching"]}
+    for other in (
+        reason(policy={"mtp": 3}),
+        reason(policy={**long, "mtp": 0}),
+        reason(policy={**long, "mtp": 3}, engine=off),
+        reason(replace(CUDA, version="0.32.0"), policy={**long, "mtp": 3}),
+    ):
+        assert "brings it back" not in other

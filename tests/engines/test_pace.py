@@ -20,7 +20,8 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
-from caovand.engines.vllm.planning.pace import WORKLOADS, score, tokens_of_step
+from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
+from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
 from caovand.engines.vllm.planning.speeds import stated
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
@@ -65,7 +66,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
     if forecast(found, machine).fits is not True:
         return None, inf
     load, gpus = load_of(found, machine), gpus_of(found, machine)
-    return found, score(machine.model, load, gpus, WORKLOADS[workload])
+    return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,6 +85,9 @@ def test_no_single_choice_turned_over_would_be_better(
         return  # 0.21 gives it up for a typed step, or for drafting: that is another rule's
     if other.value("kv_cache_dtype") != found.value("kv_cache_dtype") and machine.model.latent:
         return  # an 8-bit cache that is not weighed there
+    enough = found.value("max_model_len") >= min(ENOUGH_EXACT, machine.model.max_model_len)
+    if enough and other.value("kv_cache_dtype") and not found.value("kv_cache_dtype"):
+        return  # an 8-bit cache is weighed only where the model's own type holds less
     if "kv_cache_dtype" in flip.get("policy", {}) and not found.value("kv_cache_dtype"):
         again, best_of_both = rated(machine, engine={"extra_args": ["--kv-cache-dtype", "auto"]})
         assert again is not None
@@ -116,6 +120,8 @@ def test_less_free_memory_never_gives_a_better_plan(
     found, before = rated(machine)
     if (short and short.value("cpu_offload_gb")) or (found and found.value("cpu_offload_gb")):
         return
+    if short and found and short.value("kv_cache_dtype") != found.value("kv_cache_dtype"):
+        return  # an 8-bit cache, which holds more, is weighed only where memory is short
     assert after >= before * (1 - 1e-9)
 
 

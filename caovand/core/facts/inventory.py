@@ -15,7 +15,7 @@ class Gpu:
     Each part of a partitioned card (MIG) is a Gpu with the card's index and a uuid that begins with
     "MIG-"; `mig` without such a uuid is a card whose parts are unknown.
     `users` are the processes that use its memory: (pid, name, MiB); MiB is 0 if the driver does not
-    report it. `pcie` is (generation, lanes) of the current link. `bus` is its PCI address.
+    report it. `pcie` is the link's highest generation and its lanes. `bus` is its PCI address.
     """
 
     index: int

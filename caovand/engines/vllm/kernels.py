@@ -26,9 +26,8 @@ from collections.abc import Iterator, Mapping
 from caovand.core.engine import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.planning.precision import AMPERE, OWN_FP8
+from caovand.engines.vllm.capabilities import AMPERE, HOPPER, OWN_FP8, TURING
 
-TURING, HOPPER = (7, 5), (9, 0)
 HEAD_DIMS = (128, 256)
 HALF, BFLOAT, FP8 = "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn"
 ON_TURING = {"float16": (HALF, HALF), "fp8": (HALF, FP8)}

@@ -60,7 +60,8 @@ class Load:
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
-    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold.
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace.
     """
 
     context: int
@@ -75,6 +76,7 @@ class Load:
     aligned_states: bool = False
     vision: bool = False
     turing: bool = False
+    flashinfer: bool = False
     offload_gib: float = 0.0
     version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None
@@ -210,7 +212,9 @@ def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
 def _special(model: ModelCard, load: Load) -> float:
     """What only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if load.vision else 0.0
-    if load.turing:
+    if (
+        load.flashinfer or load.turing
+    ):  # its workspace; runs on Turing took as much with others, too
         size += FLASHINFER_MIB * MIB
     if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
         heads = max(1, model.kv_heads // load.tensor_parallel)
@@ -279,12 +283,13 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
         ("others", others),
     ]
     used = sum(size for _, size in parts) / MIB
+    states = lacks_states(model, load, gpus)
     if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
         room = used <= _smallest_mib(gpus)
     if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
         room = room and used <= _smallest_mib(gpus)
     return MemoryEstimate(
-        fits=room and load.context <= longest,
+        fits=room and load.context <= longest and not states,
         gpu_memory_utilization=load.utilization if gpus else None,
         weights_mib=weights / MIB,
         kv_mib=available / MIB,
@@ -297,6 +302,21 @@ def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimat
             *((name, size / MIB) for name, size in parts),
             ("free", max(smallest - used, 0.0)),
         ),
+        lack=states,
+    )
+
+
+def lacks_states(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> str:
+    """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
+    block of the cache for its state; empty where it can, or need not."""
+    if not model.hybrid or load.eager or not graphs.mode(load.compilation).startswith("FULL"):
+        return ""
+    blocks = int(kv_bytes(model, load, gpus) // layout_for(model, load).block_bytes)
+    if blocks < 1 or load.sequences <= blocks:
+        return ""
+    return (
+        f"the cache has {blocks} blocks, and full CUDA graphs of this model need one for each of"
+        f" {load.sequences} sequences; use max_num_seqs = {blocks} or less"
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
 from caovand.engines.vllm.memory.kv_cache import element_bytes
-from caovand.engines.vllm.planning.draft import TURING
+from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
 from caovand.engines.vllm.planning.spelling import count as count_of
 from caovand.engines.vllm.planning.spelling import whole_number
 
@@ -70,6 +71,7 @@ def load_of(
         ),
         vision=model.vision and not values.get("language_model_only"),
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
+        flashinfer=attended_by_flashinfer(values, inventory, gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=engine.release,
         kv_bytes=kv_bytes(values, env, engine.build),

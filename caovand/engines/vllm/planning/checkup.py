@@ -16,8 +16,8 @@ from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.problem import Problem
 from caovand.engines.vllm import kernels, releases
+from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.devices import unusable
-from caovand.engines.vllm.planning.draft import TURING
 from caovand.engines.vllm.planning.precision import type_without_bfloat16
 from caovand.engines.vllm.planning.toolchain import remedy
 from caovand.engines.vllm.planning.turing import flashinfer_refusal

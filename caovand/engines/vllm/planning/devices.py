@@ -11,7 +11,8 @@ from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.vllm.planning.draft import TURING, Draft, policy, user
+from caovand.engines.vllm.capabilities import TURING
+from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.speeds import joined
 from caovand.engines.vllm.planning.spelling import whole_number
 

@@ -11,11 +11,10 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.plan import Origin, Setting
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import whole_number
 
-TURING = (7, 5)
-"""The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 """Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
 
@@ -95,6 +94,11 @@ class Draft:
         config = self.value("speculative_config")
         if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
             return False
+        return self.drafts_would_spoil_states
+
+    @property
+    def drafts_would_spoil_states(self) -> bool:
+        """Whether drafting with weights would do that to this model in this engine."""
         old = self.engine.release < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture
         return self.cuda and hybrid and old

@@ -1,21 +1,59 @@
-"""Where the cache may be kept in 8 bits though nobody asked: attention that has kernels for it."""
+"""A cache in 8 bits: whose attention reads it, and where it is weighed though nobody asked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.engines.vllm.capabilities import ADA, HOPPER, OWN_FP8
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.turing import reads_eight_bits
+from caovand.engines.vllm.planning.precision import HALF
+from caovand.engines.vllm.planning.turing import (
+    backend_in,
+    flashinfer_lacks,
+    images_attend_both_ways,
+    is_plain_fp8,
+    reads_eight_bits,
+)
 
 EIGHT_BITS = "fp8"
-NATIVE = (8, 9)
+
+
+def attended_by_flashinfer(
+    values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
+) -> bool:
+    """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
+    vLLM's own choice for an fp8 cache, which off Hopper and its like no other before it keeps."""
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    if backend or not gpus:
+        return str(backend).upper() == "FLASHINFER"
+    kind, dtype = str(values.get("kv_cache_dtype")), str(values.get("dtype") or "")
+    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in gpus)
+    able = bool(inventory.engine.flashinfer) and not flashinfer_lacks(inventory.model, dtype)
+    return is_plain_fp8(kind) and not own and able
 
 
 def may_store_in_eight_bits(draft: Draft) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
-    From SM89 on kernels read fp8 by themselves; on SM80 and SM86 FlashInfer converts it.
+    On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
+    must be ready or compiled; without it Triton's attention takes it, from SM89 on.
     """
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.given)
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
-    oldest = min(gpu.compute_capability for gpu in draft.gpus)
-    return reads_eight_bits(draft, native=oldest >= NATIVE)
+    if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
+        return False
+    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
+    converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)
+    if images_attend_both_ways(draft.model):
+        return converts
+    native = hopper or (converts and not draft.engine.flashinfer)
+    return reads_eight_bits(draft, native=native)
+
+
+def own_type(draft: Draft) -> str:
+    """What --kv-cache-dtype calls the type that the model computes in."""
+    dtype = str(draft.value("dtype") or draft.model.dtype)
+    return "float16" if dtype in HALF else "bfloat16"

@@ -12,6 +12,7 @@ from typing import Any
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.vllm.capabilities import ADA, AMPERE
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.devices import (
     cards_lacking,
@@ -21,7 +22,6 @@ from caovand.engines.vllm.planning.devices import (
 )
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.precision import (
-    AMPERE,
     EXCLUSIVE,
     LEAST_CAPABILITY,
     lacks_bfloat16,
@@ -32,8 +32,6 @@ from caovand.engines.vllm.planning.precision import (
 )
 from caovand.engines.vllm.planning.spelling import count
 from caovand.engines.vllm.planning.turing import backend_in, flashinfer_refusal, triton_refuses
-
-ADA = (8, 9)
 
 
 @dataclass(frozen=True)

@@ -137,11 +137,6 @@ class Pace:
         return waits
 
 
-def score(model: ModelCard, load: Load, gpus: Sequence[Gpu], workload: Workload) -> float:
-    """The score of one way of running: the lower, the better."""
-    return Pace(model, load, gpus, workload).score(load)
-
-
 def tokens_of_step(mtp: int) -> float:
     """Tokens that a decode step with so many drafts brings in the mean."""
     return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))

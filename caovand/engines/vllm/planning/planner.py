@@ -37,7 +37,7 @@ from caovand.engines.vllm.planning.environment import allocator_warnings, enviro
 from caovand.engines.vllm.planning.flag_row import Rule
 from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
 from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.resize import emptied, graphs_for, holders, sized
+from caovand.engines.vllm.planning.resize import emptied, graph_warnings, graphs_for, holders, sized
 from caovand.engines.vllm.planning.speculation import (
     smaller_depths,
     spec_of_environment,
@@ -293,7 +293,8 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     notes = map(str, draft.model.notes)
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
-    found += [*_lost_graph_mode(draft, plan), *allocator_warnings(draft)]
+    found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
+    found += [*allocator_warnings(draft)]
     found += spoiling_warnings(draft)
     if not draft.engine.knows(draft.model.architecture):
         found.append(

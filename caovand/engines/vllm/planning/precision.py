@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.problem import Problem
+from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
 
-AMPERE = (8, 0)
-OWN_FP8 = (9, 10)
-"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
 WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
@@ -20,7 +18,7 @@ LEAST_CAPABILITY = {
     "experts_int8": AMPERE,
     "modelopt": AMPERE,
     "modelopt_mxfp8": AMPERE,
-    "fp_quant": (10, 0),
+    "fp_quant": BLACKWELL,
 }
 """Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
 

@@ -6,25 +6,32 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
-from caovand.core.plan import Unplannable
+from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
+from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.precision import AMPERE, OWN_FP8
+from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer, own_type
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.turing import attention
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
+ENOUGH_EXACT = 32_768
+"""A context of this length keeps the model's own type of cache: seven usual conversations. A
+checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
 LEAST_ALONE = 4096
@@ -47,7 +54,21 @@ def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
 
 
 def _weighed(drafts: Sequence[Draft]) -> Draft:
-    """The best of these drafts, with its sizing; the vision tower may give way."""
+    """The best of these drafts, with its sizing; the vision tower may give way, and the cache's own
+    type where it holds little."""
+    wishes, limit = _wishes(drafts[0]), drafts[0].model.max_model_len
+    own = [draft for draft in drafts if not draft.choice.cache]
+    best, bases = _best_of(own)
+    enough = best.sizing and best.sizing.load.context >= min(wishes.context or limit, ENOUGH_EXACT)
+    if len(own) < len(drafts) and not (best.sizing and best.sizing.sound and enough):
+        best, bases = _best_of(drafts)
+    if wishes.context is None or not (best.sizing and best.sizing.sound):
+        _wait_for_others(bases, drafts[0])
+    return best
+
+
+def _best_of(drafts: Sequence[Draft]) -> tuple[Draft, Sequence[Load]]:
+    """The best of these drafts, with its sizing, and the loads that were weighed."""
     draft, wishes = drafts[0], _wishes(drafts[0])
     loads = [replace(asked_load(one), offload_gib=wishes.offload_gib) for one in drafts]
     ways = list(zip(drafts, loads, strict=True))
@@ -56,9 +77,7 @@ def _weighed(drafts: Sequence[Draft]) -> Draft:
     bases = [load for _, load in ways]
     ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
     number, best = choose(bases, draft.model, draft.gpus, wishes, ram_mib)
-    if wishes.context is None or not best.sound:
-        _wait_for_others(bases, draft)
-    return replace(ways[number][0], sizing=best)
+    return replace(ways[number][0], sizing=best), bases
 
 
 def graphs_for(draft: Draft) -> str:
@@ -72,12 +91,34 @@ def graphs_for(draft: Draft) -> str:
 
 
 def _cuts_graphs(draft: Draft) -> bool:
-    """Whether attention is FlashInfer's, which early releases capture only without drafts: off
-    Hopper and its like, no other keeps an fp8 cache."""
-    fp8 = str(draft.value("kv_cache_dtype")).startswith("fp8")
-    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in draft.gpus)
+    """Whether attention is FlashInfer's, which early releases capture only without drafts; its
+    kernels for SM100 are captured with them."""
     early = draft.engine.release < releases.DRAFTS_IN_WHOLE_GRAPHS
-    return fp8 and not own and draft.mtp > 0 and early
+    older = any(gpu.compute_capability[0] != BLACKWELL[0] for gpu in draft.gpus)
+    values = {**_decided(draft), **draft.given}
+    ours = attended_by_flashinfer(values, draft.inventory, draft.gpus)
+    return early and older and draft.mtp > 0 and ours
+
+
+def graph_warnings(draft: Draft, plan: Plan) -> list[str]:
+    """Whole graphs that were asked for and that this release does not capture."""
+    config = plan.value("compilation_config")
+    if not isinstance(config, Mapping) or plan.value("enforce_eager"):
+        return []
+    mode = graphs.mode(config, plan.value("optimization_level"))
+    if not mode.startswith("FULL") or not _cuts_graphs(draft):
+        return []
+    fixed = releases.name(releases.DRAFTS_IN_WHOLE_GRAPHS)
+    other = f', set [policy] kv_cache_dtype = "{own_type(draft)}"' if not attention(draft) else ""
+    return [
+        f"vLLM {draft.engine.version} does not capture {mode} graphs while FlashInfer's attention"
+        " verifies drafts, and cuts them at attention; for whole ones draft nothing ([policy] mtp ="
+        f" 0){other}, or use vLLM {fixed} or newer"
+    ]
+
+
+def _decided(draft: Draft) -> dict[str, Any]:
+    return {name: setting.value for name, setting in draft.settings.items()}
 
 
 def share_of_unknown(draft: Draft) -> float:
@@ -172,7 +213,7 @@ def asked_load(draft: Draft) -> Load:
         "max_num_batched_tokens": policy.max_num_batched_tokens,
         "language_model_only": text_only,
         "compilation_config": {"cudagraph_mode": graphs_for(draft)},
-        **{name: setting.value for name, setting in draft.settings.items()},
+        **_decided(draft),
         **draft.given,
     }
     return load_of(values, draft.inventory, draft.gpus, dict(draft.config.engine.env))

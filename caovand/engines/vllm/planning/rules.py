@@ -11,10 +11,12 @@ from math import ceil
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import HOPPER
 from caovand.engines.vllm.memory.estimate import Load
 from caovand.engines.vllm.planning import cpu, toolchain, turing
 from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
+from caovand.engines.vllm.planning.eight_bits import own_type
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.precision import lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.planning.resize import block_tokens, graphs_for, share_of_unknown
@@ -77,7 +79,12 @@ def dtype(draft: Draft) -> Setting | None:
 def kv_cache_dtype(draft: Draft) -> Setting | None:
     typed = draft.config.policy.kv_cache_dtype
     if not typed and draft.choice.cache:
-        return policy(draft.choice.cache, "twice the context in the same memory is worth more here")
+        return policy(
+            draft.choice.cache,
+            "twice the context in the same memory is worth more here, though 8 bits have no"
+            f' calibrated scales: set [policy] kv_cache_dtype = "{own_type(draft)}" for the'
+            " model's own",
+        )
     if not typed:
         return turing.kv_cache_dtype(draft)
     known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
@@ -138,7 +145,7 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
-    hopper = any(gpu.compute_capability[0] == 9 for gpu in draft.gpus)
+    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
     if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")

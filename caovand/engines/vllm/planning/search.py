@@ -19,6 +19,7 @@ from caovand.engines.vllm.memory.estimate import (
     granular,
     kv_bytes,
     lacking_gib,
+    lacks_states,
     layout_for,
     longest_context,
     room_for_context,
@@ -131,11 +132,15 @@ class Search:
         if wishes.context:
             sized = at(way, wishes.context, self._gpus, wishes)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
-            return sized if holds(sized, self._model, self._gpus) else None
-        context = longest(way, self._model, self._gpus, wishes)
-        if context < self._least:
+            if not holds(sized, self._model, self._gpus):
+                return None
+        else:
+            context = longest(way, self._model, self._gpus, wishes)
+            if context < self._least:
+                return None
+            sized = at(way, context, self._gpus, wishes)
+        if lacks_states(self._model, sized, self._gpus):
             return None
-        sized = at(way, context, self._gpus, wishes)
         asked = wishes.sequences or sized.sequences <= USUAL_SEQUENCES
         return sized if asked or sized.sequences <= self._room(sized) else None
 

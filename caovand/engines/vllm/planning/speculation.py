@@ -48,7 +48,18 @@ def speculative_config(draft: Draft) -> Setting | None:
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
     config = {"method": "mtp", "num_speculative_tokens": wanted}
-    return Setting(config, setting.origin, setting.reason)
+    return Setting(config, setting.origin, setting.reason + _lost_prefixes(draft))
+
+
+def _lost_prefixes(draft: Draft) -> str:
+    """What drafting costs where long prompts come again; the modelled time knows no prefix."""
+    long = draft.config.policy.workload == "long" and "enable_prefix_caching" not in draft.given
+    if not long or not draft.drafts_would_spoil_states:
+        return ""
+    return (
+        "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
+        " brings it back"
+    )
 
 
 def async_scheduling(draft: Draft) -> Setting | None:

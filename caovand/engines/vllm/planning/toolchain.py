@@ -13,12 +13,12 @@ from collections.abc import Container, Iterator
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.capabilities import HOPPER
 from caovand.engines.vllm.planning.draft import Draft, policy
 
 NO_NVCC = "there is no nvcc to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
 """Variables of [engine] env that lead FlashInfer to a toolkit the probe did not see."""
-HOPPER = (9, 0)
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 EXPERTS = {
     "": "VLLM_USE_FLASHINFER_MOE_FP16",

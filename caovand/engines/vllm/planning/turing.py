@@ -27,6 +27,12 @@ REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself sends such models to Triton, unless a backend was named."""
 
+IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"})
+"""Model types in which every token of an image attends to all the others: of vLLM's attention,
+only Triton's has that (is_mm_prefix_lm)."""
+WRAPPED = ("Bagel", "PaliGemma")
+"""Architectures of those whose text part has another family's type."""
+
 
 def version_numbers(text: str | None) -> tuple[int, ...]:
     """0.6.8.post1 as (0, 6, 8)."""
@@ -59,7 +65,7 @@ def flashinfer_refusal(
     `plugin` tells whether caovan's may be used, `env` has the names of [engine] env. A model that
     is not known has the widest heads.
     """
-    unfit = _unfit(model, dtype) if model else ""
+    unfit = flashinfer_lacks(model, dtype) if model else ""
     if unfit:
         return Refusal(unfit, "model")
     refused = _refused_by_engine(engine, model.head_dim if model else 256, plugin)
@@ -91,7 +97,7 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     return ""
 
 
-def _unfit(model: ModelCard, dtype: str) -> str:
+def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
     """Why FlashInfer's attention cannot serve this model before SM100; empty where it can."""
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
@@ -103,7 +109,15 @@ def _unfit(model: ModelCard, dtype: str) -> str:
         return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
     if dtype == "float32":
         return "FlashInfer's attention has no kernel for float32"
+    if images_attend_both_ways(model):
+        return "in FlashInfer's attention the tokens of an image do not attend both ways"
     return ""
+
+
+def images_attend_both_ways(model: ModelCard) -> bool:
+    """Whether only Triton's attention serves this model."""
+    kind = model.model_type.removesuffix("_text")
+    return kind in IMAGES_BOTH_WAYS or model.architecture.startswith(WRAPPED)
 
 
 def backend_in(config: Any) -> str:
@@ -121,7 +135,7 @@ def reads_eight_bits(draft: Draft, *, native: bool) -> bool:
     """Whether attention of newer cards keeps an fp8 cache of this model; `native` needs no
     FlashInfer, and so no compiler."""
     dtype, engine = str(draft.value("dtype") or ""), draft.engine
-    if _unfit(draft.model, dtype) or _unknown(draft.model):
+    if flashinfer_lacks(draft.model, dtype) or _unknown(draft.model):
         return False
     ready = bool(engine.flashinfer) and not lacks_toolkit(engine, dict(draft.config.engine.env))
     return native or ready
@@ -138,7 +152,8 @@ def attention_backend(draft: Draft) -> Setting | None:
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
     if _left_to_vllm(draft.model):
-        unfit = _unfit(draft.model, str(draft.value("dtype") or "")) or UNKNOWN_WIDTH
+        dtype = str(draft.value("dtype") or "")
+        unfit = flashinfer_lacks(draft.model, dtype) or UNKNOWN_WIDTH
         return policy(None, f"{unfit}; vLLM takes another by itself")
     refusal = _why_not(draft)
     if refusal is None:
@@ -169,8 +184,13 @@ def refused_cache(draft: Draft, kind: str) -> str:
 
 def triton_refuses(kind: str, engine: EngineInfo) -> bool:
     """Whether Triton's attention keeps no cache of this type on cards before SM89."""
-    plain = kind.startswith("fp8") and not kind.endswith("per_token_head")
-    return plain and (engine.release >= releases.TRITON_REFUSES_FP8 or kind != "fp8_e5m2")
+    newer = engine.release >= releases.TRITON_REFUSES_FP8
+    return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
+
+
+def is_plain_fp8(kind: str) -> bool:
+    """Whether a cache of this type has one scale at most, as FlashInfer's attention reads it."""
+    return kind.startswith("fp8") and not kind.endswith("per_token_head")
 
 
 def traps(draft: Draft) -> list[str]:

@@ -1,0 +1,165 @@
+"""An 8-bit cache: whose attention reads it, what that takes, and where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
+from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
+from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
+from tests.boxes.models import model
+from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
+
+LLAMA = model("Llama-3.1-8B")
+ASKED = replace(CUDA, python_version="3.12.1", cuda="13.0")
+"""An engine that was asked what it has: neither ready kernels nor a compiler."""
+WITH_NVCC = replace(ASKED, nvcc="/usr/local/cuda/bin/nvcc")
+WITHOUT_FLASHINFER = replace(ASKED, flashinfer=None)
+B200 = (Gpu(0, "NVIDIA B200", (10, 0), 183_359, 24_000),)
+
+
+def activations(machine: Inventory, *words: str) -> float:
+    """MiB of a step beside weights, graphs and cache, in a plan of one size."""
+    sections: dict[str, Any] = {
+        "model": {"max_model_len": 8192},
+        "policy": {"max_num_seqs": 2, "max_num_batched_tokens": 2048},
+        "engine": {"extra_args": list(words)},
+    }
+    found = plan(machine, **sections)
+    return dict(forecast(found, machine).parts)["activations"]
+
+
+@pytest.mark.parametrize("card", ["RTX 3090", "A100", "RTX 4090", "RTX 5090"])
+def test_flashinfers_workspace_is_counted_wherever_it_reads_the_cache(card: str) -> None:
+    machine = inventory(LLAMA, named(card))
+    own = activations(machine, "--kv-cache-dtype", "auto")
+    assert activations(machine, "--kv-cache-dtype", "fp8") - own == FLASHINFER_MIB
+    assert activations(machine, "--attention-backend", "FLASHINFER") - own == FLASHINFER_MIB
+    other = ("--kv-cache-dtype", "fp8", "--attention-backend", "TRITON_ATTN")
+    assert activations(machine, *other) == own
+    assert activations(machine, "--kv-cache-dtype", "int8_per_token_head") == own
+    assert activations(machine, "--kv-cache-dtype", "fp8_per_token_head") == own
+    without = replace(machine, engine=replace(CUDA, flashinfer=None))
+    assert activations(without, "--kv-cache-dtype", "fp8") == own
+
+
+def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
+    machine = inventory(LLAMA, H200)
+    found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})
+    assert not load_of(found, machine).flashinfer
+
+
+@pytest.mark.parametrize(
+    ("card", "engine", "chosen"),
+    [
+        ("RTX 3090", ASKED, False),
+        ("RTX 3090", WITH_NVCC, True),
+        ("RTX 3090", replace(ASKED, jit_cache="0.6.8"), True),
+        ("RTX 3090", WITHOUT_FLASHINFER, False),
+        ("RTX 4090", ASKED, False),
+        ("RTX 4090", WITH_NVCC, True),
+        ("RTX 4090", WITHOUT_FLASHINFER, True),
+        ("RTX 5090", ASKED, False),
+        ("B200", ASKED, False),
+        ("B200", WITH_NVCC, True),
+        ("H200", ASKED, True),
+    ],
+)
+def test_it_is_chosen_only_where_attention_that_reads_it_can_start(
+    card: str, engine: EngineInfo, chosen: bool
+) -> None:
+    known = {"B200": B200, "H200": tuple(replace(gpu, free_mib=24_000) for gpu in H200)}
+    gpus = known.get(card) or named(card)
+    gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, 24_000)) for gpu in gpus)
+    found = plan(inventory(QWEN_27B_AWQ, gpus, engine))
+    assert (found.value("kv_cache_dtype") == "fp8") == chosen
+
+
+GEMMA_3 = {"architecture": "Gemma3ForConditionalGeneration", "model_type": "gemma3_text"}
+PALIGEMMA = {"architecture": "PaliGemmaForConditionalGeneration", "model_type": "gemma"}
+MOLMO = {"architecture": "Molmo2ForConditionalGeneration", "model_type": "molmo2_text"}
+
+
+@pytest.mark.parametrize("kind", [GEMMA_3, PALIGEMMA, MOLMO], ids=lambda kind: kind["model_type"])
+def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[str, str]) -> None:
+    both_ways = replace(LLAMA, **kind)
+    for card, chosen in (("RTX 3090", None), ("RTX 4090", "fp8")):
+        gpus = tuple(replace(gpu, free_mib=19_000) for gpu in named(card))
+        machine = inventory(both_ways, gpus, WITH_NVCC)
+        found = plan(machine)
+        assert found.value("kv_cache_dtype") == chosen
+        assert not load_of(found, machine).flashinfer
+        plain = plan(inventory(replace(LLAMA), gpus, WITH_NVCC))
+        assert plain.value("kv_cache_dtype") == "fp8"
+    paired = plan(inventory(both_ways, turing(2), WITH_NVCC))
+    assert paired.value("attention_backend") == "TRITON_ATTN"
+    assert paired.value("kv_cache_dtype") is None
+
+
+def test_whole_graphs_that_0_21_cuts_are_not_promised_silently() -> None:
+    machine = inventory(gpus=named("RTX 3090", 2), engine=WITH_NVCC)
+    typed = {"cuda_graphs": "full_and_piecewise", "kv_cache_dtype": "fp8", "mtp": 3}
+    flag = ["--compilation-config", '{"cudagraph_mode": "FULL_DECODE_ONLY"}']
+
+    def warned(machine: Inventory, words: Sequence[str] = (), **policy: Any) -> list[str]:
+        engine = {"extra_args": list(words)}
+        found = plan(machine, policy={**typed, **policy}, engine=engine)
+        return [text for text in found.warnings if "cuts them at attention" in text]
+
+    (told,) = warned(machine)
+    assert told.startswith("vLLM 0.21.0 does not capture FULL_AND_PIECEWISE graphs")
+    assert 'set [policy] kv_cache_dtype = "bfloat16", or use vLLM 0.22' in told
+    assert "FULL_DECODE_ONLY" in warned(machine, flag)[0]
+    (of_turing,) = warned(inventory(gpus=turing(2), engine=WITH_NVCC))
+    assert "kv_cache_dtype" not in of_turing
+    assert not warned(machine, cuda_graphs="piecewise")
+    assert not warned(machine, mtp=0)
+    assert not warned(machine, kv_cache_dtype="bfloat16")
+    assert not warned(inventory(gpus=H200, engine=WITH_NVCC))
+    newer = replace(WITH_NVCC, version="0.33.0")
+    assert not warned(replace(machine, engine=newer))
+
+
+def with_room(gib: float, model: ModelCard = LLAMA) -> Inventory:
+    """A 3090 of which so much is free beside Llama's weights."""
+    gpus = tuple(replace(gpu, free_mib=int((15 + gib) * 1024)) for gpu in named("RTX 3090"))
+    return inventory(model, gpus, WITH_NVCC)
+
+
+@pytest.mark.parametrize("gib", [3.5, 4, 4.5, 5, 5.5, 6, 7, 8])
+def test_it_is_weighed_only_where_the_models_own_type_holds_little(gib: float) -> None:
+    machine = with_room(gib)
+    own = plan(machine, policy={"kv_cache_dtype": "bfloat16"})
+    found = plan(machine)
+    enough = forecast(own, machine).fits and own.value("max_model_len") >= ENOUGH_EXACT
+    assert found.value("kv_cache_dtype") == (None if enough else "fp8")
+    if enough:
+        assert found.value("max_model_len") == own.value("max_model_len")
+
+
+def test_a_typed_context_that_the_models_own_type_holds_is_enough() -> None:
+    machine = with_room(4)
+    assert plan(machine).value("kv_cache_dtype") == "fp8"
+    assert plan(machine, model={"max_model_len": 4096}).value("kv_cache_dtype") is None
+
+
+@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+def test_who_gets_8_bits_unasked_reads_how_to_get_the_models_own(dtype: str, own: str) -> None:
+    machine = with_room(4, replace(LLAMA, dtype=dtype))
+    setting = plan(machine).settings["kv_cache_dtype"]
+    assert setting.value == "fp8"
+    assert "8 bits have no calibrated scales" in setting.reason
+    assert f'[policy] kv_cache_dtype = "{own}"' in setting.reason
+    followed = plan(machine, policy={"kv_cache_dtype": own})
+    assert followed.value("kv_cache_dtype") == own
+    assert forecast(followed, machine).fits
+
+
+def test_auto_that_is_pinned_is_the_models_own() -> None:
+    policy = {"kv_cache_dtype": "auto", "pinned": ["kv_cache_dtype"]}
+    assert plan(with_room(4), policy=policy).value("kv_cache_dtype") is None

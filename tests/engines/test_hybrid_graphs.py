@@ -1,0 +1,58 @@
+"""Full CUDA graphs of a hybrid model need a block of the cache for each of its sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.engines.vllm.memory import graphs
+from caovand.engines.vllm.memory.estimate import kv_bytes, layout_for
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
+from tests.core.machines import plan
+
+MACHINE = box_with("3090", model("Qwen3.6-27B-AWQ-g32"))
+WHOLE = ["--compilation-config", '{"cudagraph_mode": "FULL_AND_PIECEWISE"}']
+SMALL: dict[str, Any] = {
+    "model": {"max_model_len": 8192, "text_only": True},
+    "policy": {"mtp": 0},
+}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"max_model_len": 8192}},
+        {"model": {"max_model_len": 8192}, "policy": {"workload": "batch"}},
+        {"policy": {"max_num_seqs": 64}},
+        {"model": {"max_model_len": 8192}, "policy": {"max_num_seqs": 64}},
+    ],
+    ids=str,
+)
+def test_what_is_planned_can_be_captured(sections: dict[str, Any]) -> None:
+    found = plan(MACHINE, **sections)
+    load, gpus = load_of(found, MACHINE), gpus_of(found, MACHINE)
+    blocks = kv_bytes(MACHINE.model, load, gpus) // layout_for(MACHINE.model, load).block_bytes
+    whole = not load.eager and "FULL" in graphs.mode(load.compilation)
+    assert load.sequences <= blocks or not whole
+    assert forecast(found, MACHINE).fits
+
+
+def test_a_typed_context_lets_in_as_many_as_the_cache_holds() -> None:
+    found = plan(MACHINE, model={"max_model_len": 8192})
+    assert found.value("max_num_seqs") <= max(forecast(found, MACHINE).concurrency * 2, 2)
+
+
+def test_flags_that_leave_too_few_blocks_do_not_fit() -> None:
+    few = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "16", *WHOLE]})
+    assert forecast(few, MACHINE).fits
+    many = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "64", *WHOLE]})
+    memory = forecast(many, MACHINE)
+    assert memory.fits is False
+    assert "full CUDA graphs of this model need one for each of 64 sequences" in memory.lack
+    assert [text for text in many.warnings if memory.lack in text]
+    pieces = ["--compilation-config", '{"cudagraph_mode": "PIECEWISE"}']
+    cut = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "64", *pieces]})
+    assert not forecast(cut, MACHINE).lack
