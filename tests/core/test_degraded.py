@@ -127,3 +127,11 @@ def test_a_plan_kept_by_an_earlier_version_is_taken_up() -> None:
 def test_parts_of_a_card_are_looked_at_together() -> None:
     parts = tuple(replace(EMPTY[0], free_mib=mib, uuid=f"MIG-{mib}") for mib in (20_000, 9_000))
     assert used(parts) == {0: EMPTY[0].total_mib - 9_000}
+
+
+def test_an_upgrade_changes_no_fingerprint() -> None:
+    """A key that was added since then belongs in `degraded.ADDED`."""
+    first = "c66d92fed6e42690"  # of the first package
+    assert degraded.fingerprint(parse({}), inventory(gpus=EMPTY)) == first
+    typed = parse({"policy": {"workload": "long"}})
+    assert degraded.fingerprint(typed, inventory(gpus=EMPTY)) != first

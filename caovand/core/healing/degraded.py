@@ -24,12 +24,21 @@ from caovand.core.plan import Plan, Setting
 OTHERS = "others_mib"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
+ADDED = (("policy", "workload"),)
+"""Keys that came after the first plans were kept. At their defaults they change no fingerprint, so
+that an upgrade keeps the degraded plan."""
+
+
+DEFAULTS = Config()
 
 
 def fingerprint(config: Config, inventory: Inventory) -> str:
     """What a degraded plan is valid for: this configuration, cards, engine and model."""
     wishes = {name: asdict(getattr(config, name)) for name in ("model", "policy", "engine")}
     wishes["policy"].pop("mode")  # a mode change clears the MTP rungs only
+    for section, name in ADDED:
+        if wishes[section][name] == asdict(getattr(DEFAULTS, section))[name]:
+            del wishes[section][name]
     seen = {
         "wishes": wishes,
         "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
