@@ -31,12 +31,12 @@ from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.config_text import render
+from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
 from caovand.engines.vllm.planning import flags, verbatim
-from caovand.engines.vllm.planning.turing import version_numbers
 
 HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""
@@ -209,7 +209,7 @@ def alone(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _version(found: Planned) -> tuple[int, ...]:
-    return tuple(version_numbers(found.inventory.engine.python_version))[:2]
+    return version_numbers(found.inventory.engine.python_version)[:2]
 
 
 def own_places(order: Order) -> Directories:

@@ -328,11 +328,12 @@ class Slot:
     def _time(self, before: Snapshot, event: Event) -> None:
         """Follow the seconds of a start; once it serves, say where they went."""
         figures = self.run.watching.figures if self.run.watching else {}
-        if not self._starts.follow(before, self.snapshot, event, figures):
-            return
-        assert self._starts.latest is not None
-        self.notice("start", starts.sentence(*self._starts.latest), start=self._starts.describe())
         try:
+            if not self._starts.follow(before, self.snapshot, event, figures):
+                return
+            assert self._starts.latest is not None
+            sentence = starts.sentence(*self._starts.latest)
+            self.notice("start", sentence, start=self._starts.describe())
             self._make_folder()
             self._starts.remember()
         except OSError as problem:

@@ -29,10 +29,14 @@ class Starts:
     def follow(
         self, before: Snapshot, after: Snapshot, event: Event, figures: Mapping[str, Any]
     ) -> bool:
-        """Take a step of the machine; whether it finished a start, which is then the latest."""
+        """Take a step of the machine; whether it finished a start, which is then the latest.
+
+        OSError if the earlier starts cannot be read now: then this one is not counted.
+        """
         course = self._course = starts.follow(self._course, before, after, event, self._launches)
         if course is None or after.state is State.STARTING or after.plan is None:
             return False
+        self._course = None
         plan = after.plan.identity
         if not self._read:
             self._kept = starts.from_document(store.read_json(self._path)) or ()
@@ -40,7 +44,6 @@ class Starts:
         start = starts.finished(course, plan, time.time(), figures)
         self.latest = start, starts.earlier(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
-        self._course = None
         return True
 
     def remember(self) -> None:

@@ -6,6 +6,7 @@ Its world is made up: inspections and proofs are the test's, an engine is a shel
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import threading
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import processes
+from caovand.adapters import processes, store
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -26,7 +27,7 @@ from caovand.adapters.processes import Process
 from caovand.core.config import Config, WatchSection
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.daemon import inspection, proof
+from caovand.daemon import inspection, memories, proof
 from caovand.daemon.inspection import Obstacle, Prepared
 from caovand.daemon.loop import Supervisor
 from tests.core.machines import CUDA, inventory, plan
@@ -203,6 +204,30 @@ async def compared(daemon: Running) -> None:
     daemon.start()
     await daemon.until(State.SERVING)
     assert "; the one before took " in daemon.texts("start")[0]
+
+
+def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, free = store.read_json, []
+
+    def no_descriptor_left(path: Path) -> Any:
+        if path.name == memories.STARTS and not free:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path)
+
+    async def story(daemon: Running) -> None:
+        daemon.start()
+        await daemon.until(State.SERVING)
+        assert not daemon.texts("start")
+        free.append(True)
+        daemon.one.command(Restart(at=time.monotonic()))
+        await daemon.until(State.RECYCLING)
+        await daemon.until(State.SERVING)
+        assert len(daemon.texts("start")) == 1
+
+    monkeypatch.setattr(store, "read_json", no_descriptor_left)
+    play(world, story)
 
 
 def test_a_stop_ends_the_engine_and_not_the_daemon(world: World) -> None:

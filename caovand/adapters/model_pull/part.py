@@ -1,4 +1,4 @@
-"""A file that is being downloaded, and the hash of what is there of it."""
+"""A partly downloaded file, and the hash of its bytes so far."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,12 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from caovand.core.model_source.pace import Pace
-
-
-def free_bytes(path: Path) -> int:
-    """What this user may still write on the disk of a folder."""
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,7 @@ class World:
     monotonic_s: Callable[[], float] = time.monotonic
     chance: Callable[[], float] = random.random
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
-    free_bytes: Callable[[Path], int] = free_bytes
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 
 
 @dataclass

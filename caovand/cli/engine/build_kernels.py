@@ -15,6 +15,7 @@ from caovand.adapters.nvml import read_gpus
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.cli.family import show
 from caovand.cli.progress import Screen
+from caovand.core.facts.inventory import version_numbers
 from caovand.engines.registry import engine_of
 
 WHAT = "build kernels"
@@ -93,10 +94,9 @@ def build(
     known = engine_of().kernels
     here = host.read_host(engine.path)
     jobs = jobs or known.compilers(here.cpus, here.available_mib)
-    release = tuple(int(part) for part in engine.version.split(".") if part.isdecimal())
     labels = []
     for card in cards:
-        wanted = known.needed(release, card)
+        wanted = known.needed(version_numbers(engine.version), card)
         world.say(
             f"building kernels for {named(card)} in {kernels.folder_of(engine.path, card)}:"
             f" {len(wanted)} in all, {jobs} compilers at once, minutes each"

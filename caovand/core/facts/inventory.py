@@ -8,6 +8,12 @@ from typing import Literal
 from caovand.core.problem import Problem
 
 
+def version_numbers(text: str | None) -> tuple[int, ...]:
+    """0.6.8.post1 and 0.6.8+cu130 as (0, 6, 8)."""
+    parts = (text or "").partition("+")[0].split(".")[:3]
+    return tuple(int(part) for part in parts if part.isdecimal())
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One NVIDIA card as reported by NVML; memory in MiB.
@@ -101,8 +107,7 @@ class EngineInfo:
     @property
     def release(self) -> tuple[int, ...]:
         """The version as numbers, (0, 21, 0)."""
-        numbers = self.version.split("+")[0].split(".")
-        return tuple(int(n) for n in numbers[:3] if n.isdecimal())
+        return version_numbers(self.version)
 
 
 Sharding = Literal["sharded", "kv", "replicated"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.vllm.memory.activations import DRAFTING_SAMPLER_BYTES
@@ -57,11 +58,14 @@ class Search:
         self, bases: Sequence[Load], model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes
     ) -> None:
         self._bases, self._model, self._gpus, self._wishes = bases, model, gpus, wishes
-        self._paces = [Pace(model, base, gpus, wishes.workload) for base in bases]
         self._least = min(SMALLEST_CONTEXT, model.max_model_len)
         eager = wishes.eager or bases[0].eager
         self.eager = (True,) if eager else (False,) if wishes.graphs else (False, True)
         self._ceilings: dict[tuple[int, bool], int] = {}
+
+    @cached_property
+    def _paces(self) -> list[Pace]:
+        return [Pace(self._model, one, self._gpus, self._wishes.workload) for one in self._bases]
 
     def lean(self, base: Load, *, eager: bool) -> Load:
         """The way that takes the least memory, but for weights."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from caovand.core.facts.inventory import EngineInfo, ModelCard
+from caovand.core.facts.inventory import EngineInfo, ModelCard, version_numbers
 from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
@@ -32,12 +32,6 @@ IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "palige
 only Triton's has that (is_mm_prefix_lm)."""
 WRAPPED = ("Bagel", "PaliGemma")
 """Architectures of those whose text part has another family's type."""
-
-
-def version_numbers(text: str | None) -> tuple[int, ...]:
-    """0.6.8.post1 as (0, 6, 8)."""
-    parts = (text or "").split(".")[:3]
-    return tuple(int(part) for part in parts if part.isdecimal())
 
 
 def flashinfer_serves(draft: Draft) -> bool:
