@@ -1,7 +1,7 @@
 """Is what vLLM's prefix cache gives a drafting hybrid what computing it anew gives? Needs a GPU.
 
-    turns.py [--turns N] [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE]
-             [--drafts N] [--without-plugin]
+    turns.py [--turns N] [--weights copy|random|both] [--async-scheduling] [--kernels off|all]
+             [--graphs NONE|PIECEWISE] [--drafts N] [--without-plugin]
     turns.py --gain
 
 A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
@@ -16,7 +16,8 @@ Afterwards each turn's logits are compared with the truth: prompt and answer in 
 cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
 DeltaNet outputs disturbed by one unit of half precision (2^-11 of themselves), and with some of the
 turns served again, nothing cached; no turn may be farther from the truth than the farthest of
-those. `--without-plugin` shows what vLLM does by itself, and fails where that is wrong.
+those. `--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache
+has a fixed size, so that several of these can share a GPU.
 
 `--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
 64 layers. Exits 1 if a check fails; the last line is JSON.
@@ -90,6 +91,7 @@ LAYERS_OF_27B = 64
 TOP = 5
 """How many of a step's largest logits are compared, besides that of the token."""
 SHARES = (("1 at a time", 1, False), ("4 at a time", 4, False), ("4, fewer drafts", 4, True))
+CACHE_BYTES = 4 << 30
 COLD = 24
 """Of each kind of run, how many turns are computed without the cache as well."""
 
@@ -390,7 +392,8 @@ def proof(args: argparse.Namespace) -> dict:
         skip_tokenizer_init=True,
         max_model_len=4096,
         max_num_batched_tokens=1024,
-        gpu_memory_utilization=0.1,
+        gpu_memory_utilization=0.05,
+        kv_cache_memory_bytes=CACHE_BYTES,
     )
     block = llm.llm_engine.vllm_config.cache_config.block_size
     print(f"ready after {time.perf_counter() - begin:.0f} s, blocks of {block} tokens", flush=True)
@@ -399,10 +402,12 @@ def proof(args: argparse.Namespace) -> dict:
         llm.collective_rpc(engine.use, args=(args.kernels,))
     found: dict = {"block": block, "async": args.async_scheduling, "kernels": args.kernels}
     shares = tuple(share for share in SHARES if not (share[2] and args.async_scheduling))
-    for weights, write in (("copy", telling_copy), ("random", telling_random)):
+    kinds = {"copy": telling_copy, "random": telling_random}
+    chosen = {k: write for k, write in kinds.items() if args.weights in (k, "both")}
+    for weights, write in chosen.items():
         llm.collective_rpc(write)
         llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))
-        found[weights] = prove(llm, weights, args.turns // 2, shares)
+        found[weights] = prove(llm, weights, args.turns // len(chosen), shares)
     return found
 
 
@@ -455,6 +460,7 @@ def gain(args: argparse.Namespace) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=1200)
+    parser.add_argument("--weights", default="both", choices=("copy", "random", "both"))
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--graphs", default="NONE", choices=("NONE", "PIECEWISE"))
     parser.add_argument("--kernels", default="all", choices=("off", "all"))
