@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config, Mode
@@ -33,7 +34,7 @@ def make_plan(
     inventory: Inventory,
     *,
     mode: Mode | None = None,
-    auto_spec: str | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
     settings: dict[str, Any] = {
@@ -98,7 +99,7 @@ ENGINE = Engine(
     planning=Planning(
         make=make_plan, conflicts=lambda plan, inventory: (), forecast=forecast,
         cards=lambda plan, inventory: (), context=lambda plan: 64, command=command,
-        overruling=lambda config, auto_spec: "", checks=lambda facts: (),
+        overruling=lambda config, environ: "", checks=lambda facts: (),
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(

@@ -27,7 +27,7 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import AUTO_SPEC, MODES, Config, Mode
+from caovand.core.config import MODES, Config, Mode
 from caovand.core.engine import Command
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
@@ -118,7 +118,7 @@ def make(
             config,
             machine,
             mode=mode,
-            auto_spec=os.environ.get(AUTO_SPEC),
+            environ=os.environ,
             remembered=degraded.from_document(
                 kept, mark, mode or config.policy.mode, used, engine.healing
             ),

@@ -13,8 +13,6 @@ from typing import Any, Literal, get_args
 
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-AUTO_SPEC = "CAOVAN_AUTO_SPEC"
-"""The variable that overrides the file's drafting depth: a number, or a mode."""
 ONCE = "Takes effect when the daemon starts."
 Pairs = tuple[tuple[str, str], ...]
 """A table of strings, frozen: ((name, value), ...) sorted by name."""

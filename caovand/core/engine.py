@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from caovand.core.config import Config, Mode
@@ -40,8 +41,8 @@ class Command:
 class MakePlan(Protocol):
     """Makes a plan; raises Unplannable.
 
-    `mode` is the one set by `caovanctl mode`, None if the file decides; `auto_spec` the value of
-    CAOVAN_AUTO_SPEC; `remembered` a degraded plan whose rungs are kept.
+    `mode` is the one set by `caovanctl mode`, None if the file decides; `environ` what an engine
+    inherits from us; `remembered` a degraded plan whose rungs are kept.
     """
 
     def __call__(
@@ -50,7 +51,7 @@ class MakePlan(Protocol):
         inventory: Inventory,
         *,
         mode: Mode | None = None,
-        auto_spec: str | None = None,
+        environ: Mapping[str, str] = MappingProxyType({}),
         remembered: Plan | None = None,
     ) -> Plan: ...
 
@@ -72,7 +73,7 @@ class Planning:
     cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
     context: Callable[[Plan], int | None]
     command: Callable[[Plan, EngineInfo, str | None], Command]
-    overruling: Callable[[Config, str | None], str]
+    overruling: Callable[[Config, Mapping[str, str]], str]
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
 
 

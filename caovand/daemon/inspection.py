@@ -22,7 +22,7 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
-from caovand.core.config import AUTO_SPEC, Config, Mode
+from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory, ModelCard, device_name
@@ -196,9 +196,12 @@ def _planned(
     kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
 
     def plan(remembered: Plan | None) -> Plan:
-        auto_spec = request.environ.get(AUTO_SPEC)
         return request.engine.planning.make(
-            request.config, inventory, mode=request.mode, auto_spec=auto_spec, remembered=remembered
+            request.config,
+            inventory,
+            mode=request.mode,
+            environ=request.environ,
+            remembered=remembered,
         )
 
     try:

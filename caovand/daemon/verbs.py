@@ -12,7 +12,7 @@ from caovand import __version__
 from caovand.adapters import config_file
 from caovand.adapters.incidents import REPORT, NoIncident
 from caovand.core import secrets
-from caovand.core.config import AUTO_SPEC, MODES, ConfigError, Mode
+from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -134,8 +134,7 @@ async def _mode(slot: Slot, args: Mapping[str, Any]) -> Result:
         chosen = None if mode == "default" else cast(Mode, mode)
         slot.choose_mode(chosen, defer=_argument(args, "defer", bool, False))
     mode, origin = slot.mode
-    auto_spec = slot.environ.get(AUTO_SPEC)
-    overruled = slot.engine.planning.overruling(slot.config, auto_spec)
+    overruled = slot.engine.planning.overruling(slot.config, slot.environ)
     return {"mode": mode, "origin": origin, "overruled": overruled, **_outcome(slot)}
 
 

@@ -1,7 +1,9 @@
 """vLLM general plugin: Gated DeltaNet on tensor cores for Turing (SM75).
 
 vLLM calls `register()` in every process, perhaps more than once. Nothing here touches CUDA, and
-nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why.
+nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why. But
+where CAOVAN_STATES is "required", an engine without the fixes of `states` ends at once: it was
+planned with a prefix cache that would spoil answers silently.
 """
 
 from __future__ import annotations
@@ -43,16 +45,23 @@ def register() -> None:
 
 
 def fix_states(logger) -> None:
-    """Whatever the kernels do: it is vLLM 0.21's own prefix cache that this is about."""
+    """Whatever the kernels do: it is vLLM 0.21's own prefix cache that this is about.
+
+    Raises RuntimeError where the fixes are required and not made.
+    """
     from . import states
 
     try:
         reason = states.fix()
-    except Exception:
-        logger.exception("caovan: the states of drafting hybrids could not be fixed")
-        return
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
     if reason is None:
         logger.info("caovan: hybrids that draft keep right states in the prefix cache")
+    elif os.environ.get("CAOVAN_STATES") == "required":
+        raise RuntimeError(
+            f"caovan: cannot keep states right in the prefix cache while drafting: {reason}; start"
+            " with --no-enable-prefix-caching, or draft nothing"
+        )
     elif states.concerned():
         logger.warning(
             "caovan: %s; hybrids that draft may go on from wrong states in the prefix cache", reason

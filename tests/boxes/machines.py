@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
-from tests.core.machines import A100, CPU, CUDA, H200, HOST, named, turing
+from tests.core.machines import A100, CPU, FIXED, H200, HOST, named, turing
 
 SERVER = replace(HOST, ram_mib=1 << 20, available_mib=1_000_000, cpus=96)
 
@@ -57,4 +57,4 @@ def host_of(box: str) -> Host:
 
 def box_with(box: str, model: ModelCard, engine: EngineInfo | None = None) -> Inventory:
     gpus = BOXES[box]
-    return Inventory(gpus, host_of(box), engine or (CUDA if gpus else CPU), model)
+    return Inventory(gpus, host_of(box), engine or (FIXED if gpus else CPU), model)

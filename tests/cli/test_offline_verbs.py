@@ -31,6 +31,7 @@ from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import (
     CPU,
     CUDA,
+    FIXED,
     HOST,
     QWEN_27B_AWQ,
     inventory,
@@ -305,9 +306,7 @@ def test_the_doctor_fails_a_broken_model(
 GOOD = DoctorFacts(
     gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
     host=HOST,
-    engine=replace(
-        CUDA, cuda="13.0", compiler="gcc", nvcc="nvcc", plugin="0.1", python_version="3.12.1"
-    ),
+    engine=replace(FIXED, cuda="13.0", compiler="gcc", nvcc="nvcc", python_version="3.12.1"),
     engine_problem=None,
     model=QWEN_27B_AWQ,
     model_problem=None,
@@ -406,6 +405,11 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             replace(GOOD, engine=replace(CUDA, plugin="1", library_problem="no such file")),
             "FAIL",
             "cannot be loaded: no such file",
+        ),
+        (
+            replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
+            "WARN",
+            "spoil vLLM 0.21.0's answers (a is not b)",
         ),
         (replace(GOOD, half_asked=True), "WARN", "still being imported"),
         (

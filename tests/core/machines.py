@@ -24,6 +24,8 @@ from caovand.engines.vllm.planning.planner import make_plan
 GIB = 1 << 30
 HOST = Host(ram_mib=65536, available_mib=60000, swap_mib=0, shm_mib=32768, cpus=16)
 CUDA = EngineInfo("/engine/bin/python", "0.21.0", "2.11.0", "cuda", "0.6.8.post1")
+FIXED = replace(CUDA, plugin="0.1.0", states="pass")
+"""The default engine as it is installed on Turing: with the plugin, which fixes its states."""
 CPU = EngineInfo("/engine/bin/python", "0.32.0+cpu", "2.13.0+cpu", "cpu")
 
 

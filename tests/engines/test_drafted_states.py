@@ -1,4 +1,4 @@
-"""What a hybrid model that drafts is not given, so that it goes on from right states."""
+"""A hybrid that drafts goes on from right states: by the plugin's fixes, or without a cache."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import EngineInfo, Gpu
-from caovand.core.plan import Plan
+from caovand.core.healing.failure import Finding
+from caovand.core.plan import Plan, Setting, Taken
 from caovand.engines.vllm.command import build
-from tests.core.machines import A100, ABSENT, CUDA, H200, LLAMA_70B_AWQ, inventory, plan, turing
+from caovand.engines.vllm.healing.cures import HEALING
+from tests.core.machines import (
+    A100,
+    ABSENT,
+    CUDA,
+    FIXED,
+    H200,
+    LLAMA_70B_AWQ,
+    inventory,
+    plan,
+    turing,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +54,86 @@ def test_one_drafting_request_at_a_time_is_scheduled_asynchronously_but_has_no_p
     assert found.mtp == 3
     assert found.value("enable_prefix_caching") is False
     assert found.value("async_scheduling") is None
+
+
+@pytest.mark.parametrize("gpus", [turing(2), turing(1), H200])
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_with_the_plugins_fixes_there_are_both_while_it_drafts(
+    gpus: tuple[Gpu, ...], sequences: int
+) -> None:
+    found = plan(inventory(gpus=gpus, engine=FIXED), policy={"max_num_seqs": sequences, "mtp": 3})
+    assert found.mtp == 3
+    assert found.value("enable_prefix_caching") is True
+    assert found.value("mamba_cache_mode") == "align"
+    assert found.value("async_scheduling") is None
+    assert found.env["CAOVAN_STATES"].value == "required"
+    assert not [text for text in found.warnings if "corrupt" in text]
+
+
+ELSEWHERE = {"extra_args": ["-sc", '{"method":"mtp","model":"/srv/other"}']}
+
+
+@pytest.mark.parametrize(
+    ("engine", "sections", "environ"),
+    [
+        (replace(FIXED, states="fail: a function is not vLLM 0.21.0's"), {}, {}),
+        (FIXED, {}, {"VLLM_PLUGINS": ""}),
+        (FIXED, {}, {"VLLM_PLUGINS": "others"}),
+        (FIXED, {"engine": {"env": {"VLLM_PLUGINS": "others,theirs"}}}, {}),
+        (FIXED, {"engine": {"extra_args": ["--pipeline-parallel-size", "2"]}}, {}),
+        (FIXED, {"engine": ELSEWHERE}, {}),
+    ],
+    ids=["unfixed", "no plugins", "others inherited", "others named", "stages", "another's drafts"],
+)
+def test_where_the_fixes_do_not_act_or_were_not_shown_to_there_is_no_cache(
+    engine: EngineInfo, sections: dict[str, Any], environ: dict[str, str]
+) -> None:
+    found = plan(inventory(engine=engine), how={"environ": environ}, **sections)
+    assert found.value("enable_prefix_caching") is False
+    assert "CAOVAN_STATES" not in found.env
+
+
+@pytest.mark.parametrize(
+    ("inherited", "typed", "cached"),
+    [
+        ("caovan_vllm_sm75_turbo3", None, True),
+        ("other", "caovan_vllm_sm75_turbo3,other", True),
+        ("caovan_vllm_sm75_turbo3", "other", False),
+    ],
+)
+def test_the_plugins_that_the_configuration_names_are_the_ones_loaded(
+    inherited: str, typed: str | None, cached: bool
+) -> None:
+    sections = {"engine": {"env": {"VLLM_PLUGINS": typed}}} if typed else {}
+    how = {"environ": {"VLLM_PLUGINS": inherited}}
+    found = plan(inventory(engine=FIXED), how=how, **sections)
+    assert found.value("enable_prefix_caching") is cached
+
+
+def test_a_rung_that_leaves_the_plugin_out_takes_the_cache_with_it() -> None:
+    whole = plan(inventory(engine=FIXED))
+    blamed = Finding("unknown", "", captures={"component": "plugin"})
+    step = HEALING.by_name["plugin-off"].step(whole, blamed)
+    assert step is not None
+    assert step.env == {"VLLM_PLUGINS": "", "CAOVAN_STATES": ""}
+    assert step.settings == {
+        "enable_prefix_caching": False,
+        "mamba_cache_mode": None,
+        "async_scheduling": False,
+    }
+    alone = HEALING.by_name["plugin-off"].step(plan(), blamed)
+    assert alone is not None
+    assert not alone.settings
+
+
+def test_a_plan_kept_from_before_there_was_a_cache_gets_none_without_the_plugin() -> None:
+    """An earlier release's step left the plugin out alone: nothing was cached then."""
+    before = plan()
+    off = Setting("", "ladder", "caovan's kernels off")
+    kept = replace(before, env={**before.env, "VLLM_PLUGINS": off}, taken=(Taken("plugin-off"),))
+    found = plan(inventory(engine=FIXED), how={"remembered": kept})
+    assert found.env["VLLM_PLUGINS"].value == ""
+    assert found.value("enable_prefix_caching") is False
 
 
 @pytest.mark.parametrize(
@@ -110,6 +202,7 @@ def test_who_reads_long_prompts_is_told_what_brings_the_prefix_cache_back() -> N
     assert reason(policy={**long, "mtp": 3}).endswith("[policy] mtp = 0 brings it back")
     off = {"extra_args": ["--no-enable-prefix-caching"]}
     for other in (
+        reason(FIXED, policy={**long, "mtp": 3}),
         reason(policy={"mtp": 3}),
         reason(policy={**long, "mtp": 0}),
         reason(policy={**long, "mtp": 3}, engine=off),

@@ -65,14 +65,18 @@ VERBATIM = {"extra_args": ["--speculative-config", '{"method":"mtp","num_specula
 @pytest.mark.parametrize(
     ("sections", "how", "depth"),
     [
-        ({"engine": VERBATIM, "policy": {"mtp": 2}}, {"auto_spec": "1", "mode": "fast"}, 7),
-        ({"policy": {"mtp": 2}}, {"auto_spec": "1", "mode": "fast"}, 1),
+        (
+            {"engine": VERBATIM, "policy": {"mtp": 2}},
+            {"environ": {"CAOVAN_AUTO_SPEC": "1"}, "mode": "fast"},
+            7,
+        ),
+        ({"policy": {"mtp": 2}}, {"environ": {"CAOVAN_AUTO_SPEC": "1"}, "mode": "fast"}, 1),
         ({"engine": {"env": {"CAOVAN_AUTO_SPEC": "5"}}}, {"mode": "fast"}, 5),
         ({"policy": {"mtp": 2}}, {"mode": "fast"}, 2),
         ({"policy": {"mode": "stable"}}, {"mode": "fast"}, 4),
         ({"policy": {"mode": "fast"}}, {}, 4),
-        ({}, {"auto_spec": "off"}, 0),
-        ({}, {"auto_spec": ""}, 3),
+        ({}, {"environ": {"CAOVAN_AUTO_SPEC": "off"}}, 0),
+        ({}, {"environ": {"CAOVAN_AUTO_SPEC": ""}}, 3),
     ],
 )
 def test_who_overrules_whom_on_the_depth(
@@ -105,7 +109,7 @@ def test_a_pinned_depth_without_a_head_is_a_contradiction() -> None:
 
 def test_an_unknown_auto_spec_is_refused_with_what_would_do() -> None:
     with pytest.raises(Unplannable, match="set it to 0-8, off, auto, stable or fast"):
-        plan(how={"auto_spec": "many"})
+        plan(how={"environ": {"CAOVAN_AUTO_SPEC": "many"}})
 
 
 def test_all_three_are_injected_where_none_is_given() -> None:

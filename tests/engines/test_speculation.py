@@ -38,13 +38,12 @@ OWN_MODE = '{"caovan_mode": "stable"}'
 def test_what_overrules_a_mode_is_what_the_plan_goes_by(
     sections: dict[str, Any], auto_spec: str | None, by: str
 ) -> None:
-    assert overruling(parse(sections), auto_spec) == by
-    depths = {
-        plan(how={"auto_spec": auto_spec, "mode": m}, **sections).mtp for m in ("auto", "fast")
-    }
+    environ = {} if auto_spec is None else {"CAOVAN_AUTO_SPEC": auto_spec}
+    assert overruling(parse(sections), environ) == by
+    depths = {plan(how={"environ": environ, "mode": m}, **sections).mtp for m in ("auto", "fast")}
     assert (len(depths) == 1) == bool(by)
 
 
 def test_newer_flags_for_parts_of_it_overrule_too() -> None:
     config = parse({"engine": {"extra_args": ["--spec-tokens", "2"]}})
-    assert overruling(config, None) == "--spec-tokens is among [engine] extra_args"
+    assert overruling(config, {}) == "--spec-tokens is among [engine] extra_args"

@@ -6,7 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from caovan_vllm_sm75_turbo3 import states
+from caovan_vllm_sm75_turbo3 import fix_states, states
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +96,28 @@ def test_other_releases_are_left_alone(vllm, release, reason, monkeypatch) -> No
     before = places(vllm)
     assert states.fix() == reason
     assert places(vllm) == before
+
+
+@pytest.mark.parametrize("wrong", ["another source", "an exception"])
+def test_an_engine_that_needs_the_fixes_does_not_start_without_them(
+    wrong: str, vllm, monkeypatch
+) -> None:
+    log = SimpleNamespace(info=print, warning=print)
+    monkeypatch.setenv("CAOVAN_STATES", "required")
+    fix_states(log)
+    states.fix.cache_clear()
+
+    def source(_) -> str:
+        if wrong == "an exception":
+            raise RuntimeError("no more memory")
+        return wrong
+
+    monkeypatch.setattr(states.inspect, "getsource", source)
+    why = "RuntimeError: no more" if wrong == "an exception" else "is not vLLM 0.21.0's"
+    with pytest.raises(RuntimeError, match=f"{why}.*; start with --no-enable-prefix-caching"):
+        fix_states(log)
+    monkeypatch.setenv("CAOVAN_STATES", "")
+    fix_states(log)
 
 
 def test_what_is_replaced_is_compared_with_what_is_known() -> None:

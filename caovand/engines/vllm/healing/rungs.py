@@ -14,6 +14,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.planning.compilers import THREADS
+from caovand.engines.vllm.planning.draft import PLUGIN, PLUGINS
+from caovand.engines.vllm.planning.environment import STATES
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, count
 
 BLOCK = 16  # tokens: context lengths are multiples of it
@@ -32,7 +34,6 @@ COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
 """The phases of a start in which torch.compile may run."""
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
-PLUGIN = "caovan_vllm_sm75_turbo3"
 
 
 def _number(finding: Finding, name: str) -> float | None:
@@ -291,8 +292,11 @@ def _experts(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
-    """If the plugin acts, or a plugin failed; others in the list stay."""
-    names = plan.env["VLLM_PLUGINS"].value if "VLLM_PLUGINS" in plan.env else None
+    """If the plugin acts, or a plugin failed; others in the list stay.
+
+    What is right only with its fixes goes with it: the prefix cache and asynchronous scheduling.
+    """
+    names = plan.env[PLUGINS].value if PLUGINS in plan.env else None
     listed = [name for name in str(names or "").split(",") if name]
     config = plan.value("additional_config")
     here = not plan.device or "sm75" in plan.device
@@ -303,7 +307,14 @@ def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
     if listed and PLUGIN not in listed and not blamed:
         return None
     others = [name for name in listed if name != PLUGIN] if PLUGIN in listed else []
-    return Step(env={"VLLM_PLUGINS": ",".join(others)}, change="caovan's kernels off")
+    env = {PLUGINS: ",".join(others)}
+    if STATES not in plan.env or not plan.env[STATES].value:
+        return Step(env=env, change="caovan's kernels off")
+    env[STATES] = ""
+    if not plan.mtp:
+        return Step(env=env, change="caovan's kernels off")
+    off = {"enable_prefix_caching": False, "mamba_cache_mode": None, "async_scheduling": False}
+    return Step(off, env, change="caovan's kernels off, and the prefix cache with them")
 
 
 def _prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
@@ -412,7 +423,7 @@ RUNGS: tuple[Rung, ...] = (
          ("attention_backend", "attention_config"), _attention),
     Rung("experts", "compute experts without FlashInfer", "", EXPERTS, _experts),
     Rung("gdn", "use another GDN backend", "", ("additional_config",), _gdn),
-    Rung("plugin-off", "leave caovan's kernels out", "plugin", ("VLLM_PLUGINS",), _plugin_off),
+    Rung("plugin-off", "leave caovan's kernels out", "plugin", (PLUGINS,), _plugin_off),
     Rung("prefix-caching-off", "compute every prompt afresh", "", ("enable_prefix_caching",),
          _prefix_caching_off),
     Rung("fresh-cache", "compile into a new cache", "", ("CAOVAN_CACHE",),

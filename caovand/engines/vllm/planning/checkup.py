@@ -234,6 +234,22 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
 
 
+def states(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Whether a hybrid model that drafts may have a prefix cache."""
+    found, served = facts.engine, facts.model
+    if found is None or found.build != "cuda" or found.release >= releases.DRAFTS_KEEP_STATES:
+        return
+    if served is None or served.linear is None or not served.mtp_layers:
+        return
+    if found.states == "pass":
+        text = f"vLLM {found.version} has a prefix cache while it drafts: its states are fixed"
+        yield CheckResult("plugin", "PASS", text)
+        return
+    why = found.states.removeprefix("fail: ") or "the plugin is not installed"
+    text = f"no prefix cache while it drafts: it would spoil vLLM {found.version}'s answers ({why})"
+    yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
+
+
 def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
@@ -360,6 +376,6 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
-    engine, flashinfer, built_kernels, plugin, gdn, model, host_memory, fit, choices, warnings,
-    port, caches,
+    engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
+    warnings, port, caches,
 )  # fmt: skip

@@ -15,6 +15,8 @@ from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import whole_number
 
+PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
+"""The variable that lists the plugins to load, without which all are, and ours in it."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 """Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
 
@@ -32,7 +34,7 @@ class Draft:
     """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used.
 
     `sizing` is there once the cards were sized; `unweighed` says why it knows no context, as where
-    the weights on a card are unknown.
+    the weights on a card are unknown. `plugins` names those that vLLM may load; None is all.
     """
 
     config: Config
@@ -42,6 +44,7 @@ class Draft:
     mode: Mode
     mode_setting: Setting
     auto_spec: str | None
+    plugins: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     choice: Choice = Choice()
     sizing: Sizing | None = None
@@ -94,14 +97,32 @@ class Draft:
         config = self.value("speculative_config")
         if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
             return False
-        return self.drafts_would_spoil_states
+        own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
+        return self._needs_fixes and not (own_head and self._has_fixes)
 
     @property
     def drafts_would_spoil_states(self) -> bool:
-        """Whether drafting with weights would do that to this model in this engine."""
+        """Whether drafting with its own head would do that to this model in this engine."""
+        return self._needs_fixes and not self._has_fixes
+
+    @property
+    def fixes_keep_states(self) -> bool:
+        """Whether this model drafts, and goes on from right states because of the plugin alone."""
+        drafts = isinstance(self.value("speculative_config"), Mapping)
+        return drafts and self._needs_fixes and self._has_fixes and not self.drafts_spoil_states
+
+    @property
+    def _needs_fixes(self) -> bool:
         old = self.engine.release < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture
         return self.cuda and hybrid and old
+
+    @property
+    def _has_fixes(self) -> bool:
+        """Whether the plugin fixes this engine, and that was shown for such models and splits."""
+        loaded = self.plugins is None or PLUGIN in self.plugins.split(",")
+        stages = whole_number(self.given.get("pipeline_parallel_size")) or 1
+        return self.engine.states == "pass" and loaded and bool(self.model.linear) and stages == 1
 
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned

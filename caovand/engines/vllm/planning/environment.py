@@ -11,6 +11,8 @@ from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MOST_THREADS = 12
+STATES = "CAOVAN_STATES"
+"""Tells the plugin that an engine without its fixes of recurrent states must not start."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -102,6 +104,15 @@ def _kernels(draft: Draft) -> Setting | None:
     return user("off", "[engine] plugin is false")
 
 
+def _states(draft: Draft) -> Setting | None:
+    if not draft.fixes_keep_states:
+        return None
+    return policy(
+        "required",
+        "without the plugin's fixes the prefix cache spoils answers: the engine must not start",
+    )
+
+
 RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("VLLM_NO_USAGE_STATS", _always("1", "nothing is reported to anyone")),
     ("DO_NOT_TRACK", _always("1", "nothing is reported to anyone")),
@@ -121,6 +132,7 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ),
     ("CAOVAN_RECURSION_LIMIT", _recursion),
     ("CAOVAN_KERNELS", _kernels),
+    (STATES, _states),
     (toolchain.SAMPLER, toolchain.sampler),
     ("CUDA_HOME", toolchain.own_toolkit),
 )

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.config import AUTO_SPEC, Config
+from caovand.core.config import Config
 from caovand.engines.vllm.planning import flags
-from caovand.engines.vllm.planning.speculation import spec_of_environment
+from caovand.engines.vllm.planning.speculation import AUTO_SPEC, spec_of_environment
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
 
-def overruling(config: Config, auto_spec: str | None) -> str:
+def overruling(config: Config, environ: Mapping[str, str]) -> str:
     """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
     given = flags.values(flags.read(config.engine.extra_args))
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
         if name in given:
             return f"{option(name)} is among [engine] extra_args"
-    text = (spec_of_environment(config, auto_spec) or "").strip()
+    text = (spec_of_environment(config, environ) or "").strip()
     if text:
         return f"{AUTO_SPEC} is {text}"
     if config.policy.mtp is not None:

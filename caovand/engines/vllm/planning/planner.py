@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import MODES, Config, Mode
@@ -31,7 +32,7 @@ from caovand.engines.vllm.planning.devices import (
     splits_below,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import Choice, Draft, policy, user
+from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
 from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits
 from caovand.engines.vllm.planning.environment import allocator_warnings, environment
 from caovand.engines.vllm.planning.flag_row import Rule
@@ -60,17 +61,17 @@ def make_plan(
     *,
     mode: Mode | None = None,
     mode_origin: Origin = "user",
-    auto_spec: str | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
     """The plan for this configuration on this machine; Unplannable where there is none.
 
-    `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
-    CAOVAN_AUTO_SPEC; `remembered` a degraded plan whose rungs are kept.
+    `mode` is what `caovanctl mode` said, None where the file decides; `environ` what the engine
+    inherits from us; `remembered` a degraded plan whose rungs are kept.
     """
 
     def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
-        return _plan(config, inventory, mode, mode_origin, auto_spec, remembered)
+        return _plan(config, inventory, mode, mode_origin, environ, remembered)
 
     def tried(config: Config, inventory: Inventory) -> Plan | None:
         try:
@@ -134,7 +135,7 @@ def _plan(
     inventory: Inventory,
     mode: Mode | None,
     mode_origin: Origin,
-    auto_spec: str | None,
+    environ: Mapping[str, str],
     remembered: Plan | None,
 ) -> Plan:
     engine = inventory.engine
@@ -149,7 +150,8 @@ def _plan(
         gpus=choose_gpus(config, inventory),
         mode=chosen.value,
         mode_setting=chosen,
-        auto_spec=spec_of_environment(config, auto_spec),
+        auto_spec=spec_of_environment(config, environ),
+        plugins=_plugins(config, environ, remembered),
         unweighed=unmodelled(given, inventory.model),
         weights_unknown=bool(weights_unknown(given, inventory.model)),
     )
@@ -169,6 +171,12 @@ def _plan(
     if remembered is not None:
         plan = _kept(plan, remembered)
     return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+
+
+def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None) -> str | None:
+    """The plugins that vLLM may load: those a rung left, or the operator names; None for all."""
+    left = _by_ladder(remembered.env, frozenset()).get(PLUGINS) if remembered else None
+    return left.value if left else dict(config.engine.env).get(PLUGINS, environ.get(PLUGINS))
 
 
 def _with_cards(draft: Draft) -> Draft:

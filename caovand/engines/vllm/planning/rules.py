@@ -116,6 +116,12 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
             f" wrong state (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {fixed} or"
             " newer",
         )
+    if draft.fixes_keep_states:
+        return policy(
+            True,
+            "a prompt that begins like an earlier one skips that part; the plugin's fixes of vLLM"
+            f" {draft.engine.version} keep its state right while it drafts",
+        )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
     if draft.value("speculative_config"):

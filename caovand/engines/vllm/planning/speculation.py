@@ -6,12 +6,16 @@ the mode. The planner never asks a model with no MTP head to draft.
 
 from __future__ import annotations
 
-from caovand.core.config import AUTO_SPEC, MODES, Config, Mode
+from collections.abc import Mapping
+
+from caovand.core.config import MODES, Config, Mode
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
+AUTO_SPEC = "CAOVAN_AUTO_SPEC"
+"""The variable that overrides the file's drafting depth: a number, or a mode."""
 DEEPEST = 8
 
 
@@ -26,9 +30,9 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
 
 
-def spec_of_environment(config: Config, auto_spec: str | None) -> str | None:
+def spec_of_environment(config: Config, environ: Mapping[str, str]) -> str | None:
     """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
-    return auto_spec if auto_spec is not None else dict(config.engine.env).get(AUTO_SPEC)
+    return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))
 
 
 def speculative_config(draft: Draft) -> Setting | None:
