@@ -17,6 +17,8 @@ BITS = {
 """Bits of a weight by method, if the configuration has none."""
 SCALES = {"mxfp4": (8, 32), "gpt_oss_mxfp4": (8, 32), "modelopt_fp4": (8, 16)}
 """Bits of a scale, and how many weights share it, of methods that fix both."""
+ZERO_BITS = {"awq": 4, "gptq": 4}
+"""Bits of a group's zero point. AWQ has none where "zero_point" is false; GPTQ always has."""
 SPARED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
 PARTS = {
     "attention": re.compile("attn"),
@@ -28,7 +30,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How weights are stored: `bits` of one, its share of the scales included; 16 for floats.
+    """How weights are stored: `bits` of one, its share of scale and zero included; 16 for floats.
 
     `group_size` quantised weights of one output share a scale, and `block_size` outputs do (block
     fp8); 0 is unknown. `spared` are the PARTS that are kept as floats in some layers.
@@ -87,7 +89,9 @@ def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
     bits = max(told) or BITS.get(method, FLOAT_BITS)
     if method == "bitsandbytes":
         bits = 4 if config.get("load_in_4bit") else 8
-    scale, shared = SCALES.get(method, (FLOAT_BITS, group))
+    without = method == "awq" and config.get("zero_point") is False
+    zero = 0 if without else ZERO_BITS.get(method, 0)
+    scale, shared = SCALES.get(method, (FLOAT_BITS + zero, group))
     return min(bits + (scale / shared if shared else 0), FLOAT_BITS)
 
 

@@ -54,6 +54,11 @@ STARTUP_MIB = 256
 """What a CUDA context takes before vLLM looks at the free memory."""
 
 
+MACHETE_GROUPS = (64, 128)
+ZERO_BITS, FLOAT_BITS = 4, 16
+"""What a zero point takes in an AWQ file, and after Machete has multiplied it by its scale."""
+
+
 @dataclass(frozen=True)
 class Load:
     """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
@@ -61,7 +66,8 @@ class Load:
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
-    `flashinfer` says that attention is FlashInfer's, which takes a workspace.
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
+    card is one, where 4-bit weights are multiplied by Machete.
     """
 
     context: int
@@ -76,6 +82,7 @@ class Load:
     aligned_states: bool = False
     vision: bool = False
     turing: bool = False
+    hopper: bool = False
     flashinfer: bool = False
     offload_gib: float = 0.0
     version: tuple[int, ...] = releases.REFERENCE
@@ -139,8 +146,25 @@ def weights_bytes(model: ModelCard, load: Load) -> float:
     layers = sum(on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
     drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
     rope = model.rope_elements * load.activation
-    absorbed = _absorbed_bytes(model, load)
-    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + absorbed
+    more = _absorbed_bytes(model, load) + _zero_points_bytes(model, load)
+    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + more
+
+
+def _zero_points_bytes(model: ModelCard, load: Load) -> float:
+    """What Machete adds to AWQ's zero points: it keeps each as a float, multiplied by its scale.
+
+    Experts have another kernel.
+    """
+    group = model.group_size
+    if not load.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
+        return 0.0
+    numbers = 0.0
+    for weights in model.weights:
+        # Files have scales apart; of weights without files they are a part.
+        shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + FLOAT_BITS}.get(weights.dtype)
+        if weights.part == "layers" and shared:
+            numbers += on_rank(weights, model, load) * 8 / (4 + shared / group)
+    return numbers / group * (FLOAT_BITS - ZERO_BITS) / 8
 
 
 def _absorbed_bytes(model: ModelCard, load: Load) -> float:
@@ -232,9 +256,10 @@ def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
     experts = bool(model.experts) and model.quantization != "mxfp4"
     largest = max(captured, default=0)
     piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
+    drafter = graphs.DRAFTER_MIB if load.mtp and piecewise + full else 0
     if expected:
-        return graphs.expected_mib(piecewise, full, layers, experts, largest)
-    return graphs.graphs_mib(piecewise + full, layers, experts, largest)
+        return graphs.expected_mib(piecewise, full, layers, experts, largest) + drafter
+    return graphs.graphs_mib(piecewise + full, layers, experts, largest) + drafter
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:

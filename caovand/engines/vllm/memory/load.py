@@ -12,7 +12,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import TURING
+from caovand.engines.vllm.capabilities import HOPPER, TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
 from caovand.engines.vllm.memory.kv_cache import element_bytes
@@ -71,6 +71,7 @@ def load_of(
         ),
         vision=model.vision and not values.get("language_model_only"),
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
+        hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
         flashinfer=attended_by_flashinfer(values, inventory, gpus),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=engine.release,
