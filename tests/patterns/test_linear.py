@@ -15,7 +15,7 @@ import pytest
 from tests.patterns.collect import Found, everything
 from tests.patterns.hostile import pumps, text
 
-SIZES = (16, 24, 32, 64, 256, 1 << 10, 4 << 10, 16 << 10)  # what explodes shows on the small ones
+SIZES = (16, 22, 24, 32, 64, 256, 1 << 10, 4 << 10, 16 << 10)  # what explodes shows on the small
 LIMIT_S = 0.05
 QUICK_S = 0.001  # what takes no longer is not looked at twice
 GROWTH = 8.0  # times as long for 4 times the text; 4 is linear, 16 quadratic
