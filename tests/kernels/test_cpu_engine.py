@@ -119,9 +119,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(site: Path) -> Callable[[str], Ran]:
     """What each of PROGRAMS printed; fails where it failed. They share one import of vLLM."""
-    programs = {
-        name: (source, [], environment) for name, (source, environment) in PROGRAMS.items()
-    }
+    programs = {name: (source, [], environment) for name, (source, environment) in PROGRAMS.items()}
     done = run(site, str(FORKS), IMPORTS, stdin=json.dumps(programs))
     results = json.loads(done.stdout)
 
