@@ -182,7 +182,7 @@ def of_attention() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("name", "sections"), of_attention())
+@pytest.mark.parametrize(("name", "sections"), list(of_attention()))
 def test_the_attention_of_turing(engine: str, name: str, sections: dict[str, Any]) -> None:
     """The rule plans FlashInfer where the doctor says that it serves, and no flag is refused."""
     machine = inventory(MODELS[name], turing(2), ENGINES[engine])
