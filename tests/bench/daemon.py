@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,14 @@ def clients(port: int) -> Iterator[list[int]]:
             answered.append(complete(endpoint, "/v1/completions", "tiny", PROMPT, TOKENS, 120.0))
             ended.wait(THINKING_S)
 
-    threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield answered
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        asking = [pool.submit(ask) for _ in range(CLIENTS)]
+        try:
+            yield answered
+        finally:
+            ended.set()
+    for one in asking:
+        one.result()  # where a client was not answered, the load was not what is printed
 
 
 def memory(one: Daemon) -> float:
