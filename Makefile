@@ -10,6 +10,8 @@ OLDEST := .venv-oldest/bin/python
 ENGINE := .engines/current/bin/python
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
+# A test run starts hundreds of Pythons: none is to compile caovan again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install -q --disable-pip-version-check
 
 .PHONY: help
@@ -52,26 +54,33 @@ lint: .venv/ready ## ruff and mypy
 
 .PHONY: test
 test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
-	@$(MAKE) -s test-newest
-	@$(MAKE) -s -j2 --output-sync=target test-engine test-oldest
+	@echo "testing on two cores, some minutes; what was found comes at the end of each part"
+	@$(MAKE) -s -j2 --output-sync=target test-newest test-others
 
-# Half of this time is waiting for daemons: four at a time keep two cores busy.
+# Half of this time is waiting for daemons: three at a time, and test-others next to them, keep two
+# cores busy.
 .PHONY: test-newest
 test-newest: .venv/ready
-	$(PY) -m pytest -q -n 4 --dist worksteal -m 'not long and not engine'
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine'
+
+.PHONY: test-others
+test-others:
+	@$(MAKE) -s test-engine
+	@$(MAKE) -s test-oldest
 
 .PHONY: test-engine
 test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 	$(PY) -m pytest -m 'engine and not long'
 	@$(MAKE) -s test-torch
 
-# What touches the libraries, and two whole daemons. These tests leave the last core to a real engine
-# that may be tested meanwhile.
+# What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
+USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
+	model_pull.py notify.py open_socket.py prometheus.py) tests/cli tests/core/test_config.py
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
-	CAOVAN_TEST_SPARE_CORE=1 $(OLDEST) -m pytest -q -n 2 --dist worksteal \
-		-m 'not long and not engine' --hypothesis-profile=brief tests/adapters tests/cli \
-		tests/core/test_config.py tests/core/test_wire.py tests/scenarios/test_second_engine.py \
+	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
+		--hypothesis-profile=brief $(USES_LIBRARIES) --ignore=tests/cli/test_advice.py \
+		tests/scenarios/test_second_engine.py \
 		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 
 # The daemon's tests only: packaging and kernels do not depend on its libraries. Nor do the longest sums
@@ -81,7 +90,7 @@ test-oldest-all: .venv-oldest/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
 		--hypothesis-profile=brief --ignore=tests/core/test_short_walks.py \
 		--ignore=tests/engines/test_load.py --ignore=tests/engines/test_one_predicate.py \
-		tests/core tests/engines tests/daemon tests/scenarios
+		tests/adapters tests/cli tests/core tests/engines tests/daemon tests/scenarios
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch
@@ -120,7 +129,6 @@ test-real:
 .PHONY: test-rest
 test-rest:
 	$(PY) -m pytest -m long tests/packaging tests/kernels
-	$(PY) -m pytest -m 'not long' tests/kernels/test_states_in_vllm.py
 	$(PY) -m pytest -q -n 2 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
 		--ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 	@$(MAKE) -s test-oldest-all

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -30,9 +28,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether files with an expected text are to be written anew."""
     return bool(request.config.getoption("--rewrite"))
-
-
-if os.environ.get("CAOVAN_TEST_SPARE_CORE"):
-    # A real engine is tested on the last one, and starves who shares it.
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:-1] or cores)

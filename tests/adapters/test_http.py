@@ -43,7 +43,10 @@ class Stub:
     def _serve(self, client: socket.socket) -> None:
         text = b""
         while b"\r\n\r\n" not in text:
-            text += client.recv(65536)
+            more = client.recv(65536)
+            if not more:
+                return  # gone: to read on would be a loop without a pause
+            text += more
         head, _, body = text.partition(b"\r\n\r\n")
         length = next(
             (int(h.split(b":")[1]) for h in head.split(b"\r\n") if b"ontent-Length" in h), 0

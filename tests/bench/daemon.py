@@ -1,26 +1,31 @@
 """`make bench`: what the daemon costs, measured on this machine and printed as a table.
 
-The real engine is bound to one core and the daemon to the others, as in the tests. Goals are
-printed beside the figures; nothing here fails.
+The real engine, vLLM's CPU build with a tiny model, is bound to one core and the daemon to the
+others, as in the tests; the stand-in engine shares the daemon's. Goals are printed next to the
+figures, and how busy the machine was before; nothing here fails.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from caovand.adapters import processes
 from caovand.adapters.child import Child
-from caovand.adapters.http import Endpoint
+from caovand.adapters.http import Endpoint, complete
 from caovand.adapters.log import Echo
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.cli.client import Client
@@ -35,16 +40,20 @@ from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.e2e.conftest import ENGINE, configuration
 from tests.patience import until
 
-IDLE_S = 60
+MEASURED_S = 60
+CLIENTS, THINKING_S = 2, 0.5
+PROMPT, TOKENS = [1, 2, 3, 4, 5, 6, 7, 8], 16
 ROUND_TRIPS = 2000
 LINES = 1_000_000
 WATCHED = 20_000
 DEATHS = 5
 STARTS = 2
+STANDIN = ROOT / "tests/standin/engine.py"
 
 
 def main() -> None:
     """Measure everything and print the table."""
+    busy = os.getloadavg()[0]
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="caovan-bench-") as folder:
         engine = Path(folder) / "python"
@@ -52,12 +61,15 @@ def main() -> None:
         engine.chmod(0o755)
         os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
         rows = [watched(), pumped(Path(folder))]
-        port = free_port()
-        with daemon(configuration(engine, "hybrid", port)) as one:
-            one.until_state("SERVING")
-            rows += [memory(one), idle(one), round_trip(one), respawn(one)]
-            rows += added(one, port)
-    print(f"\n{'what':<48} {'measured':>16}   goal")
+        for name, python in (("stand-in", STANDIN), ("vLLM", engine)):
+            port = free_port()
+            with daemon(configuration(python, "hybrid", port)) as one:
+                one.until_state("SERVING")
+                rows += serving(one, port, name)
+                if python is engine:
+                    rows += [respawn(one), *added(one, port)]
+    print(f"\non {len(cores)} cores, where the load average was {busy:.1f} before")
+    print(f"{'what':<48} {'measured':>16}   goal")
     for what, measured, goal in rows:
         print(f"{what:<48} {measured:>16}   {goal}")
 
@@ -65,25 +77,60 @@ def main() -> None:
 Row = tuple[str, str, str]
 
 
-def memory(one: Daemon) -> Row:
-    """Resident memory of the daemon while it serves."""
-    text = Path(f"/proc/{pid(one)}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+def serving(one: Daemon, port: int, engine: str) -> list[Row]:
+    """What the daemon takes over this engine: idle, and while clients are answered."""
+    quiet, quiet_ms = share(one), round_trip(one)
+    with clients(port) as answered:
+        began = time.monotonic()
+        busy, busy_ms = share(one), round_trip(one)
+        rate = len(answered) / (time.monotonic() - began)
+    return [
+        (f"over {engine}: memory, serving", f"{memory(one):.1f} MB RSS", "under 45 MB"),
+        (f"over {engine}: CPU, idle", f"{quiet:.2%} of a core", "under 0.5 %"),
+        (f"over {engine}: CPU, {rate:.0f} requests a second", f"{busy:.2%} of a core", "under 1 %"),
+        (f"over {engine}: status, idle, p50 / p99", quiet_ms, "p99 under 5 ms"),
+        (f"over {engine}: status, under that load, p50 / p99", busy_ms, ""),
+    ]
+
+
+@contextlib.contextmanager
+def clients(port: int) -> Iterator[list[int]]:
+    """A small load: clients who ask for a short completion, again and again; the answers so far."""
+    ended, answered = threading.Event(), list[int]()
+    endpoint = Endpoint("127.0.0.1", port)
+
+    def ask() -> None:
+        while not ended.is_set():
+            answered.append(complete(endpoint, "/v1/completions", "tiny", PROMPT, TOKENS, 120.0))
+            ended.wait(THINKING_S)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        asking = [pool.submit(ask) for _ in range(CLIENTS)]
+        try:
+            yield answered
+        finally:
+            ended.set()
+    for one in asking:
+        one.result()  # where a client was not answered, the load was not what is printed
+
+
+def memory(one: Daemon) -> float:
+    """Resident memory of the daemon, in MB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid(one)}/status").read_text())
     assert found
-    return "memory of the daemon, serving", f"{int(found[1]) / 1024:.1f} MB RSS", "under 45 MB"
+    return int(found[1]) / 1024
 
 
-def idle(one: Daemon) -> Row:
-    """CPU the daemon takes while nobody asks anything."""
+def share(one: Daemon) -> float:
+    """The share of a core that the daemon takes for a while."""
     before, began = ticks(pid(one)), time.monotonic()
-    time.sleep(IDLE_S)
+    time.sleep(MEASURED_S)
     seconds = (ticks(pid(one)) - before) / os.sysconf("SC_CLK_TCK")
-    share = seconds / (time.monotonic() - began)
-    return "CPU while idle", f"{share:.2%} of a core", "under 0.5 %"
+    return seconds / (time.monotonic() - began)
 
 
-def round_trip(one: Daemon) -> Row:
-    """`status` over the socket, a new connection each time as caovanctl makes one."""
+def round_trip(one: Daemon) -> str:
+    """`status` over the socket, asked again and again: median and the slowest of a hundred."""
     took = []
     with Client(one.folder / "run") as client:
         for _ in range(ROUND_TRIPS):
@@ -93,7 +140,7 @@ def round_trip(one: Daemon) -> Row:
     took.sort()
     p99 = took[int(len(took) * 0.99)] * 1000
     median = took[len(took) // 2] * 1000
-    return "status round trip, p50 / p99", f"{median:.1f} / {p99:.1f} ms", "p99 under 5 ms"
+    return f"{median:.1f} / {p99:.1f} ms"
 
 
 def pumped(folder: Path) -> Row:

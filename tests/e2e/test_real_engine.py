@@ -1,4 +1,4 @@
-"""caovand over a real vLLM: four boots, and what must be true after each."""
+"""caovand over a real vLLM: four boots, one of them long, and what must be true after each."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: 
     assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 4 * drafts > 0
 
 
+@pytest.mark.long
 def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server: Server) -> None:
     before = server.daemon.status()
     old = {p.pid for p in server.daemon.tree()}

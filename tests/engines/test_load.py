@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -103,9 +104,17 @@ def alike(load: Load) -> Load:
     return replace(load, compilation={}) if load.eager else load
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-@pytest.mark.parametrize("gpus", CARDS)
-@pytest.mark.parametrize("engine", ENGINES)
+def combinations() -> Iterator[Any]:
+    """Every pair of engine, cards and what is asked; all three of them in the long tests."""
+    for number, asked in enumerate(ASKED):
+        for card, gpus in enumerate(CARDS):
+            for version, engine in enumerate(ENGINES):
+                paired = (number + card + version) % len(ENGINES) == 0
+                marks = () if paired else (pytest.mark.long,)
+                yield pytest.param(engine, gpus, asked, marks=marks, id=f"{engine}-{gpus}-{asked}")
+
+
+@pytest.mark.parametrize(("engine", "gpus", "asked"), list(combinations()))
 def test_sizing_and_forecast_read_one_load(
     engine: str, gpus: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ verbatim flag.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -166,19 +167,22 @@ def test_the_split(name: str, gpus: str, words: list[str]) -> None:
         check(machine, "policy", "tensor_parallel_size", size, extra_args=words)
 
 
+TYPED: tuple[dict[str, Any], ...] = (
+    {}, {"engine": {"env": {"CUDA_HOME": "/opt/cuda"}}}, {"policy": {"dtype": "float32"}}
+)  # fmt: skip
+
+
+def of_attention() -> Iterator[Any]:
+    """Each model with nothing typed; the larger of the quick ones with all."""
+    for name in MODELS:
+        for sections in TYPED:
+            quick = name == QUICK[0] or (name in (*QUICK, *OF_ATTENTION) and not sections)
+            marks = () if quick else (pytest.mark.long,)
+            yield pytest.param(name, sections, marks=marks, id=f"{name}-{sections}")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in (*QUICK, *OF_ATTENTION) else pytest.param(name, marks=pytest.mark.long)
-        for name in MODELS
-    ],
-)
-@pytest.mark.parametrize(
-    "sections",
-    [{}, {"engine": {"env": {"CUDA_HOME": "/opt/cuda"}}}, {"policy": {"dtype": "float32"}}],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "sections"), list(of_attention()))
 def test_the_attention_of_turing(engine: str, name: str, sections: dict[str, Any]) -> None:
     """The rule plans FlashInfer where the doctor says that it serves, and no flag is refused."""
     machine = inventory(MODELS[name], turing(2), ENGINES[engine])

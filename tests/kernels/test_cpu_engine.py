@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKS = ROOT / "tests/kernels/forks.py"
 ENGINE = ROOT / ".engines/current/bin/python"
 MODEL = ROOT / ".caovan/models/hybrid"
 
@@ -51,11 +54,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(site: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    site: Path, *argv: str, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the engine's Python on one core with the plugin installed."""
     core = min(os.sched_getaffinity(0))
     return subprocess.run(
         [str(ENGINE), *argv],
+        input=stdin,
         capture_output=True,
         text=True,
         check=True,
@@ -97,10 +103,44 @@ def test_plugin_loads_refuses_politely_and_changes_no_result(site: Path) -> None
     )
 
 
-def test_probe_passes_in_the_engines_environment(site: Path) -> None:
-    said = json.loads(
-        run(site, "-m", "caovan_vllm_sm75_turbo3.probe", CAOVAN_SM75_LIBRARY="/nowhere.so").stdout
-    )
+@dataclass(frozen=True)
+class Ran:
+    """What a program printed."""
+
+    stdout: str
+    stderr: str
+
+    @property
+    def log(self) -> str:
+        """All of it."""
+        return self.stdout + self.stderr
+
+
+@pytest.fixture(scope="module")
+def ran(site: Path) -> Callable[[str], Ran]:
+    """What each of PROGRAMS printed; fails where it failed. They share one import of vLLM."""
+    programs = {name: (source, [], environment) for name, (source, environment) in PROGRAMS.items()}
+    done = run(site, str(FORKS), IMPORTS, stdin=json.dumps(programs))
+    results = json.loads(done.stdout)
+
+    def of(name: str) -> Ran:
+        status, stdout, stderr = results[name]
+        assert status == 0, stdout + stderr
+        return Ran(stdout, stderr)
+
+    return of
+
+
+IMPORTS = "from caovan_vllm_sm75_turbo3 import hooks; hooks.find()"
+
+PROBE = """
+import runpy
+runpy.run_module("caovan_vllm_sm75_turbo3.probe", run_name="__main__")
+"""
+
+
+def test_probe_passes_in_the_engines_environment(ran: Callable[[str], Ran]) -> None:
+    said = json.loads(ran("probe").stdout)
     assert said["gdn interface"] == "pass"
     assert said["operators"] == [], "nothing would be replaced without the library"
     assert "CAOVAN_SM75_LIBRARY names it" in said["library"]["error"]
@@ -217,9 +257,8 @@ assert run(moved, num_prefills=1) == (["vllm"], "off")
 """
 
 
-def test_what_fails_later_goes_back_to_vllms_path(site: Path) -> None:
-    done = run(site, "-c", FALL_BACK)
-    log = done.stdout + done.stderr
+def test_what_fails_later_goes_back_to_vllms_path(ran: Callable[[str], Ran]) -> None:
+    log = ran("fall back").log
     back = "goes back to vLLM's own kernels: "
     assert log.count(f"{back}cannot load gdn_decode: CUDA says no") == 1
     assert f"{back}cannot use a_log of torch.float16" in log
@@ -287,10 +326,8 @@ for changed in (
 """
 
 
-def test_each_card_of_a_mixed_host_is_asked_for_itself(site: Path) -> None:
-    done = run(site, "-c", CARDS)
-    log = done.stdout + done.stderr
-    assert log.count("goes back to vLLM's own kernel: cannot load gdn_chunk_scan") == 1
+def test_each_card_of_a_mixed_host_is_asked_for_itself(ran: Callable[[str], Ran]) -> None:
+    assert ran("cards").log.count("goes back to vLLM's own kernel: cannot load gdn_chunk_scan") == 1
 
 
 CHANGED = """
@@ -311,9 +348,8 @@ assert layer.caovan_kernels == "off" and not layer.chunk_gated_delta_rule.caovan
 """
 
 
-def test_a_layer_that_has_changed_is_built_all_the_same(site: Path) -> None:
-    done = run(site, "-c", CHANGED)
-    assert "stays on vLLM's own kernels: AttributeError" in done.stdout + done.stderr
+def test_a_layer_that_has_changed_is_built_all_the_same(ran: Callable[[str], Ran]) -> None:
+    assert "stays on vLLM's own kernels: AttributeError" in ran("changed").log
 
 
 FLASHINFER = """
@@ -343,8 +379,8 @@ assert ours.supports_compute_capability(DeviceCapability(7, 5))
 """
 
 
-def test_flashinfer_is_not_offered_where_caovan_is_off(site: Path) -> None:
-    before, after = run(site, "-c", FLASHINFER).stdout.split("SAID NOTHING YET")
+def test_flashinfer_is_not_offered_where_caovan_is_off(ran: Callable[[str], Ran]) -> None:
+    before, after = ran("flashinfer").stdout.split("SAID NOTHING YET")
     said = "caovan: FlashInfer attention is offered on SM75 again"
     assert (before.count(said), after.count(said)) == (0, 1)
 
@@ -366,9 +402,21 @@ def test_the_wheel_is_of_its_librarys_platform_and_the_engine_takes_it(tmp_path:
     assert (tmp_path / "site" / library.relative_to(source)).read_bytes() == b"machine code"
 
 
-def test_binding_is_checked_idempotent_and_yields_to_another_plugin(site: Path) -> None:
-    done = run(site, "-c", BIND)
-    assert "is already replaced by" in done.stdout + done.stderr
+def test_binding_is_checked_idempotent_and_yields_to_another_plugin(
+    ran: Callable[[str], Ran],
+) -> None:
+    assert "is already replaced by" in ran("bind").log
+
+
+PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
+    "probe": (PROBE, {"CAOVAN_SM75_LIBRARY": "/nowhere.so"}),
+    "bind": (BIND, {}),
+    "fall back": (FALL_BACK, {}),
+    "cards": (CARDS, {}),
+    "changed": (CHANGED, {}),
+    "flashinfer": (FLASHINFER, {}),
+}
+"""Each with what it has in its environment."""
 
 
 THREADS = """
@@ -387,6 +435,7 @@ if config.compile_threads > 1:
 """
 
 
+@pytest.mark.long
 def test_torch_compile_gets_the_planned_threads_though_vllm_sets_one(site: Path) -> None:
     def said(**environment: str) -> list[str]:
         lines = run(site, "-c", THREADS, **environment).stdout.splitlines()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKS = ROOT / "tests/kernels/forks.py"
 ENGINE = ROOT / ".engines/current/bin/python"
 VLLM = Path(os.environ.get("CAOVAN_VLLM_021") or ROOT / ".caovan/vllm-0.21.0")
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.long,
     pytest.mark.skipif(not ENGINE.exists(), reason="no CPU engine: `make engine` installs it"),
     pytest.mark.skipif(
         not (VLLM / "vllm").exists(), reason="no vLLM 0.21: `make vllm-0.21` brings its files"
@@ -44,14 +47,25 @@ NEEDED_FOR = {
 }
 
 
-def run(load: str, *more: str) -> subprocess.CompletedProcess[str]:
-    folders = [VLLM, ROOT / "plugin", ROOT / "csrc/bench"]
-    return subprocess.run(
-        [ENGINE, ROOT / "tests/kernels/states_in_vllm.py", *LOADS[load].split(), *more],
+TURNS, TURNS_WITHOUT = 200, 150
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, tuple[int, str, str]]:
+    """Exit status and output of each load, and of each without a fix; one import serves all."""
+    arguments = {load: [*words.split(), "--turns", str(TURNS)] for load, words in LOADS.items()}
+    for fix, load in NEEDED_FOR.items():
+        words = [*LOADS[load].split(), "--turns", str(TURNS_WITHOUT), "--leave-out", fix]
+        arguments[fix] = words
+    program = "import sys, states_in_vllm; sys.exit(states_in_vllm.main())"
+    folders = [VLLM, ROOT / "plugin", ROOT / "csrc/bench", ROOT / "tests/kernels"]
+    done = subprocess.run(
+        [ENGINE, FORKS, "import states_in_vllm"],
+        input=json.dumps({name: (program, words, {}) for name, words in arguments.items()}),
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1200,
         env=os.environ
         | {
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
@@ -59,19 +73,23 @@ def run(load: str, *more: str) -> subprocess.CompletedProcess[str]:
             "VLLM_NO_USAGE_STATS": "1",
         },
     )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_every_step_goes_on_from_what_it_should(load: str) -> None:
-    done = run(load, "--turns", "200")
-    assert done.returncode == 0, done.stdout + done.stderr
-    turns, hits = (int(part.split()[-1]) for part in done.stdout.splitlines()[-1].split(", "))
-    assert turns == 200
+def test_every_step_goes_on_from_what_it_should(
+    ran: dict[str, tuple[int, str, str]], load: str
+) -> None:
+    status, out, err = ran[load]
+    assert status == 0, out + err
+    turns, hits = (int(part.split()[-1]) for part in out.splitlines()[-1].split(", "))
+    assert turns == TURNS
     assert hits > 0 if "memory" in load else hits >= 60
 
 
-@pytest.mark.parametrize(("left_out", "load"), NEEDED_FOR.items())
-def test_each_fix_is_needed(left_out: str, load: str) -> None:
-    done = run(load, "--turns", "150", "--leave-out", left_out)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "turns: " in done.stdout, done.stderr
+@pytest.mark.parametrize("left_out", NEEDED_FOR)
+def test_each_fix_is_needed(ran: dict[str, tuple[int, str, str]], left_out: str) -> None:
+    status, out, err = ran[left_out]
+    assert status == 1, out + err
+    assert "turns: " in out, err

@@ -45,6 +45,7 @@ def make_oldest(checkout: Path, *, installs: int) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 def test_without_python_3_10_uv_brings_one(checkout: Path) -> None:
     done = make_oldest(checkout, installs=0)
     assert done.returncode == 0, done.stderr

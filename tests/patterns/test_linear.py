@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -14,11 +15,12 @@ import pytest
 from tests.patterns.collect import Found, everything
 from tests.patterns.hostile import pumps, text
 
-SIZES = (16, 24, 32, 64, 256, 1 << 10, 4 << 10, 16 << 10)  # what explodes shows on the small ones
+SIZES = (16, 22, 24, 32, 64, 256, 1 << 10, 4 << 10, 16 << 10)  # what explodes shows on the small
 LIMIT_S = 0.05
 QUICK_S = 0.001  # what takes no longer is not looked at twice
 GROWTH = 8.0  # times as long for 4 times the text; 4 is linear, 16 quadratic
 ROUNDS = 5
+PARTS = 8
 
 
 def took(found: Found, text: Any, rounds: int = 1) -> float:
@@ -49,7 +51,8 @@ def problem(found: Found, head: str, pump: str) -> str:
     for size in SIZES:
         seconds = timed(size)
         # Once more: the first time may have met a collection of garbage.
-        if seconds > LIMIT_S and timed(size, ROUNDS if size == SIZES[-1] else 1) > LIMIT_S:
+        near = size == SIZES[-1] and seconds < 2 * LIMIT_S
+        if seconds > LIMIT_S and timed(size, ROUNDS if near else 1) > LIMIT_S:
             return f"{what}: {seconds * 1000:.0f} ms for {size} characters"
     if seconds > QUICK_S:
         seconds = timed(SIZES[-1], ROUNDS)
@@ -59,13 +62,20 @@ def problem(found: Found, head: str, pump: str) -> str:
     return ""
 
 
-ALL = everything()
+# They are collected by who runs the tests: to read every module takes a second.
+@functools.cache
+def collected() -> list[Found]:
+    return everything()
 
 
-@pytest.mark.parametrize("found", ALL, ids=lambda one: one.where)
-def test_a_pattern_takes_no_longer_for_a_hostile_text_than_for_any_other(found: Found) -> None:
-    slow = next((told for one in pumps(found.pattern) if (told := problem(found, *one))), "")
-    assert not slow, f"{found}\n{slow}"
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_pattern_takes_no_longer_for_a_hostile_text_than_for_any_other(part: int) -> None:
+    slow = [
+        f"{found}\n{told}"
+        for found in collected()[part::PARTS]
+        if (told := next(filter(None, (problem(found, *one) for one in pumps(found.pattern))), ""))
+    ]
+    assert not slow, "\n".join(slow)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_the_test_knows_a_slow_one(pattern: str) -> None:
 
 
 def test_it_looks_at_all_of_them() -> None:
-    where = " ".join(found.where for found in ALL)
-    assert len(ALL) > 150
+    where = " ".join(found.where for found in collected())
+    assert len(collected()) > 150
     for name in ("signatures", "phases", "json_lines", "incident", "probe", "lock", "plugin"):
         assert name in where

@@ -158,7 +158,7 @@ def _cache_read(model: ModelCard, load: Load, workload: Workload) -> float:
 
 def _state_moved(model: ModelCard, load: Load) -> float:
     """Bytes of recurrent states: read once, and written after every token of the step."""
-    count = sum(kind in STATE for kind in model.cached_layers)
+    count = sum(map(model.cached_layers.count, STATE))
     if not count or not (model.linear or model.mamba):
         return 0.0
     ranks = load.tensor_parallel

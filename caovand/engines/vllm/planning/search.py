@@ -215,6 +215,7 @@ def longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -
 
 def at(load: Load, context: int, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
     """The load with this context, and the share decided."""
-    load = replace(load, context=context)
     share = wishes.utilization
-    return replace(load, utilization=utilization(load, gpus) if share is None else share)
+    if share is None:
+        share = utilization(load, gpus, context)
+    return replace(load, context=context, utilization=share)
