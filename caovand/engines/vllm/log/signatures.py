@@ -135,7 +135,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
-         r"|FlashAttention does not support fp8 kv-cache"
+         r"|FlashAttention does not support \S{1,40} kv-cache"
+         r"|For FP8 input, output must have dtype BF16"
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
