@@ -146,7 +146,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
          r"|kv_cache_dtype.{0,200}is not supported|fp8e4nv not supported in this architecture"
-         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"),
+         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
+         r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
     # Compiling
     signature("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"

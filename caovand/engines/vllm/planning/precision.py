@@ -46,6 +46,11 @@ def first_of(gpus: Sequence[Gpu], generation: int) -> str:
     return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
 
 
+def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
+    """The first card that is not of these capabilities, in words; empty where all are."""
+    return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
+
+
 def _named(gpus: Iterable[Gpu]) -> str:
     gpu = next(iter(gpus), None)
     return "GPU {} is SM{}{}".format(gpu.index, *gpu.compute_capability) if gpu else ""
