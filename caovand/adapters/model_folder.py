@@ -310,6 +310,11 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def place_of(card: ModelCard) -> Path | None:
+    """The folder that this card was read from; None of a hub model that is not here."""
+    return Path(card.path) if card.folder else _downloaded(card.path)
+
+
 def _downloaded(name: str) -> Path | None:
     """The newest snapshot of a hub model in the local cache."""
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))

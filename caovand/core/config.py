@@ -112,6 +112,12 @@ class PolicySection:
     dtype: str | None = key(
         None, "Activation type.", choices=("half", "float16", "bfloat16", "float32", "float")
     )
+    activations: str | None = key(
+        None,
+        "What multiplies 4-bit weights: half, the activations as they are; int8, rounded ones"
+        " (symmetric GPTQ weights on SM75 to SM89), faster for long prompts and less exact.",
+        choices=("half", "int8"),
+    )
     cuda_graphs: str | None = key(
         None,
         "CUDA graph mode.",

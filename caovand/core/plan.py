@@ -60,7 +60,7 @@ class Unplannable(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything an engine start needs. A setting of None leaves its flag out.
+    """Everything an engine start needs. A setting of None leaves its flag or variable out.
 
     `env` are variables added to the engine's environment. `extra_args` are the operator's verbatim
     flags, which win: the settings named in `verbatim` come from there, appear in `settings` only

@@ -16,12 +16,14 @@ from caovand.adapters import (
     ports,
     private_tmp,
     probe,
+    scales,
     trust,
 )
 from caovand.adapters.directories import Directories
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
+from caovand.core.checkpoint.safetensors import BadShard
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
@@ -133,7 +135,27 @@ def read_model(config: Config) -> ModelCard:
     arguments = engine_of(config).arguments
     weights = not arguments.invents_weights(config)
     card = model_folder.read_model(config.model.path, weights=weights)
+    if config.policy.activations == "int8" and card.gptq and weights:
+        card = replace(card, negative_scale=_negative_scale(card))
     return chat_template.effective(card, arguments.chat_template(config))
+
+
+def _negative_scale(card: ModelCard) -> str | None:
+    """The first tensor with a negative scale; empty without one, None where none can be read."""
+    folder = model_folder.place_of(card)
+    shards = scales.shards(folder) if folder else []
+    for shard in shards:
+        try:
+            found = scales.negative(shard)
+        except BadShard as problem:
+            fact, remedy = str(problem), "download the file again"
+            raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
+        except OSError as problem:
+            fact = str(problem.strerror)
+            raise model_folder.ModelProblem(f"read {shard}", fact, "check the disk") from problem
+        if found:
+            return found
+    return "" if shards else None
 
 
 def _reachable(error: ProblemError, path: str) -> str:

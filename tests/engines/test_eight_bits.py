@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import LadderRules, decide
+from caovand.core.plan import Plan
+from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
@@ -163,3 +168,87 @@ def test_who_gets_8_bits_unasked_reads_how_to_get_the_models_own(dtype: str, own
 def test_auto_that_is_pinned_is_the_models_own() -> None:
     policy = {"kv_cache_dtype": "auto", "pinned": ["kv_cache_dtype"]}
     assert plan(with_room(4), policy=policy).value("kv_cache_dtype") is None
+
+
+HALF = replace(LLAMA, dtype="float16")
+
+
+def on_hopper(model: ModelCard, mib: int = 19_000) -> Inventory:
+    """An H200 with so little free memory that an 8-bit cache is worth weighing."""
+    return inventory(model, tuple(replace(gpu, free_mib=mib) for gpu in H200), ASKED)
+
+
+@pytest.mark.parametrize("model", [LLAMA, HALF], ids=lambda model: model.dtype)
+@pytest.mark.parametrize("typed", [None, "half", "bfloat16"])
+def test_on_hopper_it_is_not_for_what_computes_in_float16(
+    model: ModelCard, typed: str | None
+) -> None:
+    """FlashAttention there writes bfloat16 alone: the first request would end the engine."""
+    machine, policy = on_hopper(model), {"dtype": typed} if typed else {}
+    found = plan(machine, policy=policy)
+    half = typed == "half" or (typed is None and model is HALF)
+    assert found.value("kv_cache_dtype") == (None if half else "fp8")
+    assert forecast(found, machine).conflicts == ()
+    asked = plan(machine, policy={**policy, "kv_cache_dtype": "fp8"})
+    told = [text for text in asked.warnings if "computing in float16" in text]
+    assert bool(told) == half
+    assert [str(one) for one in forecast(asked, machine).conflicts] == told
+
+
+def test_the_remedy_is_where_the_8_bit_cache_was_asked_for() -> None:
+    machine = on_hopper(HALF)
+    (by_key,) = forecast(plan(machine, policy={"kv_cache_dtype": "fp8"}), machine).conflicts
+    assert by_key.fact.startswith("GPU 0 is SM90, ")
+    assert by_key.remedy == 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
+    flag = {"extra_args": ["--kv-cache-dtype", "fp8_e4m3"]}
+    (by_flag,) = forecast(plan(machine, engine=flag), machine).conflicts
+    assert by_flag.remedy == "use --kv-cache-dtype auto, or --dtype bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "words"),
+    [
+        (HALF, H200, ["--attention-backend", "FLASHINFER"]),
+        (HALF, H200, ["--attention-config.backend", "TRITON_ATTN"]),
+        (replace(HALF, model_type="gemma4_text"), H200, []),
+        (replace(HALF, **GEMMA_3), H200, []),
+        (replace(HALF, latent=576), H200, []),
+        (HALF, named("RTX 4090"), []),
+    ],
+    ids=range(6),
+)
+def test_other_attention_keeps_it_in_float16(
+    model: ModelCard, gpus: tuple[Gpu, ...], words: list[str]
+) -> None:
+    machine = inventory(model, gpus, WITH_NVCC)
+    found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8", *words]})
+    assert forecast(found, machine).conflicts == ()
+
+
+def test_a_mixed_box_with_a_hopper_card_keeps_the_models_own() -> None:
+    several = enumerate((*named("RTX 3090"), *named("H800")))
+    gpus = tuple(replace(gpu, index=i, total_mib=12_000, free_mib=11_500) for i, gpu in several)
+    both = {
+        model.dtype: plan(inventory(model, gpus, WITH_NVCC), engine={"gpus": [0, 1]}).value(
+            "kv_cache_dtype"
+        )
+        for model in (LLAMA, HALF)
+    }
+    assert both == {"bfloat16": "fp8", "float16": None}
+
+
+def test_the_ladder_leaves_an_8_bit_cache_that_float16_cannot_use() -> None:
+    machine = on_hopper(HALF)
+    rules = LadderRules(HEALING, conflicts=lambda one: conflicts(one, machine, machine.gpus))
+    asked = plan(machine, policy={"kv_cache_dtype": "fp8"})
+    text = "For FP8 input, output must have dtype BF16"
+    broken = Finding("backend-unsupported", text, "serving", {}, "backend.attention")
+    served = decide(asked, broken, 1, rules).plan
+    assert served is not None
+    assert served.rungs == ("kv-dtype-plain auto",)
+    assert conflicts(served, machine, machine.gpus) == ()
+    current: Plan | None = plan(machine)
+    short = Finding("kv-cache-none", "No available memory", "kv", {})
+    while current:
+        assert current.value("kv_cache_dtype") != "fp8"
+        current = decide(current, short, 99, rules).plan

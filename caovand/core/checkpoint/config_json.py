@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.checkpoint.gptq import gptq
 from caovand.core.checkpoint.quantisation import Quantisation, quantisation
 from caovand.core.checkpoint.rope import factor, scalings, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
@@ -99,6 +100,7 @@ def describe(
         group_size=quantised.group_size,
         block_size=quantised.block_size,
         spared=quantised.spared,
+        gptq=gptq(_quantisation_table(config, text)),
         experts=experts,
         experts_per_token=number(text, "num_experts_per_tok", "experts_per_token", "top_k_experts"),
         expert_size=number(text, "moe_intermediate_size"),
@@ -119,8 +121,12 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
 
 
 def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
+    return quantisation(_quantisation_table(config, text))
+
+
+def _quantisation_table(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
     name = "quantization_config"
-    return quantisation(table(config, name) or table(text, name))
+    return table(config, name) or table(text, name)
 
 
 def _shared_experts(text: Mapping[str, Any]) -> int:

@@ -1,7 +1,6 @@
 """Headers of safetensors files: the tensors of a shard, and whether it is complete.
 
-A file is 8 bytes of little-endian header length, a JSON header, then the tensors' bytes. Only
-the header is read.
+A file is 8 bytes of little-endian header length, a JSON header, then the tensors' bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +28,15 @@ class Tensor(NamedTuple):
     name: str
     dtype: str
     size: int
+
+
+class Place(NamedTuple):
+    """Where a tensor's bytes are in its file."""
+
+    name: str
+    dtype: str
+    begin: int
+    end: int
 
 
 def header_length(start: bytes, file_size: int) -> int:
@@ -79,6 +87,18 @@ def parse_header(text: bytes, file_size: int) -> list[Tensor]:
         kind = "truncated" if file_size < whole else "too long"
         raise BadShard(f"it is {kind}: {file_size} bytes, but its header describes {whole}")
     return found
+
+
+def places(text: bytes, file_size: int) -> list[Place]:
+    """Where each tensor of a shard lies; BadShard if header and file disagree."""
+    parse_header(text, file_size)
+    header = json.loads(text)
+    header.pop("__metadata__", None)
+    start = 8 + len(text)
+    return [
+        Place(name, entry["dtype"], *(start + at for at in entry["data_offsets"]))
+        for name, entry in header.items()
+    ]
 
 
 def _size(name: str, dtype: str, shape: tuple[Any, ...]) -> int | None:

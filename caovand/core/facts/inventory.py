@@ -157,6 +157,17 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class Gptq:
+    """How GPTQ stored the weights: with `act_order` groups are not of neighbours, and in a `mixed`
+    checkpoint some modules are stored otherwise."""
+
+    bits: int
+    symmetric: bool
+    act_order: bool = False
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """A model as its folder describes it, without reading the weights.
 
@@ -170,8 +181,9 @@ class ModelCard:
     many outputs do (block fp8); `spared` are the parts kept as floats ("attention", "shared
     experts", "MLP"). `shared_size` and `dense_size` are the widths of the MLPs alongside a model's
     experts, 0 without them; `dense_layers` have an MLP instead of experts. The last `kv_shared`
-    layers read the caches of earlier ones (Gemma 3n). `notes` name oddities of the folder that
-    leave it usable.
+    layers read the caches of earlier ones (Gemma 3n). `negative_scale` is the first tensor with a
+    negative scale, empty without one, None where no scales were read. `notes` name oddities of the
+    folder that leave it usable.
     """
 
     path: str
@@ -201,6 +213,8 @@ class ModelCard:
     group_size: int = 0
     block_size: int = 0
     spared: frozenset[str] = frozenset()
+    gptq: Gptq | None = None
+    negative_scale: str | None = None
     experts: int = 0
     experts_per_token: int = 0
     expert_size: int = 0

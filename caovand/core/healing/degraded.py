@@ -24,7 +24,7 @@ from caovand.core.plan import Plan, Setting
 OTHERS = "others_mib"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
-ADDED = (("policy", "workload"),)
+ADDED = (("policy", "workload"), ("policy", "activations"))
 """Keys that came after the first plans were kept. At their defaults they change no fingerprint, so
 that an upgrade keeps the degraded plan."""
 
@@ -99,7 +99,7 @@ def well_formed(document: Any, healing: Healing) -> bool:
         and isinstance(rungs, list)
         and all(isinstance(rung, str) and healing.read(rung) for rung in rungs)
         and _are_settings(document.get("settings"), partial(_fits, healing.kinds))
-        and _are_settings(document.get("env"), lambda _, value: _is_word(value))
+        and _are_settings(document.get("env"), lambda _, value: value is None or _is_word(value))
         and _are_cards(document.get(OTHERS, {}))
         and (since is None or (_is_number(since) and 0 <= since < LARGEST))
     )

@@ -19,7 +19,7 @@ class Step:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
     value: str = ""
     change: str = ""
     pair: Step | None = None

@@ -37,7 +37,8 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
     environment = PurePath(engine.python).parent.parent
-    env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
+    named = {name: setting.value for name, setting in plan.env.items()}
+    env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}
     links: tuple[tuple[str, str], ...] = ()
     if cache is not None:
         own = caches(plan, engine, Path(cache))

@@ -41,7 +41,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("jit-toolchain", ANY): _JIT,
     # Mostly torch.compile's compiler; kernels may be built in this phase, too.
     ("jit-toolchain", "compile"): ("eager", *_JIT[:-1]),
-    ("backend-unsupported", ANY): ("half", "kv-dtype-plain", "attention"),
+    ("backend-unsupported", ANY): ("half-input", "half", "kv-dtype-plain", "attention"),
     ("bad-arguments", ANY): (),
     ("model-missing", ANY): (),
     ("network", ANY): (),

@@ -13,6 +13,7 @@ from typing import Any
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
+from caovand.engines.vllm.planning.activations import INT8, VARIABLE
 from caovand.engines.vllm.planning.compilers import THREADS
 from caovand.engines.vllm.planning.draft import PLUGIN, PLUGINS
 from caovand.engines.vllm.planning.environment import STATES
@@ -33,6 +34,8 @@ COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinar
 COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
 """The phases of a start in which torch.compile may run."""
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
+OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
+"""Captures of rows about what multiplies the weights."""
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 
@@ -225,7 +228,7 @@ def _kv_dtype_small(plan: Plan, finding: Finding) -> Step | None:
 
 def _is_of_weights(finding: Finding) -> bool:
     """Whether the card cannot run the weights: then neither attention nor cache is at fault."""
-    return any(name in finding.captures for name in ("method", "scheme", "other", "kernel"))
+    return any(name in finding.captures for name in OF_WEIGHTS)
 
 
 def _kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
@@ -247,6 +250,14 @@ def _half(plan: Plan, finding: Finding) -> Step | None:
     if now in ("half", "float16") or not of_dtype:
         return None
     return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")
+
+
+def _half_input(plan: Plan, finding: Finding) -> Step | None:
+    """Without int8 activations, where a kernel of the weights is at fault."""
+    now = plan.env[VARIABLE].value if VARIABLE in plan.env else None
+    if now != INT8 or not _is_of_weights(finding):
+        return None
+    return Step(env={VARIABLE: None}, change="int8 activations -> half")
 
 
 def _attention(plan: Plan, finding: Finding) -> Step | None:
@@ -419,6 +430,8 @@ RUNGS: tuple[Rung, ...] = (
     Rung("kv-dtype-plain", "store the KV cache as the model computes", "kv_cache_dtype",
          ("kv_cache_dtype",), _kv_dtype_plain),
     Rung("half", "compute in float16", "dtype", ("dtype",), _half),
+    Rung("half-input", "multiply weights by half-precision activations", "activations",
+         (VARIABLE,), _half_input),
     Rung("attention", "use another attention backend", "",
          ("attention_backend", "attention_config"), _attention),
     Rung("experts", "compute experts without FlashInfer", "", EXPERTS, _experts),

@@ -135,7 +135,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
-         r"|FlashAttention does not support fp8 kv-cache"
+         r"|FlashAttention does not support \S{1,40} kv-cache"
+         r"|For FP8 input, output must have dtype BF16"
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
@@ -145,7 +146,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
          r"|kv_cache_dtype.{0,200}is not supported|fp8e4nv not supported in this architecture"
-         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"),
+         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
+         r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
     # Compiling
     signature("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"

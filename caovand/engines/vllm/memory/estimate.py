@@ -67,7 +67,8 @@ class Load:
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
-    card is one, where 4-bit weights are multiplied by Machete.
+    card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
+    multiplied by copies of the activations in int8.
     """
 
     context: int
@@ -92,6 +93,7 @@ class Load:
     quantization: str = ""
     kv_blocks: int | None = None
     state_dtype: str = "auto"
+    rounds_input: bool = False
 
 
 def visible_mib(total_mib: float) -> float:
@@ -240,6 +242,8 @@ def _special(model: ModelCard, load: Load) -> float:
         load.flashinfer or load.turing
     ):  # its workspace; runs on Turing took as much with others, too
         size += FLASHINFER_MIB * MIB
+    if load.rounds_input:  # the MLP's inner vectors, the widest that are rounded
+        size += load.batch_tokens * model.intermediate_size / load.tensor_parallel
     if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
         heads = max(1, model.kv_heads // load.tensor_parallel)
         size += load.context * heads * model.head_dim * 2 * load.activation * UNPACKED

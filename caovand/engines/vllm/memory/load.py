@@ -16,6 +16,7 @@ from caovand.engines.vllm.capabilities import HOPPER, TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
 from caovand.engines.vllm.memory.kv_cache import element_bytes
+from caovand.engines.vllm.planning.activations import INT8, VARIABLE
 from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
 from caovand.engines.vllm.planning.spelling import count as count_of
 from caovand.engines.vllm.planning.spelling import whole_number
@@ -80,6 +81,7 @@ def load_of(
         compilation={**compiled, "cudagraph_mode": captured},
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
+        rounds_input=env.get(VARIABLE) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
     )
 

@@ -8,10 +8,11 @@ from typing import Any
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm.capabilities import ADA, HOPPER, OWN_FP8
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.precision import HALF
+from caovand.engines.vllm.planning.precision import HALF, first_of
 from caovand.engines.vllm.planning.turing import (
     backend_in,
     flashinfer_lacks,
+    has_heads_of_two_widths,
     images_attend_both_ways,
     is_plain_fp8,
     reads_eight_bits,
@@ -34,6 +35,23 @@ def attended_by_flashinfer(
     return is_plain_fp8(kind) and not own and able
 
 
+def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+    """The card, in words, on which FlashAttention would end the engine; empty where there is none.
+
+    FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
+    model's type: with float16 the start succeeds, and the first request fails. In 0.21 as in 0.33.
+    """
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")
+    dtype = model.dtype if dtype == "auto" else dtype
+    kind = str(values.get("kv_cache_dtype"))
+    triton = images_attend_both_ways(model) or has_heads_of_two_widths(model)
+    own = not backend and not model.latent and not triton
+    if dtype not in HALF or not is_plain_fp8(kind):
+        return ""
+    return first_of(gpus, HOPPER[0]) if own or str(backend).upper() == "FLASH_ATTN" else ""
+
+
 def may_store_in_eight_bits(draft: Draft) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
@@ -44,6 +62,10 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
     if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
+        return False
+    decided = {name: setting.value for name, setting in draft.settings.items()}
+    values = {**decided, **draft.given, "kv_cache_dtype": EIGHT_BITS}
+    if ends_in_half(values, draft.inventory, draft.gpus):
         return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
     converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)

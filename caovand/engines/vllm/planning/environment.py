@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Setting
-from caovand.engines.vllm.planning import compilers, toolchain
+from caovand.engines.vllm.planning import activations, compilers, toolchain
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
@@ -133,6 +133,7 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("CAOVAN_RECURSION_LIMIT", _recursion),
     ("CAOVAN_KERNELS", _kernels),
     (STATES, _states),
+    (activations.VARIABLE, activations.input_type),
     (toolchain.SAMPLER, toolchain.sampler),
     ("CUDA_HOME", toolchain.own_toolkit),
 )

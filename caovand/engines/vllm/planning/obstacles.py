@@ -20,6 +20,7 @@ from caovand.engines.vllm.planning.devices import (
     shards_whole_experts,
     split_for,
 )
+from caovand.engines.vllm.planning.eight_bits import ends_in_half
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.precision import (
     EXCLUSIVE,
@@ -172,6 +173,16 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
             f"use --kv-cache-dtype {kind}",
             f"vLLM {scene.inventory.engine.version} has no such type",
             f"use one of {', '.join(known)}",
+        )
+    card = ends_in_half(scene.settings, scene.inventory, scene.gpus)
+    if card:
+        typed = 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
+        flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
+        yield Problem(
+            f"keep the cache in {kind} while computing in float16",
+            f"{card}, where attention of an 8-bit cache writes bfloat16 alone and the first"
+            " request ends the engine",
+            flags if "kv_cache_dtype" in scene.plan.verbatim else typed,
         )
 
 

@@ -20,7 +20,7 @@ from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
-from caovand.engines.vllm.planning import flags, goals, turing, verbatim
+from caovand.engines.vllm.planning import activations, flags, goals, turing, verbatim
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.devices import (
@@ -302,7 +302,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
-    found += [*allocator_warnings(draft)]
+    found += [*allocator_warnings(draft), *activations.warnings(draft)]
     found += spoiling_warnings(draft)
     if not draft.engine.knows(draft.model.architecture):
         found.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.problem import Problem
@@ -38,8 +38,22 @@ HALF = frozenset({"half", "float16"})
 
 def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
     """The first card older than this, in words; empty where there is none."""
-    old = [gpu for gpu in gpus if gpu.compute_capability < capability]
-    return "GPU {} is SM{}{}".format(old[0].index, *old[0].compute_capability) if old else ""
+    return _named(gpu for gpu in gpus if gpu.compute_capability < capability)
+
+
+def first_of(gpus: Sequence[Gpu], generation: int) -> str:
+    """The first card of this generation, in words; empty where there is none."""
+    return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
+
+
+def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
+    """The first card that is not of these capabilities, in words; empty where all are."""
+    return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
+
+
+def _named(gpus: Iterable[Gpu]) -> str:
+    gpu = next(iter(gpus), None)
+    return "GPU {} is SM{}{}".format(gpu.index, *gpu.compute_capability) if gpu else ""
 
 
 def type_without_bfloat16(model: ModelCard) -> str:

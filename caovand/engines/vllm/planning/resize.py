@@ -18,6 +18,7 @@ from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.planning.activations import variables
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
 from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
@@ -216,7 +217,7 @@ def asked_load(draft: Draft) -> Load:
         **_decided(draft),
         **draft.given,
     }
-    return load_of(values, draft.inventory, draft.gpus, dict(draft.config.engine.env))
+    return load_of(values, draft.inventory, draft.gpus, variables(draft))
 
 
 def _text_only_may_help(draft: Draft) -> bool:

@@ -97,7 +97,7 @@ def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
     if model.model_type.startswith(WITH_SINKS):
         return "FlashInfer's attention knows no attention sinks before SM100"
-    if model.model_type.startswith(OF_TWO_WIDTHS):
+    if has_heads_of_two_widths(model):
         return f"layers of {model.model_type} have heads of two widths, one of 512"
     if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
         return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
@@ -106,6 +106,11 @@ def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
     if images_attend_both_ways(model):
         return "in FlashInfer's attention the tokens of an image do not attend both ways"
     return ""
+
+
+def has_heads_of_two_widths(model: ModelCard) -> bool:
+    """Whether vLLM sends this model to Triton's attention by itself."""
+    return model.model_type.startswith(OF_TWO_WIDTHS)
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:

@@ -1,0 +1,25 @@
+"""What a GPTQ checkpoint's quantization_config adds to the sizes: signs, order, exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.checkpoint.values import number, table, word
+from caovand.core.facts.inventory import Gptq
+
+LEFT_OUT = "-:"
+"""Begins a key of `dynamic` whose modules are not quantised; others store theirs otherwise."""
+
+
+def gptq(config: Mapping[str, Any]) -> Gptq | None:
+    """How these weights were quantised; None where another method did it."""
+    if word(config, "quant_method").lower() != "gptq":
+        return None
+    exceptions = table(config, "dynamic")
+    return Gptq(
+        bits=number(config, "bits"),
+        symmetric=config.get("sym") is True,
+        act_order=config.get("desc_act") is not False,
+        mixed=any(not str(name).startswith(LEFT_OUT) for name in exceptions),
+    )

@@ -1,0 +1,123 @@
+"""int8 activations: where Marlin multiplies 4-bit weights by them, and what stands against it.
+
+vLLM asserts that weights are symmetric, has no such kernel for experts or for groups that are not
+of neighbours, and hands no scale to one of a single group; negative scales it turns into garbage
+and says nothing. On Hopper its first choice of kernel (Machete, Humming) is another. 0.21 and 0.32
+are alike in that.
+
+`auto` is half wherever int8 may run: its bound is an error of 1 % a layer, a tenth of what four
+bits cost the weights, and where one channel in 500 stands out, as in real models, int8 activations
+err by 9 to 12 % (csrc/NOTEBOOK.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.vllm.capabilities import HOPPER, TURING
+from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.precision import first_of, first_outside
+
+VARIABLE = "VLLM_MARLIN_INPUT_DTYPE"
+INT8 = "int8"
+BITS = 4
+_HALF = (
+    "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long for a"
+    " few tokens without graphs, and missed by 9 to 12 % where single channels stand out, as in"
+    ' real models; [policy] activations = "int8" has it'
+)
+_OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
+_AUTO = 'set [policy] activations = "auto"'
+
+
+def input_type(draft: Draft) -> Setting | None:
+    """The variable that has Marlin round its input; [engine] env wins over it."""
+    typed = draft.config.policy.activations
+    if VARIABLE in dict(draft.config.engine.env):
+        return None
+    refused = _refusal(draft)
+    if typed == INT8 and refused:
+        raise Unplannable(str(refused))
+    if typed:  # a goal, which the ladder may give up; it may not what [engine] env sets
+        return policy(INT8 if typed == INT8 else None, f"[policy] activations is {typed}")
+    return None if refused else policy(None, _HALF)
+
+
+def variables(draft: Draft) -> dict[str, str]:
+    """The variables that count for memory, before the environment is decided."""
+    asked = {VARIABLE: INT8} if draft.config.policy.activations == INT8 else {}
+    return {**asked, **dict(draft.config.engine.env)}
+
+
+def warnings(draft: Draft) -> Iterator[str]:
+    """What [engine] env overrules, or asks for where it cannot be had."""
+    own, typed = dict(draft.config.engine.env).get(VARIABLE), draft.config.policy.activations
+    if own is None:
+        return
+    if typed and typed != own:
+        yield f"[policy] activations is {typed}, but [engine] env sets {VARIABLE} to {own}"
+    refused = _refusal(draft) if own == INT8 else None
+    if refused:
+        yield f"{refused.message}; remove {VARIABLE} from [engine] env"
+
+
+def _refusal(draft: Draft) -> Problem | None:
+    """Why int8 activations cannot be used here; None where they can."""
+    found = _of_weights(draft.model)
+    if found is None and draft.given.get("quantization") == "gptq":
+        found = "--quantization gptq takes a kernel without them", "leave that flag out"
+    if found is None:
+        found = _of_machine(draft) or _of_scales(draft)
+    if found is None:
+        return None
+    fact, other = found
+    return Problem("use int8 activations", fact, ", or ".join(filter(None, (_AUTO, other))))
+
+
+def _of_weights(model: ModelCard) -> tuple[str, str] | None:
+    """The fact and the other remedy, where the weights are in the way."""
+    stored = model.gptq
+    if not model.architecture:
+        return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
+    if stored is None:
+        how = model.quantization
+        zeros = ", and AWQ's have zero points" if how == "awq" else ""
+        how = f"the weights are {how}" if how else "the weights are not quantised"
+        return f"{how}: vLLM has them for symmetric GPTQ weights{zeros}", _OTHER
+    if model.experts:
+        return "vLLM has no such kernel for experts of 4 bits", "serve a model without experts"
+    if stored.bits != BITS or stored.mixed:
+        bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
+        return f"the weights are {bits}, and vLLM has them for 4-bit ones", _OTHER
+    if not stored.symmetric or stored.act_order:
+        why = "in the order of activations (desc_act)" if stored.symmetric else "not symmetric"
+        return f"the weights are {why}, for which vLLM has no such kernel", _OTHER
+    if not model.group_size:
+        return "a whole column of the weights shares a scale, which vLLM cannot use there", _OTHER
+    return None
+
+
+def _of_machine(draft: Draft) -> tuple[str, str] | None:
+    if not draft.cuda:
+        return "the engine is a CPU build", ""
+    card = first_outside(draft.gpus, TURING, HOPPER)
+    if card:
+        hopper = first_of(draft.gpus, HOPPER[0])
+        why = "where vLLM takes another kernel" if card == hopper else "where nobody tried them"
+        return f"{card}, {why}", ""
+    return None
+
+
+def _of_scales(draft: Draft) -> tuple[str, str] | None:
+    if draft.model.negative_scale:
+        return f"{draft.model.negative_scale} has negative scales, which become garbage", _OTHER
+    typed = draft.config.policy.activations == INT8  # else nobody has read them
+    if typed and draft.model.negative_scale is None and draft.given.get("load_format") != "dummy":
+        return (
+            "no scales could be read, which may be negative",
+            "convert the weights to safetensors",
+        )
+    return None

@@ -1,0 +1,70 @@
+"""Whose scales are read before a plan is made, and what becomes of files that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters import scales
+from caovand.adapters.model_folder import ModelProblem
+from caovand.core.config import Config
+from caovand.core.config_parser import parse
+from caovand.daemon import inspection
+from tests.adapters.test_scales import floats, write
+
+QUANTISED = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+
+
+@pytest.fixture
+def gptq(tmp_path: Path) -> Path:
+    """A GPTQ model of two shards; the second has a negative scale."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4}
+    config = {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 512,
+        "max_position_embeddings": 1024, "quantization_config": QUANTISED, **sizes,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for number, value in ((1, 1.0), (2, -1.0)):
+        shard = tmp_path / f"model-0000{number}-of-00002.safetensors"
+        write(shard, {f"layers.{number}.scales": ("F16", floats("F16", value))})
+    return tmp_path
+
+
+def asking(folder: Path, *words: str, **policy: str) -> Config:
+    document = {"model": {"path": str(folder)}, "policy": policy}
+    return parse({**document, "engine": {"extra_args": list(words)}})
+
+
+def test_scales_are_read_only_where_int8_activations_are_asked_for(gptq: Path) -> None:
+    int8 = asking(gptq, activations="int8")
+    assert inspection.read_model(asking(gptq)).negative_scale is None
+    assert inspection.read_model(int8).negative_scale == "layers.2.scales"
+    invented = asking(gptq, "--load-format", "dummy", activations="int8")
+    assert inspection.read_model(invented).negative_scale is None
+    write(gptq / "model-00002-of-00002.safetensors", {"b.scales": ("F16", floats("F16", 2.0))})
+    assert inspection.read_model(int8).negative_scale == ""
+    for shard in gptq.glob("*.safetensors"):
+        shard.unlink()
+    (gptq / "pytorch_model.bin").write_bytes(b"")
+    assert inspection.read_model(int8).negative_scale is None
+
+
+def test_scales_that_cannot_be_read_are_a_problem(
+    gptq: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    int8 = asking(gptq, activations="int8")
+    write(gptq / "model-00001-of-00002.safetensors", {"a.scales": ("I8", b"\x01")})
+    with pytest.raises(
+        ModelProblem, match=r"cannot read .*00001.*type I8.*download the file again"
+    ):
+        inspection.read_model(int8)
+
+    def broken(_: Path) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(scales, "negative", broken)
+    with pytest.raises(ModelProblem, match=r"Input/output error; check the disk"):
+        inspection.read_model(int8)
