@@ -48,7 +48,6 @@ STATUS: Mapping[str, Any] = {
     "engine_pid": 42,
     "log_bytes_lost": 0,
     "reported": {},
-    "activity": {},
     "forecast": {},
     "reached": True,
     "daemon": {"version": "0.1", "pid": 7, "config": "/etc/caovan.toml"},
