@@ -15,19 +15,13 @@ from typing import Any
 
 from caovand.adapters import gpu_traffic
 from caovand.adapters.gpu_traffic import Traffic
-from caovand.core.health.observation import GpuSample
+from caovand.core.health.observation import THROTTLES, GpuSample
 
 MIB = 1 << 20
 EVENT_WAIT_S = 1.0  # the longest wait for events, and so the time that stopping takes
 STEADY = 3  # samples in a row that must agree: clocks follow the load
-# Bits of nvmlClocksThrottleReasons, without idling, the operator's limits and display settings.
-REASONS = {
-    0x04: "its power limit",
-    0x08: "hardware protection",
-    0x20: "heat",
-    0x40: "heat (hardware)",
-    0x80: "the power supply",
-}
+# Their bits in nvmlClocksThrottleReasons.
+REASONS = dict(zip((0x04, 0x08, 0x20, 0x40, 0x80), THROTTLES, strict=True))
 SURE = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 UNSUPPORTED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_NotFound")
 
