@@ -88,14 +88,14 @@ class Directories:
         )
         found: dict[Path, str] = {}
         for path, loss in losses:
-            if number := _takes_nothing(path):
+            if number := unwritable_errno(path):
                 fact = os.strerror(number)
                 help = remedy(path, number)
                 found.setdefault(path, f"cannot write to {path}: {fact}: {loss}; {help}")
         return found
 
 
-def _takes_nothing(path: Path) -> int:
+def unwritable_errno(path: Path) -> int:
     """The errno of a write to the disk of `path` or its nearest parent; 0 while there is room."""
     for place in (path, *path.parents):
         try:

@@ -42,12 +42,18 @@ class SlotFigures:
         self._engine = None
         self.track = track.restarted(self.track)
 
-    def lived(self, before: Snapshot, event: Event, after: Snapshot) -> None:
-        """Follow why engines end, and count the starts after that."""
+    def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
+        """Follow why engines end, and count the starts after that: of such a start, its cause."""
         self._cause = cause_of_end(before, event, after) or self._cause
-        if after.spawns > before.spawns > 0:
-            self.restarts[self._cause] += 1
+        if not after.spawns > before.spawns > 0:
+            return ""
+        self.restarts[self._cause] += 1
+        return self._cause
 
     def describe(self) -> dict[str, Any]:
         """The figures as a document."""
         return {**track.describe(self.track, now()), "restarts": dict(self.restarts)}
+
+    def recent(self) -> dict[str, list[float | None]]:
+        """The readings of the last minutes, as lists."""
+        return track.series(self.track, now())

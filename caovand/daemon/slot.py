@@ -46,6 +46,7 @@ from caovand.daemon.chronicle import Recorder
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
 from caovand.daemon.figures import SlotFigures
+from caovand.daemon.history import History
 from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
@@ -66,6 +67,7 @@ class Slot:
         self.quit = False
         self._shared = shared
         self.notice = partial(shared.publish, name)
+        self._mark = partial(shared.history.mark, name)
         self._made = False
         for text in self._remembered():
             self.notice("noticed", text)
@@ -126,7 +128,8 @@ class Slot:
             before = self.snapshot
             self.snapshot, actions = transitions.step(before, event, self._rules())
             if self.snapshot is not before:
-                self.figures.lived(before, event, self.snapshot)
+                if cause := self.figures.lived(before, event, self.snapshot):
+                    self._mark("restart", cause)
                 self._tell(before, self.snapshot)
                 self._time(before, event)
             for action in actions:
@@ -201,6 +204,7 @@ class Slot:
         self.modes.choose(mode)
         self._memory.no_way_back()
         self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
+        self._mark("mode", self.mode[0])
         if not defer:
             self.command(events.Reconfigured(at=now()))
 
@@ -227,6 +231,11 @@ class Slot:
         return self._shared.changes.event
 
     @property
+    def history(self) -> History:
+        """What is kept of all slots by the minute."""
+        return self._shared.history
+
+    @property
     def environ(self) -> Any:
         """The daemon's environment."""
         return self._shared.environ
@@ -241,7 +250,8 @@ class Slot:
         mine = [latest[index] for index in sorted(self.run.cards.used & latest.keys())]
         memory = by_card(mine, self.run.cards.ours, self.run.forecast, reported)
         shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
-        lacks = (shortage, *unwritten, child.unrecorded if child else "")
+        history = self._shared.history.text
+        lacks = (shortage, *unwritten, history, child.unrecorded if child else "")
         facts = status.SlotFacts(
             version=__version__,
             pid=os.getpid(),
@@ -325,6 +335,9 @@ class Slot:
             self._remember(after)
         if after.plan is not before.plan:
             self._memory.date(after.plan)
+            rungs = after.plan.rungs if after.plan else ()
+            if rungs != (before.plan.rungs if before.plan else ()):
+                self._mark("rung", ", ".join(rungs) or "none")
         told = announcement(before, after)
         if told is not None:
             self.notice(told.kind, told.text, **told.data)
@@ -392,6 +405,7 @@ class Slot:
         if not name:
             self.notice("incident", f"cannot keep what happened: {problem}")
             return
+        self._mark("incident", name)
         number = int(name.partition("-")[0])
         lacks = f"; {problem}" if problem else ""
         self.notice("incident", f"incident {name}: caovanctl incidents show {number}{lacks}")

@@ -22,7 +22,7 @@ FOLDERS = ("state", "cache", "log")
 
 
 class Disks:
-    """A folder for a daemon, with disks of 64 KiB mounted in it."""
+    """A folder for a daemon, with disks of 1 MiB mounted in it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="caovan-"))
@@ -32,7 +32,7 @@ class Disks:
         """A disk at one of the daemon's folders."""
         place = self.folder / name
         place.mkdir(exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "caovan-test", place]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "caovan-test", place]
         if subprocess.run(mount, capture_output=True, check=False).returncode:
             pytest.skip("needs root, to mount a disk")
         self._mounted.append(place)
