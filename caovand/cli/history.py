@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> int:
     if not answer["at"] and not answer["marks"]:
         raise CommandError(
             Exit.FAILED,
-            "cannot show a history: nothing is kept of that time yet",
+            "cannot show a history: nothing is kept yet for that time",
             answer["problem"] or "figures are kept from the end of the daemon's first minute on",
         )
-    encoding = (getattr(raw(sys.stdout), "encoding", None) or "ascii").lower()
+    encoding = (raw(sys.stdout).encoding or "utf-8").lower()
     bars = BARS if encoding.startswith("utf") else PLAIN_BARS
     for line in lines(answer, bars):
         print(line)
