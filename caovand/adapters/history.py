@@ -22,8 +22,9 @@ FORMAT = 1
 MOST_MARKS = 20_000
 BUSY_S = 5.0
 DAY_S = 86_400
-PIECE_VALUES = 6_000  # of an answer, which has to fit a frame of the control protocol
+PIECE_VALUES = 3_500  # of an answer, which with LATEST_MARKS has to fit a frame of `wire`
 LATEST_MARKS = 100
+DIGITS = 5  # that count
 
 TABLES: dict[type[Row], str] = {Minute: "minutes", CardMinute: "cards", Mark: "marks"}
 KEYS = {Minute: "PRIMARY KEY (slot, at)", CardMinute: "PRIMARY KEY (gpu, at)"}
@@ -190,7 +191,7 @@ def _columns(
 ) -> tuple[list[int], dict[str, list[float | None]]]:
     found = list(rows)
     columns = {
-        name: [None if row[n] is None else round(row[n], 4) for row in found]
+        name: [None if row[n] is None else float(f"{row[n]:.{DIGITS}g}") for row in found]
         for n, name in enumerate(names, 1)
     }
     return [row[0] for row in found], columns

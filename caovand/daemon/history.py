@@ -22,6 +22,8 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.problem import ProblemError
 from caovand.daemon.history_writer import Writer
 
+LONGEST_MARK = 200
+
 
 class History:
     """`text` is why nothing can be kept at the moment, else ""; `notice` hears of each change."""
@@ -55,7 +57,7 @@ class History:
     def mark(self, slot: str, kind: str, text: str) -> None:
         """Something happened to a slot, "" for the daemon."""
         if self._writer is not None:
-            self._writer.put(Mark(round(self._clock(), 3), slot, kind, text))
+            self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:LONGEST_MARK]))
 
     def look(self, slot: str, track: Track, serves: bool) -> None:
         """One more look at a slot."""
@@ -95,18 +97,20 @@ class History:
             self._writer.put(*self._minute())
             self._writer.stop(timeout_s)
 
-    async def read(self, slot: str, seconds: float, points: int) -> dict[str, Any]:
-        """What is kept of the last `seconds`; raises ProblemError."""
+    async def read(
+        self, slot: str, seconds: float, points: int, until: float | None = None
+    ) -> dict[str, Any]:
+        """What is kept of the last `seconds` before `until`, or now; raises ProblemError."""
         if not self.days:
             fact = "[history] days is 0"
             raise ProblemError("show a history", fact, "set it, then restart the daemon")
-        until = int(self._clock()) + 1
-        since = int(until - seconds)
+        end = int(self._clock() if until is None else until) + 1
+        since = int(end - seconds)
         try:
-            found = await asyncio.to_thread(history.read, self._path, slot, since, until, points)
+            found = await asyncio.to_thread(history.read, self._path, slot, since, end, points)
         except sqlite3.Error as problem:
             raise ProblemError(f"read {self._path}", str(problem), "try again") from problem
-        return {"since": since, "until": until, "days": self.days, "problem": self.text, **found}
+        return {"since": since, "until": end, "days": self.days, "problem": self.text, **found}
 
     def _minute(self) -> list[Row]:
         rows: list[Row] = []

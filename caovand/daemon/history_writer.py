@@ -112,13 +112,13 @@ class Writer:
                 self._pruned_at = time.monotonic()
         except Broken as problem:
             return self._start_anew(str(problem)) and again and self._write(rows, again=False)
-        except (sqlite3.Error, OSError, MemoryError) as problem:
+        except Exception as problem:  # no fault here may end the thread
             if history.damaged(problem):
                 return (
                     self._start_anew("it is damaged") and again and self._write(rows, again=False)
                 )
             self._close()
-            self._failed = self._cannot(str(problem) or "no memory is left", self._remedy())
+            self._failed = self._cannot(str(problem) or type(problem).__name__, self._remedy())
             return False
         self._failed = None
         return True

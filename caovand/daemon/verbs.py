@@ -288,16 +288,22 @@ async def _recent(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The last `seconds`, in at most about `points` steps, and what happened meanwhile."""
+    """The `seconds` before `until`, Unix time, or now: in at most about `points` steps.
+
+    As many steps come as fit a frame: who wants finer ones asks for shorter times.
+    """
     seconds = _argument(args, "seconds", float, DAY_S)
     points = _argument(args, "points", int, MOST_POINTS)
+    until = _argument(args, "until", float, 0.0) if "until" in args else None
     if not 60 <= seconds <= 366 * DAY_S:
         text = f"cannot show the last {seconds:g} s: from 60 to {366 * DAY_S:.0f}"
         raise VerbError("bad-argument", text)
+    if until is not None and not 0 <= until < 1e11:
+        raise VerbError("bad-argument", f"cannot show a history until {until:g}")
     if not 1 <= points <= MOST_POINTS:
         raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MOST_POINTS}")
     try:
-        return await slot.history.read(slot.name, seconds, points)
+        return await slot.history.read(slot.name, seconds, points, until)
     except ProblemError as found:
         problem = found.problem
         raise VerbError("no-history", problem.message, problem.remedy) from found
@@ -332,6 +338,6 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "logs": frozenset({"lines", "since"}),
     "events": frozenset({"since"}),
     "retry": frozenset({"full"}),
-    "history": frozenset({"seconds", "points"}),
+    "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }

@@ -53,9 +53,11 @@ class FakeSupervisor:
         self.engine = engine_of()
         self.environ: dict[str, str] = {}
 
-    async def read(self, slot: str, seconds: float, points: int) -> dict[str, Any]:
+    async def read(
+        self, slot: str, seconds: float, points: int, until: float | None
+    ) -> dict[str, Any]:
         """As the history does."""
-        self.told.append((slot, seconds, points))
+        self.told.append((slot, seconds, points, until))
         if self.off:
             raise ProblemError("show a history", "[history] days is 0", "set it")
         return {"at": []}
@@ -410,11 +412,25 @@ def test_the_history_is_that_of_the_slot_over_the_time_that_is_asked_for() -> No
     fake = FakeSupervisor()
     assert result(fake, "history", seconds=3600, points=12) == {"at": []}
     assert result(fake, "history") == {"at": []}
-    assert fake.told == [(ONLY, 3600.0, 12), (ONLY, 86_400.0, verbs.MOST_POINTS)]
+    assert result(fake, "history", until=1_800_000_000) == {"at": []}
+    assert fake.told == [
+        (ONLY, 3600.0, 12, None),
+        (ONLY, 86_400.0, verbs.MOST_POINTS, None),
+        (ONLY, 86_400.0, verbs.MOST_POINTS, 1_800_000_000.0),
+    ]
 
 
 @pytest.mark.parametrize(
-    "args", [{"seconds": 59}, {"seconds": 1e9}, {"points": 0}, {"points": 1001}, {"points": "x"}]
+    "args",
+    [
+        {"seconds": 59},
+        {"seconds": 1e9},
+        {"points": 0},
+        {"points": 1001},
+        {"points": "x"},
+        {"until": -1},
+        {"until": 1e300},
+    ],
 )
 def test_a_history_of_no_time_or_no_points_is_refused(args: dict[str, Any]) -> None:
     reply = ask(FakeSupervisor(), "history", **args)
