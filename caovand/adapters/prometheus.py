@@ -88,8 +88,10 @@ class Server:
             finally:
                 self._open -= 1
         finally:
-            # `close` would wait for a client that does not read.
-            writer.transport.abort()
+            # `close` would wait for a client that does not read. In Python 3.10 a transport that
+            # has closed by itself, after a long answer, no longer knows its loop.
+            with contextlib.suppress(AttributeError):
+                writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -249,7 +249,7 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
     """The kernel's buffers would take an ordinary answer: this one is too large for them."""
     monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
     monkeypatch.setattr(prometheus, "MOST_CONNECTIONS", 1)
-    cards = [card(index) for index in range(10_000)]
+    cards = [card(index) for index in range(5_000)]
     reads: list[bool] = []
 
     def read() -> Mapping[str, Any]:
