@@ -32,9 +32,9 @@ ROWS = (
     ("prefix_hits", "prefix hits", "%", 0.01),
     ("tokens_per_step", "tokens a step", "", 1.0),
     ("first_token_p50_s", "first token", "ms", 0.001),
-    ("first_token_p99_s", "  99 of 100", "ms", 0.001),
+    ("first_token_p99_s", "  99 % within", "ms", 0.001),
     ("token_p50_s", "a token", "ms", 0.001),
-    ("token_p99_s", "  99 of 100", "ms", 0.001),
+    ("token_p99_s", "  99 % within", "ms", 0.001),
 )
 CARD_ROWS = (
     ("used_mib", "memory", "GiB", float(MIB_IN_GIB)),

@@ -123,15 +123,15 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
         return  # no engine answers
     rates = figures["per_s"]
     if rates["generation_tokens"] is not None:
-        text = f"{rates['generation_tokens']:.1f} tokens/s, prompts"
-        yield row("speed", f"{text} {rates['prompt_tokens']:.1f} tokens/s")
+        text = f"{rates['generation_tokens']:.1f} tokens/s generated"
+        yield row("speed", f"{text}, {rates['prompt_tokens']:.1f} tokens/s of prompts")
     used = figures["kv_cache_usage"]
     text = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting, KV {used:.0%}"
     if figures["prefix_hits"] is not None:
         text += f", prefix hits {figures['prefix_hits']:.0%}"
     yield row("activity", text)
     if figures["first_token_s"]["p50"] is not None:
-        yield row("latency", f"{_latency(figures)}; median, and in brackets 99 of 100")
+        yield row("latency", _latency(figures))
     if drafting := figures["drafting"]:
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
@@ -139,10 +139,12 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _latency(figures: Mapping[str, Any]) -> str:
+    """The medians, and what 99 of 100 requests keep within."""
     words = (("first_token_s", "first token"), ("token_s", "a token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
-    return ", ".join(
-        f"{text} {_seconds(found['p50'])} ({_seconds(found['p99'])})" for found, text in known
+    return "; ".join(
+        f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"
+        for found, text in known
     )
 
 
