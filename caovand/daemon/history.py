@@ -61,6 +61,8 @@ class History:
 
     def look(self, slot: str, track: Track, serves: bool) -> None:
         """One more look at a slot."""
+        if self._writer is None:
+            return  # nobody would ever take what is collected
         now = self._steady()
         before, self._looked[slot] = self._looked.get(slot, now), now
         point = track.recent[-1] if track.last and track.recent else None
@@ -70,7 +72,7 @@ class History:
 
     def look_at_cards(self, samples: Iterable[GpuSample]) -> None:
         """One more look at the latest samples of all cards."""
-        for sample in samples:
+        for sample in samples if self._writer else ():
             mine = self._samples[sample.index]
             before = mine[-1] if mine else self._before.get(sample.index)
             if before is None or before.at < sample.at:
@@ -87,7 +89,8 @@ class History:
         problem = self._writer.problem
         text = str(problem) if problem else ""
         if bool(text) != bool(self.text):
-            again = f"{self._path} can be written again"
+            lost = f"; the oldest {self._writer.lost} of its rows are lost"
+            again = f"{self._path} can be written again{lost if self._writer.lost else ''}"
             self._notice("noticed", text or again)
         self.text = text
 

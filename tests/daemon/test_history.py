@@ -270,9 +270,13 @@ def test_a_problem_is_told_once_and_its_end_too(
 
 def test_turned_off_nothing_is_kept_and_asking_says_how_to_turn_it_on(tmp_path: Path) -> None:
     async def act(one: History, clock: Clock) -> None:
-        one.look("main", Track(), True)
-        clock.pass_(120)
-        one.turn()
+        for number in range(50):
+            one.look("main", counted(Track(), number, clock.steady), True)
+            one.look_at_cards([GpuSample(0, 1, 2, None, None, None, clock.steady)])
+            clock.pass_(60)
+            one.turn()
+        assert not one._tallies
+        assert not one._samples, "or they would grow for ever"
         with pytest.raises(ProblemError, match=r"\[history\] days is 0; set it"):
             await one.read("main", 3600, 10)
 
