@@ -80,8 +80,8 @@ class Directories:
             (self.runtime, "no new sockets"),
             (
                 self.state,
-                "modes, degraded plans, incidents and figures are not kept; if this daemon is killed,"
-                " the next may not find its engine",
+                "modes, degraded plans, incidents and figures are not kept; if this daemon is"
+                " killed, the next may not find its engine",
             ),
             (self.cache, "the engine may fail to compile"),
             (self.logs, "engine.log has gaps"),
