@@ -12,7 +12,7 @@ from typing import Any
 
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.printing import raw
+from caovand.cli.printing import takes_unicode
 from caovand.cli.verb import Verb
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -80,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
             "cannot show a history: nothing is kept yet for that time",
             answer["problem"] or "figures are kept from the end of the daemon's first minute on",
         )
-    encoding = (raw(sys.stdout).encoding or "utf-8").lower()
-    bars = BARS if encoding.startswith("utf") else PLAIN_BARS
+    bars = BARS if takes_unicode(sys.stdout) else PLAIN_BARS
     for line in lines(answer, bars):
         print(line)
     return Exit.DONE

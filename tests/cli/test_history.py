@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.cli.history import BARS, PLAIN_BARS, lines, sparkline
+from caovand.cli.printing import Shown, takes_unicode
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon
 
@@ -77,6 +79,14 @@ def test_a_length_that_is_none_is_refused(ctl: Ctl, text: str) -> None:
     said = ctl("history", f"--since={text}")
     assert said.code == 2
     assert "is no length from 1m to 366d, such as 90m or 24h" in said.err
+
+
+@pytest.mark.parametrize(
+    ("encoding", "takes"), [("ascii", False), ("latin-1", False), ("UTF-8", True)]
+)
+def test_a_stream_takes_unicode_or_not(encoding: str, takes: bool) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    assert takes_unicode(Shown(stream)) is takes  # type: ignore[arg-type]
 
 
 def test_without_unicode_the_bars_are_plain() -> None:
