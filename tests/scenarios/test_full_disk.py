@@ -117,6 +117,9 @@ def test_it_starts_serves_and_stops_all_the_same_and_says_so(
             told = [text for text in one.events() if f"cannot write to {place}" in text]
             assert len(told) == 1
         assert "warning" in one.ctl("status").stdout
+        if "state" in names:
+            file = f"cannot write {places[0]}/history.db"
+            until(lambda: any(text.startswith(file) for text in lacks(one)), "the history warns")
         assert one.ctl("restart").returncode == 0
         assert one.ctl("mode", "stable").returncode == (1 if "state" in names else 0)
         for place in places:
