@@ -115,10 +115,22 @@ vllm-0.21: .caovan/vllm-0.21.0/ready ## vLLM 0.21's sources, which the fixes of 
 	@$(PY) packaging/sources-of-wheels.py $(@D) $(@D)/wheels/*.whl && rm -r $(@D)/wheels
 	@touch $@
 
+# Debian's Prometheus and promtool, unpacked: installing the package would start a server.
+AS_ROOT := -o APT::Sandbox::User=root
+.PHONY: prometheus
+prometheus: .caovan/prometheus/ready ## a Prometheus for the tests of the metrics
+
+.caovan/prometheus/ready:
+	@mkdir -p $(@D)
+	@cd $(@D) && { apt-get download -qq $(AS_ROOT) prometheus || { apt-get update -qq && apt-get download -qq $(AS_ROOT) prometheus; }; } \
+		|| { echo "cannot fetch Prometheus: apt has no package of that name; the tests of the metrics need it" >&2; exit 1; }
+	@dpkg-deb -x $(@D)/prometheus_*.deb $(@D) && rm $(@D)/prometheus_*.deb
+	@touch $@
+
 # The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
 # everything else the other.
 .PHONY: test-all
-test-all: engine $(TEST_MODELS) kernels vllm-0.21 .venv-oldest/ready ## the long tests, half an hour
+test-all: engine $(TEST_MODELS) kernels vllm-0.21 prometheus .venv-oldest/ready ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
 	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
 

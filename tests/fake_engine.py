@@ -17,6 +17,7 @@ from caovand.core.config import Config, Mode
 from caovand.core.engine import Api, Arguments, Command, Engine, Kernels, Planning
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
+from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
 from caovand.core.health.observation import Mark, Progress
@@ -72,9 +73,11 @@ def find_cause(lines: Sequence[str], phase: str, *, alive: bool = False) -> Find
     return None
 
 
-def read_stats(text: str, pending: int | None, at: float) -> Progress:
+def read_stats(text: str, pending: int | None, at: float) -> Reading:
     found = json.loads(text)
-    return Progress(found["tokens"], 0, found["served"], 0, 0, 0, 0, 0, 0, found["busy"], at)
+    tokens, served = found["tokens"], found["served"]
+    progress = Progress(tokens, 0, served, 0, 0, 0, 0, 0, 0, found["busy"], at)
+    return Reading(progress, Counters(generation_tokens=tokens, requests=served))
 
 
 def narrower(plan: Plan, finding: Finding) -> Step | None:

@@ -38,6 +38,8 @@ class FakeNvml:
         self.cards = cards
         self.used_mib = [100] * cards
         self.bits = [0] * cards
+        self.nvlink_kib = [1000] * cards
+        self.nvlink_return = 0  # a card without NVLink answers each field with an error of its own
         self.broken: dict[int, NVMLError] = {}
         self.users: dict[int, list[tuple[int, int]]] = {}
         self.events: queue.Queue[tuple[int, int]] = queue.Queue()
@@ -66,6 +68,29 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerUsage(self, card: int) -> int:
         raise NVMLError_NotSupported("Not Supported")
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: int) -> int:
+        return 250_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, card: int) -> int:
+        return 7_500
+
+    def nvmlDeviceGetClockInfo(self, card: int, kind: int) -> int:
+        return {1: 1_350, 2: 7_000}[kind]
+
+    def nvmlDeviceGetPcieThroughput(self, card: int, way: int) -> int:
+        return {0: 100, 1: 2_000}[way]
+
+    def nvmlDeviceGetFieldValues(self, card: int, fields: list[tuple[int, int]]) -> list[Any]:
+        self.nvlink_kib[card] += 64
+        return [
+            SimpleNamespace(
+                nvmlReturn=self.nvlink_return,
+                value=SimpleNamespace(ullVal=self.nvlink_kib[card] * (1 + (field == 139))),
+            )
+            for field, scope in fields
+            if scope == 0xFFFFFFFF
+        ]
 
     def nvmlDeviceGetTemperature(self, card: int, sensor: int) -> int:
         return 71

@@ -80,22 +80,22 @@ class Directories:
             (self.runtime, "no new sockets"),
             (
                 self.state,
-                "modes, degraded plans and incidents are not kept; if this daemon is killed, the"
-                " next may not find its engine",
+                "modes, degraded plans, incidents and figures are not kept; if this daemon is"
+                " killed, the next may not find its engine",
             ),
             (self.cache, "the engine may fail to compile"),
             (self.logs, "engine.log has gaps"),
         )
         found: dict[Path, str] = {}
         for path, loss in losses:
-            if number := _takes_nothing(path):
+            if number := unwritable_errno(path):
                 fact = os.strerror(number)
                 help = remedy(path, number)
                 found.setdefault(path, f"cannot write to {path}: {fact}: {loss}; {help}")
         return found
 
 
-def _takes_nothing(path: Path) -> int:
+def unwritable_errno(path: Path) -> int:
     """The errno of a write to the disk of `path` or its nearest parent; 0 while there is room."""
     for place in (path, *path.parents):
         try:

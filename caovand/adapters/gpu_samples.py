@@ -13,19 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.core.health.observation import GpuSample
+from caovand.adapters import gpu_traffic
+from caovand.adapters.gpu_traffic import Traffic
+from caovand.core.health.observation import THROTTLES, GpuSample
 
 MIB = 1 << 20
 EVENT_WAIT_S = 1.0  # the longest wait for events, and so the time that stopping takes
 STEADY = 3  # samples in a row that must agree: clocks follow the load
-# Bits of nvmlClocksThrottleReasons, without idling, the operator's limits and display settings.
-REASONS = {
-    0x04: "its power limit",
-    0x08: "hardware protection",
-    0x20: "heat",
-    0x40: "heat (hardware)",
-    0x80: "the power supply",
-}
+# Their bits in nvmlClocksThrottleReasons.
+REASONS = dict(zip((0x04, 0x08, 0x20, 0x40, 0x80), THROTTLES, strict=True))
 SURE = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 UNSUPPORTED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_NotFound")
 
@@ -51,6 +47,7 @@ class GpuSampler:
         self._doubtful: set[int] = set()
         self._stopped = threading.Event()
         self._reasons: dict[int, list[str]] = {}
+        self._traffic: dict[int, tuple[Traffic, float]] = {}
         self._steady: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="gpu-samples", daemon=True)
         self._thread.start()
@@ -117,7 +114,9 @@ class GpuSampler:
             except nvml.NVMLError as problem:
                 if type(problem).__name__ not in UNSUPPORTED:
                     faults.append(problem)
-                return None
+            except TypeError:  # older bindings take other arguments
+                pass
+            return None
 
         card = ask("nvmlDeviceGetHandleByIndex", index)
         memory = ask("nvmlDeviceGetMemoryInfo", card) if card is not None else None
@@ -130,6 +129,10 @@ class GpuSampler:
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons", card)
         if bits is None:  # its older name
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons", card)
+        before, since = self._traffic.get(index, (Traffic(), 0.0))
+        at = time.monotonic()
+        traffic = gpu_traffic.traffic(ask, card, before, at - since)
+        self._traffic[index] = (traffic, at)
         return GpuSample(
             index,
             memory.used // MIB,
@@ -137,10 +140,12 @@ class GpuSampler:
             None if busy is None else int(busy.gpu),
             ask("nvmlDeviceGetTemperature", card, 0),
             None if power is None else power / 1000,
-            time.monotonic(),
+            at,
             throttled=self._throttled(index, bits or 0),
             # One question without an answer is no fault; a lost card answers none of them.
             users=tuple((user.pid, (user.usedGpuMemory or 0) // MIB) for user in users),
+            **vars(gpu_traffic.power(ask, card)),
+            **vars(traffic),
         )
 
     def _faulty(self, index: int, problem: Exception) -> GpuSample | None:

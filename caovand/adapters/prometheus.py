@@ -11,20 +11,18 @@ import contextlib
 import io
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, MetricsHandler
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from caovand.core.healing.failure import FAILURES
-from caovand.core.lifecycle.state import State
+from caovand.adapters import exposition
 
 MOST_CONNECTIONS = 8
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
 FRESH_S = 1.0  # how long collected values serve every scrape
-NAMES = ["slot", "model"]  # labels
 BACKLOG = 16  # also what one turn of the loop accepts: a flood must not hold it up
 
 
@@ -42,65 +40,13 @@ class Metrics:
         """All metrics; called by the client library."""
         now = self._clock()
         if self._stale_at is None or now >= self._stale_at:
-            self._kept = tuple(self._collect(self._read()))
+            self._kept = tuple(exposition.metrics(self._read()))
             self._stale_at = now + FRESH_S
         return self._kept
-
-    def _collect(self, status: Mapping[str, Any]) -> Iterator[Metric]:
-        slots = [(_names(slot), slot) for slot in status["slots"]]
-
-        def gauge(name: str, help: str, value: Callable[[Mapping[str, Any]], float]) -> Metric:
-            family = GaugeMetricFamily(f"caovan_{name}", help, labels=NAMES)
-            for names, slot in slots:
-                family.add_metric(names, float(value(slot)))
-            return family
-
-        states = GaugeMetricFamily(
-            "caovan_state", "1 for the present state.", labels=[*NAMES, "state"]
-        )
-        for names, slot in slots:
-            for state in State:
-                states.add_metric([*names, state.value], float(slot["state"] == state.value))
-        yield states
-        yield gauge("engine_up", "Whether the engine serves.", lambda s: s["state"] == "SERVING")
-        yield gauge("mtp_depth", "Tokens drafted at once.", lambda s: s["mtp"] or 0)
-        yield gauge("degraded", "Steps of the ladder taken.", lambda s: len(s["rungs"]))
-        help = "Engine starts after the first."
-        restarts = CounterMetricFamily("caovan_restarts", help, labels=NAMES)
-        failures = CounterMetricFamily("caovan_failures", "Failures.", labels=[*NAMES, "failure"])
-        help = "Output that engine.log lacks."
-        lost = CounterMetricFamily("caovan_log_lost_bytes", help, labels=NAMES)
-        for names, slot in slots:
-            lost.add_metric(names, slot["log_bytes_lost"])
-            restarts.add_metric(names, slot["restarts"])
-            for failure in FAILURES:
-                failures.add_metric([*names, failure], slot["failed"].get(failure, 0))
-        yield restarts
-        yield failures
-        yield lost
-        yield from _cards(status["gpus"])
 
     def describe(self) -> list[Metric]:
         """Nothing: so that registering asks for no values."""
         return []
-
-
-def _names(slot: Mapping[str, Any]) -> list[str]:
-    return [slot["name"], slot["model"] or ""]
-
-
-def _cards(gpus: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    used = GaugeMetricFamily("caovan_gpu_used_bytes", "Memory in use.", labels=["gpu"])
-    heat = GaugeMetricFamily("caovan_gpu_celsius", "Temperature.", labels=["gpu"])
-    slow = GaugeMetricFamily("caovan_gpu_throttled", "1 where slowed down.", labels=["gpu"])
-    for gpu in gpus:
-        name = [str(gpu["index"])]
-        used.add_metric(name, gpu["used_mib"] * 2**20)
-        slow.add_metric(name, float(bool(gpu["throttled"])))
-        if gpu["temperature"] is not None:
-            heat.add_metric(name, gpu["temperature"])
-    if gpus:
-        yield from (used, heat, slow)
 
 
 class _Scrape(MetricsHandler):
@@ -142,8 +88,10 @@ class Server:
             finally:
                 self._open -= 1
         finally:
-            # `close` would wait for a client that does not read.
-            writer.transport.abort()
+            # `close` would wait for a client that does not read. In Python 3.10 a transport that
+            # has closed by itself, after a long answer, no longer knows its loop.
+            with contextlib.suppress(AttributeError):
+                writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -21,7 +21,7 @@ from caovand.core.reporting.wire import Notice, Reply, Request
 
 ANSWER_S = 20.0
 LOOK_S = 1.0
-OPEN_OPS = frozenset({"status", "version", "wait"})
+OPEN_OPS = frozenset({"status", "version", "wait", "recent"})
 
 
 def runtime_directory(given: Path | None) -> Path:

@@ -57,3 +57,8 @@ def shown() -> Iterator[None]:
 def raw(stream: TextIO) -> TextIO:
     """The stream itself, for who cleans what it writes."""
     return stream.stream if isinstance(stream, Shown) else stream
+
+
+def takes_unicode(stream: TextIO) -> bool:
+    """Whether a stream takes more than ASCII."""
+    return (raw(stream).encoding or "utf-8").lower().startswith("utf")

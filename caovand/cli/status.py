@@ -71,8 +71,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield from _start(start)
     if answer["forecast"]:
         yield row("memory", _memory(answer["forecast"]))
-    if answer["activity"]:
-        yield row("activity", _activity(answer["activity"]))
+    if figures := answer.get("figures"):  # a daemon from before an upgrade has none
+        yield from _activity(figures)
     for gpu in answer["gpus"]:
         yield row(f"GPU {gpu['index']}", _gpu(gpu), "red" if gpu["fault"] else "")
     degraded = answer["degraded"]
@@ -117,13 +117,39 @@ def _memory(memory: Mapping[str, Any]) -> str:
     )
 
 
-def _activity(activity: Mapping[str, Any]) -> str:
-    used = activity["kv_cache_usage"]
-    text = f"{activity['running']:.0f} running, {activity['waiting']:.0f} waiting, KV {used:.0%}"
-    if activity["drafted_tokens"]:
-        share = activity["accepted_tokens"] / activity["drafted_tokens"]
-        text += f", drafts accepted {share:.0%}"
-    return text
+def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
+    """What the engine does now, and how the requests of the last minutes fared."""
+    if figures["running"] is None:
+        return  # no engine answers
+    rates = figures["per_s"]
+    if rates["generation_tokens"] is not None:
+        text = f"{rates['generation_tokens']:.1f} tokens/s generated"
+        yield row("speed", f"{text}, {rates['prompt_tokens']:.1f} tokens/s of prompts")
+    used = figures["kv_cache_usage"]
+    text = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting, KV {used:.0%}"
+    if figures["prefix_hits"] is not None:
+        text += f", prefix hits {figures['prefix_hits']:.0%}"
+    yield row("activity", text)
+    if figures["first_token_s"]["p50"] is not None:
+        yield row("latency", _latency(figures))
+    if drafting := figures["drafting"]:
+        shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
+        steps = drafting["tokens_per_step"]
+        yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens a step")
+
+
+def _latency(figures: Mapping[str, Any]) -> str:
+    """The medians, and what 99 of 100 requests keep within."""
+    words = (("first_token_s", "first token"), ("token_s", "a token"))
+    known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
+    return "; ".join(
+        f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"
+        for found, text in known
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def _failure(answer: Mapping[str, Any]) -> str:

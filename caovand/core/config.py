@@ -215,6 +215,13 @@ class MetricsSection:
 
 
 @dataclass(frozen=True)
+class HistorySection:
+    """Figures by the minute, kept in the state folder for `caovanctl history`."""
+
+    days: int = key(30, "Days they are kept; 0 keeps none.", low=0, high=366, once=True)
+
+
+@dataclass(frozen=True)
 class LogSection:
     """The daemon's own log."""
 
@@ -243,6 +250,7 @@ class Config:
     watch: WatchSection = field(default_factory=WatchSection)
     control: ControlSection = field(default_factory=ControlSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    history: HistorySection = field(default_factory=HistorySection)
     log: LogSection = field(default_factory=LogSection)
 
 

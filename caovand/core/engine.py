@@ -15,8 +15,8 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.figures.counters import Reading
 from caovand.core.healing.rung import Healing
-from caovand.core.health.observation import Progress
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
@@ -105,7 +105,7 @@ class Api:
 
     health: str
     metrics: str
-    read_metrics: Callable[[str, int | None, float], Progress]
+    read_metrics: Callable[[str, int | None, float], Reading]
     pending: str
     pending_key: str
     completions: str

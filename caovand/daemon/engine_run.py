@@ -32,6 +32,7 @@ from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon import inspection, memories
 from caovand.daemon.cards import InUse, memory_back
+from caovand.daemon.figures import SlotFigures
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.stale_files import StaleFileCleaner
@@ -44,7 +45,8 @@ Publish = Callable[..., None]
 
 
 class EngineRun:
-    """The engine of the slot `name`: `apply` takes events, `notice` what people should know.
+    """The engine of the slot `name`: `apply` takes events, `notice` what people should know,
+    `figures` what its engines count.
 
     `endpoint` is where it, or the next one, answers; `argv`, `mode` and `forecast` are those of the
     last start. `ring` and `file` keep what it prints.
@@ -58,6 +60,7 @@ class EngineRun:
         section: WatchSection,
         apply: Callable[[Event], None],
         notice: Publish,
+        figures: SlotFigures,
     ) -> None:
         self.child: Child | None = None
         self.watching: Watching | None = None
@@ -75,7 +78,7 @@ class EngineRun:
         self._cgroup = engine_cgroup(os.environ, name)
         former = former_cgroup(self._cgroup) if name == ONLY else None
         self._groups = tuple(group for group in (self._cgroup, former) if group)
-        self._apply, self._notice = apply, notice
+        self._apply, self._notice, self._figures = apply, notice, figures
         self._unrecorded = ""
         self._heard: list[str] = []
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
@@ -143,6 +146,7 @@ class EngineRun:
             self._apply,
             self._notice,
             self._cgroup,
+            self._figures.engine(),
         )
 
         label = self._shared.label(self._name)
@@ -231,6 +235,7 @@ class EngineRun:
         if self.child is not None:
             self.child.give_up()
         self.child, self._ending = None, None
+        self._figures.gone()
         at, chance, generation = now(), random.random(), action.generation
         if left:
             text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"

@@ -26,6 +26,7 @@ from caovand.core.reporting import status
 from caovand.core.reporting.wire import Notice
 from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
+from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
@@ -76,6 +77,7 @@ class Supervisor:
             kernel=kernel,
             cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
             engines=Engines(),
+            history=History(directories.state, config.history.days, self.notice),
             several=len(configs) > 1,
         )
         for name, own in configs.items():
@@ -112,6 +114,7 @@ class Supervisor:
         try:
             for slot in self.slots.values():
                 await asyncio.to_thread(slot.recorder.flush, RECORD_S)
+            await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
             if not limits.reached(problem):
                 raise
@@ -128,8 +131,12 @@ class Supervisor:
         shared.kernel.read()
         files = [slot.run.file for slot in self.slots.values()]
         shared.look("see whether the disks can be written", shared.unwritten.look(files))
-        for slot in self.slots.values():
+        for name, slot in self.slots.items():
             slot.look()
+            serves = slot.snapshot.state is State.SERVING
+            shared.history.look(name, slot.figures.track, serves)
+        shared.history.look_at_cards(shared.cards.latest.values())
+        shared.history.turn()
 
     def _extend_stop(self) -> None:
         """Let systemd wait for the engines that are being ended."""

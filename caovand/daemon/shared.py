@@ -13,6 +13,7 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.processes import Engines
 from caovand.daemon.cards import Cards
+from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.tasks import Tasks
@@ -56,6 +57,7 @@ class Shared:
     kernel: Kernel
     cards: Cards
     engines: Engines
+    history: History
     several: bool
     """Whether the daemon has more than one slot: then what is printed names it."""
 

@@ -20,6 +20,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import occupancy
+from caovand.core.figures.memory import by_card
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
@@ -44,6 +45,8 @@ from caovand.daemon import degraded_plan, inspection, memories
 from caovand.daemon.chronicle import Recorder
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
+from caovand.daemon.figures import SlotFigures
+from caovand.daemon.history import History
 from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
@@ -64,6 +67,7 @@ class Slot:
         self.quit = False
         self._shared = shared
         self.notice = partial(shared.publish, name)
+        self._mark = partial(shared.history.mark, name)
         self._made = False
         for text in self._remembered():
             self.notice("noticed", text)
@@ -75,7 +79,10 @@ class Slot:
         self._planner = SlotPlanner(
             self.engine, shared.directories, shared.environ, self._memory, shared.config_path
         )
-        self.run = EngineRun(name, shared, self.engine, config.watch, self.apply, self.notice)
+        self.figures = SlotFigures()
+        self.run = EngineRun(
+            name, shared, self.engine, config.watch, self.apply, self.notice, self.figures
+        )
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
         self._inspecting: Task | None = None
         self._revision = 0
@@ -121,6 +128,8 @@ class Slot:
             before = self.snapshot
             self.snapshot, actions = transitions.step(before, event, self._rules())
             if self.snapshot is not before:
+                if cause := self.figures.lived(before, event, self.snapshot):
+                    self._mark("restart", cause)
                 self._tell(before, self.snapshot)
                 self._time(before, event)
             for action in actions:
@@ -195,6 +204,7 @@ class Slot:
         self.modes.choose(mode)
         self._memory.no_way_back()
         self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
+        self._mark("mode", self.mode[0])
         if not defer:
             self.command(events.Reconfigured(at=now()))
 
@@ -221,6 +231,11 @@ class Slot:
         return self._shared.changes.event
 
     @property
+    def history(self) -> History:
+        """What is kept of all slots by the minute."""
+        return self._shared.history
+
+    @property
     def environ(self) -> Any:
         """The daemon's environment."""
         return self._shared.environ
@@ -230,9 +245,13 @@ class Slot:
         child = self.run.child
         # What an engine that is gone reported is of no interest any more.
         watching = self.run.watching if child else None
-        progress = watching.progress if watching else None
+        reported = watching.reported if watching else {}
+        latest = self._shared.cards.latest
+        mine = [latest[index] for index in sorted(self.run.cards.used & latest.keys())]
+        memory = by_card(mine, self.run.cards.ours, self.run.forecast, reported)
         shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
-        lacks = (shortage, *unwritten, child.unrecorded if child else "")
+        history = self._shared.history.text
+        lacks = (shortage, *unwritten, history, child.unrecorded if child else "")
         facts = status.SlotFacts(
             version=__version__,
             pid=os.getpid(),
@@ -241,10 +260,10 @@ class Slot:
             engine_mode=self.run.mode if child else "",
             config_path=str(self._shared.config_path),
             engine_pid=child.pid if child else None,
-            figures=watching.figures if watching else {},
-            progress=vars(progress) if progress else {},
+            reported=reported,
+            figures={**self.figures.describe(), "memory": memory if child else []},
             revision=self._revision,
-            gpus=tuple(self._shared.cards.latest.values()),
+            gpus=tuple(latest.values()),
             forecast=self.run.forecast,
             degraded_since=self._memory.since,
             failed=dict(self._failed),
@@ -316,6 +335,9 @@ class Slot:
             self._remember(after)
         if after.plan is not before.plan:
             self._memory.date(after.plan)
+            rungs = after.plan.rungs if after.plan else ()
+            if rungs != (before.plan.rungs if before.plan else ()):
+                self._mark("rung", ", ".join(rungs) or "none")
         told = announcement(before, after)
         if told is not None:
             self.notice(told.kind, told.text, **told.data)
@@ -327,9 +349,9 @@ class Slot:
 
     def _time(self, before: Snapshot, event: Event) -> None:
         """Follow the seconds of a start; once it serves, say where they went."""
-        figures = self.run.watching.figures if self.run.watching else {}
+        reported = self.run.watching.reported if self.run.watching else {}
         try:
-            if not self._starts.follow(before, self.snapshot, event, figures):
+            if not self._starts.follow(before, self.snapshot, event, reported):
                 return
             assert self._starts.latest is not None
             sentence = starts.sentence(*self._starts.latest)
@@ -383,6 +405,7 @@ class Slot:
         if not name:
             self.notice("incident", f"cannot keep what happened: {problem}")
             return
+        self._mark("incident", name)
         number = int(name.partition("-")[0])
         lacks = f"; {problem}" if problem else ""
         self.notice("incident", f"incident {name}: caovanctl incidents show {number}{lacks}")

@@ -15,6 +15,7 @@ from caovand.core import secrets
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
+from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request, notice_fields
 from caovand.daemon.loop import Supervisor
@@ -23,6 +24,8 @@ from caovand.daemon.slot import Slot
 LONGEST_WAIT_S = 86400.0
 LONGEST_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
 LOG_BYTES = 48 * 1024
+DAY_S = 86400.0
+MOST_POINTS = 1000
 PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
 
 Result = Mapping[str, Any]
@@ -278,6 +281,33 @@ async def _incident(slot: Slot, args: Mapping[str, Any]) -> Result:
     }
 
 
+async def _recent(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Each scrape of the last five minutes."""
+    return slot.figures.recent()
+
+
+async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """The `seconds` before `until`, Unix time, or now: in at most about `points` steps.
+
+    As many steps come as fit a frame: who wants finer ones asks for shorter times.
+    """
+    seconds = _argument(args, "seconds", float, DAY_S)
+    points = _argument(args, "points", int, MOST_POINTS)
+    until = _argument(args, "until", float, 0.0) if "until" in args else None
+    if not 60 <= seconds <= 366 * DAY_S:
+        text = f"cannot show the last {seconds:g} s: from 60 to {366 * DAY_S:.0f}"
+        raise VerbError("bad-argument", text)
+    if until is not None and not 0 <= until < 1e11:
+        raise VerbError("bad-argument", f"cannot show a history until {until:g}")
+    if not 1 <= points <= MOST_POINTS:
+        raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MOST_POINTS}")
+    try:
+        return await slot.history.read(slot.name, seconds, points, until)
+    except ProblemError as found:
+        problem = found.problem
+        raise VerbError("no-history", problem.message, problem.remedy) from found
+
+
 OF_DAEMON: Mapping[str, OfDaemon] = {
     "status": _status,
     "version": _version,
@@ -296,6 +326,8 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "logs": _logs,
     "incidents": _incidents,
     "incident": _incident,
+    "recent": _recent,
+    "history": _history,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)
 ARGUMENTS: Mapping[str, frozenset[str]] = {
@@ -305,5 +337,6 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "logs": frozenset({"lines", "since"}),
     "events": frozenset({"since"}),
     "retry": frozenset({"full"}),
+    "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }

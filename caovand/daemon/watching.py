@@ -24,6 +24,7 @@ from caovand.adapters.pump import Ring
 from caovand.core import limits
 from caovand.core.config import WatchSection
 from caovand.core.engine import Engine
+from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.health import detector
 from caovand.core.health.detector import (
@@ -40,7 +41,6 @@ from caovand.core.health.observation import (
     Health,
     LogLine,
     ProbeResult,
-    Progress,
     Tick,
     Unseen,
 )
@@ -63,7 +63,8 @@ PROBE_PROMPT = tuple(range(32, 48))
 class Watching:
     """Observes the child of one generation; `apply` takes events, `notice` texts for people.
 
-    `cgroup` is the engine's own, if any; `buses` are the PCI addresses of the cards it uses.
+    `cgroup` is the engine's own, if any; `on_reading` takes each scrape of its metrics; `buses` are
+    the PCI addresses of the cards it uses.
     """
 
     def __init__(
@@ -77,15 +78,15 @@ class Watching:
         apply: Callable[[Event], None],
         notice: Callable[[str, str], None],
         cgroup: Path | None = None,
+        on_reading: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        self.figures: dict[str, Any] = {}
-        self.progress: Progress | None = None
+        self.reported: dict[str, Any] = {}
         self.metrics = ""
         self.buses: frozenset[str] = frozenset()
         self._engine = engine
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
         self._section, self._rules = section, detector.rules_of(section)
-        self._apply, self._notice = apply, notice
+        self._apply, self._notice, self._on_reading = apply, notice, on_reading
         self._kept = KeptLines(engine.log, ring)
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
@@ -119,7 +120,7 @@ class Watching:
             return
         for name, value in () if serving else figures.items():
             # The draft model's figures follow those of the model.
-            self.figures.setdefault(name, value)
+            self.reported.setdefault(name, value)
         self.observe(LogLine(line, now, mark))
 
     def observe(self, observation: Observation) -> None:
@@ -154,10 +155,9 @@ class Watching:
                 load = await asyncio.to_thread(self._load)
                 self.metrics = metrics.body
                 # Megabytes of short lines take a second: the loop feeds the watchdog.
-                self.progress = await asyncio.to_thread(
-                    api.read_metrics, metrics.body, load, _now()
-                )
-                self.observe(self.progress)
+                reading = await asyncio.to_thread(api.read_metrics, metrics.body, load, _now())
+                self._on_reading(reading)
+                self.observe(reading.progress)
         except Stranger as problem:
             self._met(problem)
         except Exception as problem:

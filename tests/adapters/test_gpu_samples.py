@@ -63,6 +63,35 @@ def test_a_card_tells_memory_work_and_heat_and_leaves_out_what_it_does_not_know(
     assert second.users == ((7, 512),)
 
 
+def test_a_card_tells_its_clocks_its_energy_and_what_moves_over_its_links(start: Start) -> None:
+    heard = start(FakeNvml())
+    heard.until(lambda s: s.nvlink_sent_bytes_per_s)
+    first, second = heard.samples[:2]
+    assert (first.sm_clock_mhz, first.memory_clock_mhz) == (1350, 7000)
+    assert (first.power_limit_w, first.energy_j) == (250.0, 7.5)
+    assert (first.pcie_sent_bytes_per_s, first.pcie_received_bytes_per_s) == (100_000, 2_000_000)
+    assert (first.nvlink_sent_bytes, first.nvlink_received_bytes) == (1064 << 10, 2128 << 10)
+    assert first.nvlink_sent_bytes_per_s is None
+    assert second.nvlink_sent_bytes_per_s == round((64 << 10) / (second.at - first.at))
+
+
+def test_a_card_without_nvlink_has_no_such_traffic(start: Start) -> None:
+    nvml = FakeNvml()
+    nvml.nvlink_return = 3  # NVML_ERROR_NOT_SUPPORTED
+    heard = start(nvml)
+    heard.until(lambda s: s.fault == "")
+    assert heard.samples[0].nvlink_sent_bytes is None
+
+
+def test_bindings_that_take_other_arguments_are_no_fault(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml()
+    monkeypatch.setattr(nvml, "nvmlDeviceGetFieldValues", lambda card: ())
+    heard = start(nvml)
+    heard.until(lambda s: s.sm_clock_mhz == 1350 and s.nvlink_sent_bytes is None)
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_heat_is_told_once_it_lasts_and_an_idle_clock_is_no_fault(start: Start, old: bool) -> None:
     nvml = FakeNvml(old=old)

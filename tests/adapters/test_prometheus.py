@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import prometheus
+from caovand.core.figures import track
+from caovand.core.figures.counters import Counters
+from caovand.core.figures.histogram import Histogram
+from caovand.core.figures.track import Track
+from caovand.core.health.observation import GpuSample
 from tests.cli import fake_daemon
 from tests.daemon_process import free_port
 from tests.patience import LIMIT_S, soon
@@ -56,9 +62,19 @@ async def ask(port: int, request: bytes = SCRAPE) -> bytes:
     return b""
 
 
+def card(index: int, **changes: Any) -> dict[str, Any]:
+    """A card's sample as the status shows it."""
+    return {**asdict(GpuSample(index, 2, 10, None, None, None, 0.0)), **changes}
+
+
 def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
-    card = {"index": 1, "used_mib": 2, "temperature": 80, "throttled": "heat"}
-    told = status(restarts=2, rungs=["mtp 2"], failed={"hang": 3}, gpus=[card], log_bytes_lost=7)
+    figures = {**fake_daemon.STATUS["figures"], "restarts": {"hang": 2}}
+    hot = card(1, temperature=80, throttled="heat, its power limit", sm_clock_mhz=1350)
+    told = status(
+        figures=figures, rungs=["mtp 2"], degraded={"why": []}, failed={"hang": 3},
+        gpus=[hot, card(2, fault="GPU is lost")], log_bytes_lost=7,
+        forecast={"weights_gib": {"forecast": 2, "reported": 2**-20, "off": 0.5}},
+    )  # fmt: skip
 
     async def test(port: int) -> None:
         head, _, body = (await ask(port)).decode().partition("\r\n\r\n")
@@ -66,26 +82,72 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
         assert "Content-Type: text/plain; version=" in head
         lines = body.splitlines()
         for line in (
+            'caovan_build_info{version="0.1"} 1.0',
             'caovan_state{model="/srv/m",slot="main",state="SERVING"} 1.0',
             'caovan_state{model="/srv/m",slot="main",state="HOLD"} 0.0',
             'caovan_engine_up{model="/srv/m",slot="main"} 1.0',
             'caovan_mtp_depth{model="/srv/m",slot="main"} 3.0',
             'caovan_degraded{model="/srv/m",slot="main"} 1.0',
-            'caovan_restarts_total{model="/srv/m",slot="main"} 2.0',
+            'caovan_rung_in_force{model="/srv/m",rung="mtp 2",slot="main"} 1.0',
+            'caovan_restarts_total{cause="hang",model="/srv/m",slot="main"} 2.0',
+            'caovan_restarts_total{cause="operator",model="/srv/m",slot="main"} 0.0',
             'caovan_log_lost_bytes_total{model="/srv/m",slot="main"} 7.0',
             'caovan_failures_total{failure="hang",model="/srv/m",slot="main"} 3.0',
             'caovan_failures_total{failure="gpu-lost",model="/srv/m",slot="main"} 0.0',
-            'caovan_gpu_used_bytes{gpu="1"} 2.097152e+06',
-            'caovan_gpu_throttled{gpu="1"} 1.0',
+            'caovan_generation_tokens_total{model="/srv/m",slot="main"} 0.0',
+            'caovan_memory_reported_bytes{model="/srv/m",part="weights",slot="main"} 1024.0',
+            'caovan_gpu_memory_used_bytes{gpu="1"} 2.097152e+06',
+            'caovan_gpu_temperature_celsius{gpu="1"} 80.0',
+            'caovan_gpu_sm_clock_hertz{gpu="1"} 1.35e+09',
+            'caovan_gpu_throttled{gpu="1",reason="heat"} 1.0',
+            'caovan_gpu_throttled{gpu="1",reason="its power limit"} 1.0',
+            'caovan_gpu_throttled{gpu="1",reason="heat (hardware)"} 0.0',
+            'caovan_gpu_faulty{gpu="2"} 1.0',
         ):
-            assert line in lines
+            assert line in lines, line
+        for unknown in (
+            "caovan_requests_running{", "caovan_time_to_first_token_seconds_bucket",
+            'caovan_gpu_power_watts{gpu="1"}', 'caovan_gpu_memory_used_bytes{gpu="2"}',
+        ):  # fmt: skip
+            assert unknown not in body
 
     serving(test, lambda: told)
 
 
+def test_what_an_engine_counted_is_counters_and_histograms() -> None:
+    times = Histogram((0.1, 1.0), (2.0, 1.0, 1.0), 3.5)
+    total = Counters(generation_tokens=50, drafts=10, accepted=(9.0, 5.0), first_token_s=times)
+    figures = {
+        **track.describe(Track(total), 0.0), "restarts": {}, "running": 2.0,
+        "memory": [
+            {"gpu": 1, "others_mib": 0, "parts": {"kv": {"mib": 0, "from": "forecast"}}},
+            {"gpu": 2, "others_mib": None, "parts": {}},
+        ],
+    }  # fmt: skip
+
+    async def test(port: int) -> None:
+        body = (await ask(port)).decode()
+        name, labels = "caovan_time_to_first_token_seconds", 'model="/srv/m",slot="main"'
+        for line in (
+            f"caovan_generation_tokens_total{{{labels}}} 50.0",
+            f"caovan_requests_running{{{labels}}} 2.0",
+            'caovan_accepted_tokens_total{model="/srv/m",position="1",slot="main"} 9.0',
+            'caovan_accepted_tokens_total{model="/srv/m",position="2",slot="main"} 5.0',
+            f'{name}_bucket{{le="0.1",{labels}}} 2.0',
+            f'{name}_bucket{{le="1.0",{labels}}} 3.0',
+            f'{name}_bucket{{le="+Inf",{labels}}} 4.0',
+            f"{name}_count{{{labels}}} 4.0",
+            f"{name}_sum{{{labels}}} 3.5",
+            'caovan_gpu_memory_part_bytes{gpu="1",model="/srv/m",part="kv",slot="main"} 0.0',
+            'caovan_gpu_memory_part_bytes{gpu="1",model="/srv/m",part="others",slot="main"} 0.0',
+        ):
+            assert line in body.splitlines(), line
+
+    serving(test, lambda: status(figures=figures))
+
+
 def test_each_slot_has_metrics_of_its_own_and_a_card_has_them_once() -> None:
-    card = {"index": 0, "used_mib": 2, "temperature": None, "throttled": ""}
-    document = status(gpus=[card])
+    document = status(gpus=[card(0)])
     (slot,) = document["slots"]
     other = {**slot, "name": "b", "model": None, "state": "HOLD", "failed": {"hang": 1}}
     told = {**document, "slots": [slot, other]}
@@ -96,7 +158,7 @@ def test_each_slot_has_metrics_of_its_own_and_a_card_has_them_once() -> None:
             'caovan_engine_up{model="/srv/m",slot="main"} 1.0',
             'caovan_engine_up{model="",slot="b"} 0.0',
             'caovan_failures_total{failure="hang",model="",slot="b"} 1.0',
-            'caovan_gpu_used_bytes{gpu="0"} 2.097152e+06',
+            'caovan_gpu_memory_used_bytes{gpu="0"} 2.097152e+06',
         ):
             assert lines.count(line) == 1
 
@@ -187,7 +249,7 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
     """The kernel's buffers would take an ordinary answer: this one is too large for them."""
     monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
     monkeypatch.setattr(prometheus, "MOST_CONNECTIONS", 1)
-    cards = [{"index": i, "used_mib": 2, "temperature": 1, "throttled": ""} for i in range(30_000)]
+    cards = [card(index) for index in range(5_000)]
     reads: list[bool] = []
 
     def read() -> Mapping[str, Any]:

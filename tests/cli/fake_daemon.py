@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.control import Control
+from caovand.core.figures import track
+from caovand.core.figures.track import Track
 from caovand.core.reporting.wire import Notice, Reply, Request
 
 Answer = Mapping[str, Any] | Reply
@@ -48,7 +50,7 @@ STATUS: Mapping[str, Any] = {
     "engine_pid": 42,
     "log_bytes_lost": 0,
     "reported": {},
-    "activity": {},
+    "figures": {**track.describe(Track(), 0.0), "restarts": {}, "memory": []},
     "forecast": {},
     "reached": True,
     "daemon": {"version": "0.1", "pid": 7, "config": "/etc/caovan.toml"},

@@ -126,12 +126,14 @@ def test_a_refusal_of_the_daemon_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) 
 
 
 def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ctl: Ctl) -> None:
-    daemon.answers["status"] = status(
-        activity={
-            "kv_cache_usage": 0.25, "running": 2.0, "waiting": 1.0,
-            "drafted_tokens": 100.0, "accepted_tokens": 80.0,
-        },
-    )  # fmt: skip
+    figures = {
+        "running": 2.0, "waiting": 1.0, "kv_cache_usage": 0.25, "prefix_hits": 0.5,
+        "per_s": {"prompt_tokens": 512.34, "generation_tokens": 84.21, "requests": 0.2},
+        "first_token_s": {"p50": 0.2134, "p99": 1.25, "mean": 0.3},
+        "token_s": {"p50": 0.0118, "p99": 0.02, "mean": 0.01},
+        "drafting": {"accepted": [0.9, 0.7, 0.4], "tokens_per_step": 3.0},
+    }  # fmt: skip
+    daemon.answers["status"] = status(figures=figures)
     said = ctl("status")
     assert said.code == 0
     assert said.out.splitlines() == [
@@ -139,8 +141,18 @@ def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ct
         "  mode      auto (from /etc/caovan.toml), MTP 3",
         "  model     /srv/m",
         "  engine    pid 42, restarts 0",
-        "  activity  2 running, 1 waiting, KV 25%, drafts accepted 80%",
+        "  speed     84.2 tokens/s generated, 512.3 tokens/s of prompts",
+        "  activity  2 running, 1 waiting, KV 25%, prefix hits 50%",
+        "  latency   first token 213.4 ms, 99 % within 1.2 s; a token 11.8 ms, 99 % within 20.0 ms",
+        "  drafts    accepted 90% 70% 40% by position, 3.00 tokens a step",
     ]
+
+
+def test_without_an_engine_that_answers_no_speed_is_shown(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["status"] = status(figures={"running": None})
+    assert [line.split()[0] for line in ctl("status").out.splitlines()[1:]] == [
+        "mode", "model", "engine",
+    ]  # fmt: skip
 
 
 def test_the_seconds_of_a_start_are_shown_next_to_those_of_the_one_before(

@@ -39,7 +39,7 @@ PLAN = Plan(
 )
 FACTS = SlotFacts(
     version="1", pid=7, mode="auto", mode_origin="f", config_path="f", engine_pid=42,
-    figures={}, progress={}, revision=1,
+    reported={}, figures={}, revision=1,
 )  # fmt: skip
 SERVING = Snapshot(state=State.SERVING, since=100.0, plan=PLAN, spawns=3, deadline=700.0)
 
@@ -73,13 +73,12 @@ def test_every_state_has_a_document_that_is_json_and_one_line(
 def test_what_an_engine_did_is_shown_only_while_there_is_one(state: State) -> None:
     facts = replace(
         FACTS,
-        progress={"running": 1.0},
-        figures={"kv_gib": 2.0},
+        reported={"kv_gib": 2.0},
         forecast=MemoryEstimate(True, 0.9, 1.0, 2048.0, 1.0, 1, 1, 1.0, 1.0, (("kv", 2048.0),)),
     )
     document = describe(Snapshot(state=state, plan=PLAN), facts, 1.0)
     gone = state in (State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED)
-    assert bool(document["activity"]) is bool(document["forecast"]) is not gone
+    assert bool(document["forecast"]) is not gone
 
 
 def test_the_wait_for_the_next_attempt_is_never_negative() -> None:

@@ -19,10 +19,12 @@ from caovand.core.config import Config, Mode
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan, Setting
+from caovand.core.problem import ProblemError
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from caovand.core.slot import ONLY
 from caovand.daemon import verbs
+from caovand.daemon.figures import SlotFigures
 from caovand.daemon.loop import Supervisor
 from caovand.engines.registry import engine_of
 
@@ -36,6 +38,8 @@ class FakeSupervisor:
         self.one_line = "STOPPED"
         self.ring = Ring(1000)
         self.incidents = Incidents(folder / "incidents")
+        self.name, self.history, self.off = ONLY, self, False
+        self.figures = SlotFigures()
         self.notices: deque[Notice] = deque()
         self.snapshot = Snapshot()
         self.changed = asyncio.Event()
@@ -48,6 +52,15 @@ class FakeSupervisor:
         self.config = Config()
         self.engine = engine_of()
         self.environ: dict[str, str] = {}
+
+    async def read(
+        self, slot: str, seconds: float, points: int, until: float | None
+    ) -> dict[str, Any]:
+        """As the history does."""
+        self.told.append((slot, seconds, points, until))
+        if self.off:
+            raise ProblemError("show a history", "[history] days is 0", "set it")
+        return {"at": []}
 
     def describe(self, name: str = "") -> dict[str, Any]:
         return {"state": self.snapshot.state.value}
@@ -393,3 +406,44 @@ def test_events_of_any_size_come_in_order_and_fit_into_frames(fake: FakeSupervis
     while entries := result(fake, "events", since=seen[-1] if seen else 0)["events"]:
         seen += [entry["seq"] for entry in entries]
     assert seen == [1, 2, 3, 4, 5]
+
+
+def test_the_history_is_that_of_the_slot_over_the_time_that_is_asked_for() -> None:
+    fake = FakeSupervisor()
+    assert result(fake, "history", seconds=3600, points=12) == {"at": []}
+    assert result(fake, "history") == {"at": []}
+    assert result(fake, "history", until=1_800_000_000) == {"at": []}
+    assert fake.told == [
+        (ONLY, 3600.0, 12, None),
+        (ONLY, 86_400.0, verbs.MOST_POINTS, None),
+        (ONLY, 86_400.0, verbs.MOST_POINTS, 1_800_000_000.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"seconds": 59},
+        {"seconds": 1e9},
+        {"points": 0},
+        {"points": 1001},
+        {"points": "x"},
+        {"until": -1},
+        {"until": 1e300},
+    ],
+)
+def test_a_history_of_no_time_or_no_points_is_refused(args: dict[str, Any]) -> None:
+    reply = ask(FakeSupervisor(), "history", **args)
+    assert reply.code == "bad-argument"
+
+
+def test_a_history_that_is_turned_off_is_a_refusal_with_its_remedy() -> None:
+    fake = FakeSupervisor()
+    fake.off = True
+    reply = ask(fake, "history")
+    assert (reply.code, reply.hint) == ("no-history", "set it")
+    assert reply.message == "cannot show a history: [history] days is 0"
+
+
+def test_the_recent_readings_are_lists() -> None:
+    assert set(result(FakeSupervisor(), "recent")) >= {"age_s", "generation_tokens_per_s"}

@@ -19,10 +19,10 @@ from caovand.adapters.child import Child
 from caovand.adapters.http import Answer, Endpoint, Stranger
 from caovand.adapters.pump import Ring
 from caovand.core.config import WatchSection
+from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
 from caovand.core.health.detector import Broken
-from caovand.core.health.observation import Progress
 from caovand.core.lifecycle.events import Event, Exited, Failed
 from caovand.core.plan import Plan
 from caovand.daemon.watching import Watching
@@ -179,7 +179,7 @@ def polled(
     threads: list[int] = []
 
     async def run() -> None:
-        def parse(text: str, load: int | None, at: float) -> Progress:
+        def parse(text: str, load: int | None, at: float) -> Reading:
             threads.append(threading.get_ident())
             return parse_metrics(text, load, at)
 

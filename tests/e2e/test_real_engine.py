@@ -6,10 +6,13 @@ import json
 import os
 import re
 import signal
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +91,48 @@ def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Se
     assert server.daemon.ctl("status").returncode == 0
 
 
+def test_the_tokens_a_second_are_those_that_a_client_measures(server: Server) -> None:
+    """One request after another, for longer than caovan waits between two scrapes."""
+    before = server.daemon.status()["figures"]["totals"]
+    seen: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        ages: set[float] = set()
+        while not done.wait(0.5):
+            figures = server.daemon.status()["figures"]
+            scraped = round(time.monotonic() - (figures["age_s"] or 0), 0)
+            if scraped not in ages and figures["per_s"]["generation_tokens"]:
+                ages.add(scraped)
+                seen.append(figures["per_s"]["generation_tokens"])
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    began, tokens = time.monotonic(), 0
+    while time.monotonic() - began < 12:
+        server.chat(400)
+        tokens += 400
+    measured = tokens / (time.monotonic() - began)
+    done.set()
+    watching.join()
+    # Some interval lies within the requests alone; the first and the last reach beyond them.
+    assert min(abs(rate / measured - 1) for rate in seen) < 0.15, (seen, measured)
+    figures = until(lambda: all_counted(server, before, tokens), "the last tokens are counted")
+    assert figures["drafting"]["accepted"][0] > 0
+    assert len(figures["drafting"]["accepted"]) == 3
+    assert 0 < figures["first_token_s"]["p50"] <= figures["first_token_s"]["p99"]
+    mean = figures["token_s"]["mean"]
+    assert mean == pytest.approx(1 / measured, rel=0.3), "a token's time, one request at a time"
+    assert "tokens/s" in server.daemon.ctl("status").stdout
+
+
+def all_counted(server: Server, before: dict[str, Any], tokens: int) -> dict[str, Any] | None:
+    """The figures once they have all that were generated since then."""
+    figures = dict(server.daemon.status()["figures"])
+    more = figures["totals"]["generation_tokens"] - before["generation_tokens"]
+    return figures if more >= tokens else None
+
+
 def test_an_unchanged_file_reloads_without_a_restart(server: Server) -> None:
     pid = server.daemon.status()["engine_pid"]
     done = server.daemon.ctl("reload")
@@ -112,6 +157,7 @@ def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: 
 @pytest.mark.long
 def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server: Server) -> None:
     before = server.daemon.status()
+    totals = before["figures"]["totals"]
     old = {p.pid for p in server.daemon.tree()}
     core = next(p for p in server.daemon.tree() if "EngineCor" in p.name)
     os.kill(core.pid, signal.SIGKILL)
@@ -119,6 +165,12 @@ def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server:
     assert not server.alive(old)
     server.daemon.until_state("SERVING")
     assert server.chat(8)["choices"]
+    figures = until(lambda: all_counted(server, totals, 8), "what both engines counted")
+    assert figures["totals"]["requests"] > totals["requests"] > 2
+    assert figures["restarts"] == {"plan": 1, "engine-died": 1}
+    shown = server.daemon.ctl("history", "--since", "1h").stdout
+    assert "restart  engine-died" in shown
+    assert "rung" not in shown
 
 
 def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_serves(

@@ -55,4 +55,4 @@ def test_any_text_can_be_explained(text: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.text() | _LOGS)
 def test_any_answer_can_be_read_as_metrics(text: str) -> None:
-    assert parse_metrics(f"vllm:num_requests_running {{{text}", None, 0.0).pending is None
+    assert parse_metrics(f"vllm:num_requests_running {{{text}", None, 0.0).progress.pending is None

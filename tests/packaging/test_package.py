@@ -143,6 +143,7 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
         "/usr/share/man/man1/caovanctl.1.gz", "/usr/share/man/man1/caovan-vllm-serve.1.gz",
         "/usr/share/bash-completion/completions/caovanctl",
         "/usr/share/zsh/vendor-completions/_caovanctl",
+        "/usr/share/doc/caovan/alerts.yml", "/usr/share/doc/caovan/grafana.json",
         *(f"/usr/share/doc/caovan/{page.name}" for page in DOCUMENTS),
     ):  # fmt: skip
         assert f".{path}\n" in listed + "\n", path

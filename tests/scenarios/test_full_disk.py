@@ -22,7 +22,7 @@ FOLDERS = ("state", "cache", "log")
 
 
 class Disks:
-    """A folder for a daemon, with disks of 64 KiB mounted in it."""
+    """A folder for a daemon, with disks of 1 MiB mounted in it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="caovan-"))
@@ -32,7 +32,7 @@ class Disks:
         """A disk at one of the daemon's folders."""
         place = self.folder / name
         place.mkdir(exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "caovan-test", place]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "caovan-test", place]
         if subprocess.run(mount, capture_output=True, check=False).returncode:
             pytest.skip("needs root, to mount a disk")
         self._mounted.append(place)
@@ -117,6 +117,9 @@ def test_it_starts_serves_and_stops_all_the_same_and_says_so(
             told = [text for text in one.events() if f"cannot write to {place}" in text]
             assert len(told) == 1
         assert "warning" in one.ctl("status").stdout
+        if "state" in names:
+            file = f"cannot write {places[0]}/history.db"
+            until(lambda: any(text.startswith(file) for text in lacks(one)), "the history warns")
         assert one.ctl("restart").returncode == 0
         assert one.ctl("mode", "stable").returncode == (1 if "state" in names else 0)
         for place in places:

@@ -60,7 +60,9 @@ def test_a_second_engine_is_planned_started_proven_watched_healed_and_stopped(
     assert first["rungs"] == ["narrow 4"]
     assert first["reported"] == {"ready": True}
     assert [command[-1] for command in daemon.commands()] == ["8", "4"]
-    until(lambda: daemon.status()["activity"].get("generation_tokens"), "its counters are read")
+    until(
+        lambda: daemon.status()["figures"]["totals"]["generation_tokens"], "its counters are read"
+    )
 
     os.kill(first["engine_pid"], signal.SIGKILL)
     until(lambda: daemon.status()["restarts"] == 2, "a new engine")

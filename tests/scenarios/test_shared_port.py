@@ -20,7 +20,9 @@ def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
     with daemon(config) as one:
         served = one.until_state("SERVING")
         port = int(served["served"]["url"].rpartition(":")[2].partition("/")[0])
-        until(lambda: one.status()["activity"], "counters: the engine is asked")
+        until(
+            lambda: one.status()["figures"]["running"] is not None, "counters: the engine is asked"
+        )
         stranger = Server(tmp_path / "heard", port)
         try:
             reason = one.until_state("HOLD")["reason"]

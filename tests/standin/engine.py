@@ -62,7 +62,13 @@ FLAGS = (
     "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
     "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size"
 )
-COUNTS = {"completions": 0, "tokens": 0, "drafts": 0, "pending": 0}
+COUNTS = {"completions": 0, "tokens": 0, "drafts": 0, "accepted": 0, "pending": 0}
+DEPTH = [0]
+TIMES = (
+    "vllm:time_to_first_token_seconds",
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:inter_token_latency_seconds",
+)
 STATE: set[str] = set()  # of "hang", "dead", "barren"
 
 
@@ -152,7 +158,7 @@ def finish(core: int, status: int) -> None:
 
 def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None:
     speculative = json.loads(options.get("--speculative-config", "{}"))
-    depth = speculative.get("num_speculative_tokens", 0)
+    depth = DEPTH[0] = speculative.get("num_speculative_tokens", 0)
     key = os.environ.get("VLLM_API_KEY")
 
     class Handler(BaseHTTPRequestHandler):
@@ -192,6 +198,7 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
             COUNTS["completions"] += 1
             COUNTS["tokens"] += body["max_tokens"]
             COUNTS["drafts"] += depth
+            COUNTS["accepted"] += depth
             self.reply(200, json.dumps({"usage": {"completion_tokens": body["max_tokens"]}}))
 
         def reply(self, status: int, text: str) -> None:
@@ -222,12 +229,32 @@ def metrics() -> str:
         COUNTS["tokens"] += 100
         COUNTS["drafts"] += 300
     label = '{engine="0",model_name="m"}'
+    done = COUNTS["completions"]
     rows = {
+        "vllm:prompt_tokens_total": 10 * done,
+        "vllm:num_requests_running": COUNTS["pending"],
+        "vllm:num_requests_waiting": 0,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:num_preemptions_total": 0,
+        "vllm:iteration_tokens_total_count": done,
+        "vllm:prefix_cache_queries_total": 10 * done,
+        "vllm:prefix_cache_hits_total": 4 * done,
+        "vllm:spec_decode_num_drafts_total": COUNTS["accepted"] // max(DEPTH[0], 1),
+        "vllm:spec_decode_num_accepted_tokens_total": COUNTS["accepted"],
         "vllm:generation_tokens_total": COUNTS["tokens"],
         "vllm:request_success_total": COUNTS["completions"],
         "vllm:spec_decode_num_draft_tokens_total": COUNTS["drafts"],
     }
-    return "".join(f"{name}{label} {value}\n" for name, value in rows.items())
+    lines = [f"{name}{label} {value}" for name, value in rows.items()]
+    by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    for position in range(DEPTH[0]):
+        count = COUNTS["accepted"] // DEPTH[0]
+        lines.append(f'{by_position}{{engine="0",position="{position}"}} {count}')
+    for name in TIMES:
+        for bound, count in (("0.01", 0), ("0.1", done), ("+Inf", done)):
+            lines.append(f'{name}_bucket{{engine="0",le="{bound}"}} {count}')
+        lines.append(f'{name}_sum{{engine="0"}} {done * 0.05}')
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

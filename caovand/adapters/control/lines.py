@@ -16,7 +16,7 @@ from dataclasses import replace
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
-OPEN_TO_ALL = frozenset({"status", "version", "wait"})
+OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
 LONGEST_LINE = 4096
 READ_S = 2.0
 WRITE_S = 2.0

@@ -33,13 +33,24 @@ class LogLine:
     mark: Mark | None = None
 
 
+THROTTLES = (
+    "its power limit",
+    "hardware protection",
+    "heat",
+    "heat (hardware)",
+    "the power supply",
+)
+"""What slows cards down, idling and the operator's own limits left out."""
+
+
 @dataclass(frozen=True)
 class GpuSample:
-    """One sample of one card: memory in MiB, percent busy, degrees Celsius, watts.
+    """One sample of one card: memory in MiB, percent busy, degrees Celsius, watts, MHz.
 
-    `throttled` names what slows the card down, such as "heat" or "power"; `fault` is the driver's
+    `throttled` names what slows the card down, several joined by ", "; `fault` is the driver's
     error, such as "GPU is lost". Both are normally empty. `users` are the processes on the card:
-    (pid, MiB).
+    (pid, MiB). Energy in joules and NVLink's bytes are totals since the driver was loaded, its
+    rates those since the sample before. None is unknown.
     """
 
     index: int
@@ -52,6 +63,16 @@ class GpuSample:
     throttled: str = ""
     fault: str = ""
     users: tuple[tuple[int, int], ...] = ()
+    power_limit_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    pcie_sent_bytes_per_s: float | None = None
+    pcie_received_bytes_per_s: float | None = None
+    nvlink_sent_bytes: int | None = None
+    nvlink_received_bytes: int | None = None
+    nvlink_sent_bytes_per_s: float | None = None
+    nvlink_received_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,10 @@ class SlotFacts:
     mode_origin: str
     config_path: str
     engine_pid: int | None
+    reported: Mapping[str, Any]
+    """What the engine's log reports."""
     figures: Mapping[str, Any]
-    progress: Mapping[str, Any]
+    """What it does, as `figures.track` describes it."""
     revision: int
     gpus: tuple[GpuSample, ...] = ()
     forecast: MemoryEstimate | None = None
@@ -98,11 +100,11 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "revision": facts.revision,
         "engine_pid": facts.engine_pid,
         "log_bytes_lost": facts.log_bytes_lost,
-        "reported": dict(facts.figures),
-        "forecast": forecast_vs_reported(facts.forecast, facts.figures)
+        "reported": dict(facts.reported),
+        "forecast": forecast_vs_reported(facts.forecast, facts.reported)
         if facts.forecast and lives
         else {},
-        "activity": dict(facts.progress) if lives else {},
+        "figures": dict(facts.figures),
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],
         "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},

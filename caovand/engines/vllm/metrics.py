@@ -1,4 +1,4 @@
-"""Reads vLLM's Prometheus text into the counters that prove progress.
+"""Reads vLLM's Prometheus text: the counters that prove progress, and all that caovan shows.
 
 Names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and freeze
 with it; its HTTP server counts every request that ended. All series of a name are summed: one for
@@ -7,8 +7,14 @@ each engine, reason and model. A missing name counts as 0 and never moves.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
 
+from caovand.core.figures.counters import Counters, Reading
+from caovand.core.figures.histogram import Histogram
 from caovand.core.health.observation import Progress
 
 COUNTERS = {
@@ -22,29 +28,50 @@ COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
+# Shown only: nothing is decided by them.
+MORE = {
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+    "vllm:spec_decode_num_drafts_total": "drafts",
+}
+HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": "first_token_s",
+    "vllm:request_time_per_output_token_seconds": "token_s",
+    "vllm:inter_token_latency_seconds": "step_s",
+}
+BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 LARGEST = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
+MOST_POSITIONS = 64
+MOST_BUCKETS = 128
 
 # A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="/v1/(?:completions|chat/completions|responses|messages)",'
     r'method="POST",status="[25]xx"\} '
 )
+_PARTS = re.compile(r"_(?:bucket|sum)\Z")
+_POSITION = re.compile(r'[{,]position="(\d{1,3})"')
+_BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
 
 
-def parse_metrics(text: str, load: int | None, at: float) -> Progress:
-    """The counters in a `/metrics` answer; `load` is the count of `/load`, None without one.
+def parse_metrics(text: str, load: int | None, at: float) -> Reading:
+    """A `/metrics` answer; `load` is the count of `/load`, None without one.
 
     Lines that do not parse are skipped: a partial answer is better than none.
     """
-    sums = dict.fromkeys(COUNTERS.values(), 0.0)
-    engines = 0
+    sums = dict.fromkeys((*COUNTERS.values(), *MORE.values()), 0.0)
     sums["requests_ended"] = 0.0
+    accepted: dict[int, float] = {}
+    histograms = {name: _Buckets() for name in HISTOGRAMS.values()}
+    engines = 0
     for line in text.splitlines():
-        ended = _ENDED.match(line)
-        name = "requests_ended" if ended else COUNTERS.get(line[: _name_end(line)])
-        if name is None:
+        key = line[: _name_end(line)]
+        name = "requests_ended" if _ENDED.match(line) else COUNTERS.get(key) or MORE.get(key)
+        histogram = None if name else HISTOGRAMS.get(_PARTS.sub("", key))
+        if name is None and histogram is None and key != BY_POSITION:
             continue
         try:
             value = float(line[max(line.rfind("}") + 1, _name_end(line)) :].split()[0])
@@ -52,10 +79,52 @@ def parse_metrics(text: str, load: int | None, at: float) -> Progress:
             continue
         if not 0 <= value <= LARGEST:  # NaN is a gauge that was never set
             continue
-        sums[name] += value
-        engines += name == "kv_cache_usage"
+        if name is not None:
+            sums[name] += value
+            engines += name == "kv_cache_usage"
+        elif histogram is not None:
+            histograms[histogram].take(key, line, value)
+        elif (found := _POSITION.search(line)) and int(found[1]) < MOST_POSITIONS:
+            accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
     sums["kv_cache_usage"] /= max(engines, 1)  # a share of each engine's cache, so the mean
-    return Progress(**sums, pending=load, at=at)
+    more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
+    progress = Progress(**sums, pending=load, at=at)
+    counters = Counters(
+        prompt_tokens=progress.prompt_tokens,
+        generation_tokens=progress.generation_tokens,
+        requests=progress.requests_finished,
+        steps=progress.iterations,
+        drafted_tokens=progress.drafted_tokens,
+        accepted=tuple(accepted.get(n, 0.0) for n in range(max(accepted, default=-1) + 1)),
+        **more,
+    )
+    times: dict[str, Any] = {name: buckets.histogram() for name, buckets in histograms.items()}
+    return Reading(progress, replace(counters, **times))
+
+
+class _Buckets:
+    """A histogram of Prometheus, whose buckets count all that is not above their bound."""
+
+    def __init__(self) -> None:
+        self._upto: defaultdict[float, float] = defaultdict(float)
+        self._sum = 0.0
+
+    def take(self, key: str, line: str, value: float) -> None:
+        """One line of it."""
+        if key.endswith("_sum"):
+            self._sum += value
+        elif bound := _BOUND.search(line):
+            with contextlib.suppress(ValueError):
+                self._upto[float(bound[1])] += value
+
+    def histogram(self) -> Histogram:
+        """What was read; empty where that is no histogram."""
+        bounds = sorted(self._upto)
+        if not 1 < len(bounds) <= MOST_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
+            return Histogram()
+        upto = [self._upto[bound] for bound in bounds]
+        counts = tuple(b - a for a, b in zip([0.0, *upto], upto, strict=False))
+        return Histogram(tuple(bounds[:-1]), counts, self._sum) if min(counts) >= 0 else Histogram()
 
 
 def _name_end(line: str) -> int:

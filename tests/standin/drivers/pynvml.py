@@ -1,7 +1,8 @@
 """A pretended NVIDIA driver for a daemon under test: 2080 Ti cards as a JSON file says.
 
 STANDIN_GPUS names the file: {"cards": 2, "lost": [0], "used_mib": 500}. It is read anew for each
-question, so that a test can take a card away.
+question, so that a test can take a card away. With "of": "NAME" the memory in use is that of the
+processes with this name. Energy and NVLink count up with time.
 """
 
 from __future__ import annotations
@@ -75,6 +76,48 @@ def nvmlDeviceGetName(card: int) -> str:
 
 def nvmlDeviceGetUUID(card: int) -> str:
     return f"GPU-0000000{card}"
+
+
+def nvmlDeviceGetComputeRunningProcesses(card: int) -> list[Any]:
+    name, found = _told().get("of"), []
+    for place in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            same = name is not None and place.read_text().strip() == name
+        except OSError:  # it has ended
+            continue
+        if same:
+            pid = int(place.parent.name)
+            found.append(SimpleNamespace(pid=pid, usedGpuMemory=200 * MIB))
+    return found
+
+
+def nvmlDeviceGetUtilizationRates(card: int) -> Any:
+    return SimpleNamespace(gpu=50, memory=20)
+
+
+def nvmlDeviceGetPowerUsage(card: int) -> int:
+    return 180_000
+
+
+def nvmlDeviceGetEnforcedPowerLimit(card: int) -> int:
+    return 250_000
+
+
+def nvmlDeviceGetTotalEnergyConsumption(card: int) -> int:
+    return int(time.monotonic() * 180_000)
+
+
+def nvmlDeviceGetClockInfo(card: int, kind: int) -> int:
+    return {1: 1_350, 2: 7_000}[kind]
+
+
+def nvmlDeviceGetPcieThroughput(card: int, way: int) -> int:
+    return 5_000
+
+
+def nvmlDeviceGetFieldValues(card: int, fields: list[tuple[int, int]]) -> list[Any]:
+    kib = SimpleNamespace(ullVal=int(time.monotonic() * 1000))
+    return [SimpleNamespace(nvmlReturn=0, value=kib) for _ in fields]
 
 
 def nvmlDeviceGetTemperature(card: int, sensor: int) -> int:

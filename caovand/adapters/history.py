@@ -1,0 +1,197 @@
+"""The history in SQLite: written by the daemon's thread, read by whoever asks it.
+
+One transaction a batch, on the disk when it returns: a crash loses what was not handed over yet.
+What is older than the days kept is deleted, and marks are counted too, so that the file is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from caovand.adapters import state_file
+from caovand.core.figures.minute import COLUMNS, MINUTE_S, CardMinute, Mark, Minute, Row
+
+FILE = "history.db"
+FORMAT = 1
+MOST_MARKS = 20_000
+BUSY_S = 5.0
+DAY_S = 86_400
+PIECE_VALUES = 3_500  # of an answer, which with LATEST_MARKS has to fit a frame of `wire`
+LATEST_MARKS = 100
+DIGITS = 5  # that count
+
+TABLES: dict[type[Row], str] = {Minute: "minutes", CardMinute: "cards", Mark: "marks"}
+KEYS = {Minute: "PRIMARY KEY (slot, at)", CardMinute: "PRIMARY KEY (gpu, at)"}
+PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",  # NORMAL would lose what came after the last checkpoint
+    "wal_autocheckpoint = 100",
+    "journal_size_limit = 1048576",
+    "cache_size = -256",
+)
+# How minutes become one value of a longer step; each is weighed by what it stands for.
+SLOT_VALUES = {
+    "up": "sum(up_s) / sum(seconds)",
+    "prompt_tokens_per_s": "sum(prompt_tokens) / sum(seconds)",
+    "generation_tokens_per_s": "sum(generation_tokens) / sum(seconds)",
+    "requests": "sum(requests)",
+    "preemptions": "sum(preemptions)",
+    "running": "avg(running)",
+    "waiting": "avg(waiting)",
+    "kv_cache_usage": "max(kv_cache_usage)",
+    "prefix_hits": "sum(prefix_hits) / nullif(sum(prefix_queries), 0)",
+    "tokens_per_step": "1 + sum(accepted_tokens) / nullif(sum(drafts), 0)",
+    "first_token_p50_s": "sum(first_token_p50_s * requests)"
+    " / nullif(sum(requests * (first_token_p50_s IS NOT NULL)), 0)",
+    "first_token_p99_s": "max(first_token_p99_s)",
+    "token_p50_s": "sum(token_p50_s * requests)"
+    " / nullif(sum(requests * (token_p50_s IS NOT NULL)), 0)",
+    "token_p99_s": "max(token_p99_s)",
+}
+CARD_VALUES = {
+    "used_mib": "max(used_mib)",
+    "temperature": "max(temperature)",
+    "utilization": "avg(utilization)",
+    "power_w": "avg(power_w)",
+    "throttled": "avg(throttled)",
+}
+
+
+class Broken(Exception):
+    """The file is not a history that this version reads."""
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """The file, made if need be; raises Broken, or sqlite3.Error for a disk that does not work."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise Broken("it is not a regular file")
+    link = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        found = link.execute("PRAGMA user_version").fetchone()[0]
+        if found not in (0, FORMAT):
+            raise Broken("it is not in a format that this version reads")
+        if link.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise Broken("it is damaged")
+        for pragma in PRAGMAS:
+            link.execute(f"PRAGMA {pragma}")
+        with transaction(link):
+            for kind, table in TABLES.items():
+                columns = ", ".join((*COLUMNS[kind], *([KEYS[kind]] if kind in KEYS else ())))
+                ids = " WITHOUT ROWID" if kind in KEYS else ""
+                link.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}){ids}")
+            link.execute("CREATE INDEX IF NOT EXISTS marks_at ON marks (at)")
+            link.execute(f"PRAGMA user_version = {FORMAT}")
+    except BaseException as problem:
+        link.close()
+        if damaged(problem):
+            raise Broken("it is damaged") from problem
+        raise
+    return link
+
+
+def damaged(problem: BaseException) -> bool:
+    """Whether an error means the file's content, not its disk."""
+    return isinstance(problem, sqlite3.DatabaseError) and not isinstance(
+        problem, (sqlite3.OperationalError, sqlite3.ProgrammingError)
+    )
+
+
+@contextlib.contextmanager
+def transaction(link: sqlite3.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    link.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            link.execute("ROLLBACK")
+        raise
+    link.execute("COMMIT")
+
+
+def write(link: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Add rows; a minute that is there already, as after a clock was set back, is replaced."""
+    with transaction(link):
+        for row in rows:
+            marks = ", ".join("?" * len(COLUMNS[type(row)]))
+            table = TABLES[type(row)]
+            link.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", astuple(row))
+
+
+def prune(link: sqlite3.Connection, now: float, days: int) -> None:
+    """Delete what is older than `days`, and marks beyond MOST_MARKS."""
+    with transaction(link):
+        for table in TABLES.values():
+            link.execute(f"DELETE FROM {table} WHERE at < ?", (now - days * DAY_S,))
+        last = "SELECT rowid FROM marks ORDER BY rowid DESC LIMIT 1 OFFSET ?"
+        link.execute(f"DELETE FROM marks WHERE rowid <= ({last})", (MOST_MARKS,))
+
+
+def set_aside(path: Path) -> None:
+    """Rename a file that cannot be used, over one that was set aside before; OSError."""
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    state_file.move(path, path.with_name(path.name + state_file.ASIDE))
+
+
+def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str, Any]:
+    """What is kept of a slot, and of the cards, in at most about `points` steps; sqlite3.Error.
+
+    A step is a whole number of minutes, as long as the answer has to be to fit a frame.
+    """
+    nothing = {"step_s": MINUTE_S, "at": [], "figures": {}, "cards": {}, "marks": []}
+    if not path.is_file():
+        return nothing
+    link = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
+    with contextlib.closing(link):
+        if link.execute("PRAGMA user_version").fetchone()[0] == 0:
+            return nothing  # it is being made at this moment
+        query = "SELECT DISTINCT gpu FROM cards WHERE at >= ? AND at < ? ORDER BY gpu"
+        cards = [gpu for (gpu,) in link.execute(query, (since, until))]
+        values = 1 + len(SLOT_VALUES) + (1 + len(CARD_VALUES)) * len(cards)
+        points = max(min(points, PIECE_VALUES // values), 1)
+        step = MINUTE_S * max(-(-(until - since) // (MINUTE_S * points)), 1)
+        window = (step, step, since, until)
+        slot_query = _query("minutes", SLOT_VALUES, "slot")
+        at, figures = _columns(link.execute(slot_query, (*window, slot)), SLOT_VALUES)
+        found = {}
+        for gpu in cards:
+            rows = link.execute(_query("cards", CARD_VALUES, "gpu"), (*window, gpu))
+            times, own = _columns(rows, CARD_VALUES)
+            found[str(gpu)] = {"at": times, **own}
+        query = (
+            "SELECT at, kind, text FROM marks WHERE at >= ? AND at < ? AND slot IN (?, '')"
+            " ORDER BY at DESC LIMIT ?"
+        )
+        marks = link.execute(query, (since, until, slot, LATEST_MARKS)).fetchall()
+    return {
+        "step_s": step,
+        "at": at,
+        "figures": figures,
+        "cards": found,
+        "marks": [{"at": a, "kind": kind, "text": text} for a, kind, text in reversed(marks)],
+    }
+
+
+def _query(table: str, values: dict[str, str], key: str) -> str:
+    return (
+        f"SELECT at / ? * ? AS begin, {', '.join(values.values())} FROM {table}"
+        f" WHERE at >= ? AND at < ? AND {key} = ? GROUP BY begin ORDER BY begin"
+    )
+
+
+def _columns(
+    rows: Iterable[tuple[Any, ...]], names: Iterable[str]
+) -> tuple[list[int], dict[str, list[float | None]]]:
+    found = list(rows)
+    columns = {
+        name: [None if row[n] is None else float(f"{row[n]:.{DIGITS}g}") for row in found]
+        for n, name in enumerate(names, 1)
+    }
+    return [row[0] for row in found], columns

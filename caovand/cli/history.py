@@ -1,0 +1,155 @@
+"""`caovanctl history`: what the engine did by the minute, and what happened meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.printing import takes_unicode
+from caovand.cli.verb import Verb
+
+UNITS = {"m": 60, "h": 3600, "d": 86400}
+COLUMNS = 60
+BARS = " ▁▂▃▄▅▆▇█"
+PLAIN_BARS = " .:-=+*#@"
+MIB_IN_GIB = 1024
+# Name in the answer, what it is called, its unit, what one unit is of it.
+ROWS = (
+    ("up", "serving", "%", 0.01),
+    ("generation_tokens_per_s", "generated", "tokens/s", 1.0),
+    ("prompt_tokens_per_s", "prompts", "tokens/s", 1.0),
+    ("requests", "requests", "", 1.0),
+    ("running", "running", "", 1.0),
+    ("waiting", "waiting", "", 1.0),
+    ("kv_cache_usage", "KV cache", "%", 0.01),
+    ("prefix_hits", "prefix hits", "%", 0.01),
+    ("tokens_per_step", "tokens a step", "", 1.0),
+    ("first_token_p50_s", "first token", "ms", 0.001),
+    ("first_token_p99_s", "  99 % within", "ms", 0.001),
+    ("token_p50_s", "a token", "ms", 0.001),
+    ("token_p99_s", "  99 % within", "ms", 0.001),
+)
+CARD_ROWS = (
+    ("used_mib", "memory", "GiB", float(MIB_IN_GIB)),
+    ("utilization", "busy", "%", 1.0),
+    ("temperature", "heat", "°C", 1.0),
+    ("power_w", "power", "W", 1.0),
+    ("throttled", "slowed down", "%", 0.01),
+)
+
+
+def duration(text: str) -> float:
+    """Seconds of a length such as 90m, 24h or 7d."""
+    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    if found is None or not 60 <= int(found[1]) * UNITS[found[2]] <= 366 * UNITS["d"]:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no length from 1m to 366d, such as 90m or 24h"
+        )
+    return float(int(found[1]) * UNITS[found[2]])
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default="24h",
+        metavar="LENGTH",
+        help="how far back: minutes, hours or days, such as 90m, 24h or 7d (default 24h)",
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON, in finer steps")
+
+
+def run(args: argparse.Namespace) -> int:
+    """history."""
+    more = {} if args.json else {"points": COLUMNS}
+    with connect(args) as client:
+        answer = client.ask("history", seconds=args.since, **more)
+    if args.json:
+        print(json.dumps(answer))
+        return Exit.DONE
+    if not answer["at"] and not answer["marks"]:
+        raise CommandError(
+            Exit.FAILED,
+            "cannot show a history: nothing is kept yet for that time",
+            answer["problem"] or "figures are kept from the end of the daemon's first minute on",
+        )
+    bars = BARS if takes_unicode(sys.stdout) else PLAIN_BARS
+    for line in lines(answer, bars):
+        print(line)
+    return Exit.DONE
+
+
+def lines(answer: Mapping[str, Any], bars: str = BARS) -> Iterator[str]:
+    """The history for people."""
+    begin, step = answer["since"] // answer["step_s"] * answer["step_s"], answer["step_s"]
+    slots = range(begin, answer["until"], step)
+    yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} a column"
+    yield from _table(answer["at"], answer["figures"], ROWS, slots, bars)
+    for gpu, card in answer["cards"].items():
+        yield f"GPU {gpu}"
+        yield from _table(card["at"], card, CARD_ROWS, slots, bars)
+    for mark in answer["marks"]:
+        yield f"{_moment(mark['at'], seconds=True)}  {mark['kind']:<8} {mark['text']}"
+    if answer["problem"]:
+        yield f"warning: {answer['problem']}"
+
+
+def _table(
+    at: Sequence[int],
+    figures: Mapping[str, Sequence[float | None]],
+    rows: Sequence[tuple[str, str, str, float]],
+    slots: range,
+    bars: str,
+) -> Iterator[str]:
+    for name, label, unit, size in rows:
+        values = dict(zip(at, figures.get(name, ()), strict=False))
+        known = [value / size for value in values.values() if value is not None]
+        if known:
+            drawn = sparkline([values.get(moment) for moment in slots], bars)
+            mean, most = sum(known) / len(known), max(known)
+            numbers = f"mean {_number(mean)}, most {_number(most)} {unit}".rstrip()
+            yield f"  {label:<13} {drawn}  {numbers}"
+
+
+def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
+    """One character for each value, blank where it is unknown or 0; the highest is the largest."""
+    most = max((value for value in values if value is not None), default=0.0)
+    top = len(bars) - 1
+    return "".join(
+        bars[0] if not value or most <= 0 else bars[max(round(value / most * top), 1)]
+        for value in values
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _step(seconds: int) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _moment(at: float, *, seconds: bool = False) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
+VERB = Verb(
+    name="history",
+    help="show speed, requests and cards over hours or days",
+    description="Show what the engine did by the minute, as the daemon keeps it for [history] days,"
+    " with each restart, mode, rung and incident. Times to tokens of a longer step are the mean of"
+    " its minutes' medians and the largest of their 99th percentiles.",
+    epilog="example: caovanctl history --since 7d",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,1 @@
+"""What an engine does, in figures: read once, added up over restarts, as rates and quantiles."""

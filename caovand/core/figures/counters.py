@@ -1,0 +1,100 @@
+"""What an engine counts, and what that adds up to over the lives of several engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Any
+
+from caovand.core.figures.histogram import EMPTY, Histogram
+from caovand.core.health.observation import Progress
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Totals since the engine began; what an engine does not count stays 0.
+
+    `prefix_queries` and `prefix_hits` are prompt tokens looked for, and found, in the prefix cache.
+    `accepted` are draft tokens by position, the first draft of a step first. Times are in seconds:
+    to a request's first token, for a token of a finished request, and for a step of a request.
+    """
+
+    prompt_tokens: float = 0.0
+    generation_tokens: float = 0.0
+    requests: float = 0.0
+    preemptions: float = 0.0
+    steps: float = 0.0
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    drafts: float = 0.0
+    drafted_tokens: float = 0.0
+    accepted: tuple[float, ...] = ()
+    first_token_s: Histogram = EMPTY
+    token_s: Histogram = EMPTY
+    step_s: Histogram = EMPTY
+
+    def plus(self, other: Counters) -> Counters:
+        """Both together."""
+        return Counters(**{n: _plus(getattr(self, n), getattr(other, n)) for n in NAMES})
+
+    def since(self, before: Counters) -> Counters:
+        """What came after `before`: all of it if a counter began anew since then."""
+        found = {n: _since(getattr(self, n), getattr(before, n)) for n in NAMES}
+        if any(value is None for value in found.values()):
+            return self
+        return Counters(**found)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values."""
+        found: dict[str, Any] = {}
+        for name in NAMES:
+            value = getattr(self, name)
+            found[name] = value.describe() if isinstance(value, Histogram) else value
+        return {**found, "accepted": list(self.accepted)}
+
+
+NAMES = tuple(entry.name for entry in fields(Counters))
+NOTHING = Counters()
+
+
+def _plus(one: Any, other: Any) -> Any:
+    if isinstance(one, Histogram):
+        return one.plus(other)
+    if isinstance(one, tuple):  # drafting may have become deeper
+        return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0.0))
+    return one + other
+
+
+def _since(now: Any, before: Any) -> Any:
+    if isinstance(now, Histogram):
+        return now.since(before)
+    if isinstance(now, tuple):
+        if len(now) < len(before):
+            return None
+        more = tuple(a - b for a, b in zip_longest(now, before, fillvalue=0.0))
+        return more if min(more, default=0.0) >= 0 else None
+    return now - before if now >= before else None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one scrape of an engine shows: what proves its progress, and all it counts."""
+
+    progress: Progress
+    counters: Counters
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """A share, None of nothing."""
+    return part / whole if whole else None
+
+
+def drafting(counters: Counters) -> Mapping[str, Any] | None:
+    """How drafts fared: accepted by position, and tokens of a step; None without drafts."""
+    if not counters.drafts:
+        return None
+    return {
+        "accepted": [round(count / counters.drafts, 4) for count in counters.accepted],
+        "tokens_per_step": round(1 + sum(counters.accepted) / counters.drafts, 3),
+    }

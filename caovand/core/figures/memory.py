@@ -1,0 +1,54 @@
+"""Whose the memory of a slot's cards is: the engine's by part, and that of others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.health.observation import GpuSample
+
+REPORTED = {"weights": "weights_gib", "kv": "kv_gib", "graphs": "graph_gib"}
+"""The parts whose size an engine reports, by the name of that figure."""
+
+
+def by_card(
+    samples: Iterable[GpuSample],
+    ours: Collection[int],
+    forecast: MemoryEstimate | None,
+    reported: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """One entry a card: what `ours` have, in parts, and what others have, in MiB.
+
+    `engine` and `others` are None where the driver does not tell processes apart.
+    """
+    parts = dict(_parts(forecast, reported))
+    found = []
+    for sample in samples:
+        users = dict(sample.users)
+        known = bool(ours & users.keys())
+        engine = sum(mib for pid, mib in users.items() if pid in ours) if known else None
+        found.append(
+            {
+                "gpu": sample.index,
+                "total_mib": sample.total_mib,
+                "used_mib": sample.used_mib,
+                "engine_mib": engine,
+                "others_mib": None if engine is None else max(sample.used_mib - engine, 0),
+                "parts": parts if known else {},
+            }
+        )
+    return found
+
+
+def _parts(
+    forecast: MemoryEstimate | None, reported: Mapping[str, Any]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Each part's size and where that is from: the engine's own report, else the forecast."""
+    foreseen = dict(forecast.parts) if forecast else {}
+    for name in (*foreseen, *(name for name in REPORTED if name not in foreseen)):
+        size = reported.get(REPORTED.get(name, ""))
+        if isinstance(size, (int, float)) and size >= 0:
+            yield name, {"mib": round(size * 1024), "from": "reported"}
+        elif name in foreseen and name not in ("others", "free"):
+            yield name, {"mib": round(foreseen[name]), "from": "forecast"}

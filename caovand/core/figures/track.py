@@ -1,0 +1,115 @@
+"""The figures of one slot over time: totals over restarts, and the readings of five minutes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from caovand.core.figures.counters import NOTHING, Counters, Reading, drafting, ratio
+
+RECENT_S = 300.0
+STALE_S = 20.0  # the age at which a reading no longer shows what the engine does now
+DIGITS = 4
+RATES = ("prompt_tokens", "generation_tokens", "requests")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The totals at one moment, and what the engine had under way."""
+
+    at: float
+    total: Counters
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_cache_usage: float = 0.0
+
+
+@dataclass(frozen=True)
+class Track:
+    """`total` is that of all engines so far, `last` the latest reading of the present one.
+
+    `recent` are the points of the last RECENT_S seconds and the one before them.
+    """
+
+    total: Counters = NOTHING
+    last: Reading | None = None
+    recent: tuple[Point, ...] = ()
+
+
+def restarted(track: Track) -> Track:
+    """Another engine begins, which counts from 0."""
+    return replace(track, last=None)
+
+
+def follow(track: Track, reading: Reading) -> Track:
+    """The track with one more reading of the present engine."""
+    progress, counters = reading.progress, reading.counters
+    before = track.last.counters if track.last else NOTHING
+    total = track.total.plus(counters.since(before))
+    point = Point(progress.at, total, progress.running, progress.waiting, progress.kv_cache_usage)
+    kept = [*track.recent, point]
+    old = bisect_right([one.at for one in kept], progress.at - RECENT_S) - 1
+    return Track(total, reading, tuple(kept[max(old, 0) :]))
+
+
+def describe(track: Track, now: float) -> dict[str, Any]:
+    """The figures as a document; rates and gauges are None while no engine answers.
+
+    `per_s` are rates between the latest two readings, `interval_s` apart. Quantiles, hits and
+    drafts are those of the last RECENT_S seconds.
+    """
+    live = track.last is not None and now - track.last.progress.at <= STALE_S
+    before, latest = _latest(track) if live else (None, None)
+    first = track.recent[0].total if track.recent else NOTHING
+    window = track.total.since(first)
+    return {
+        "age_s": round(now - track.last.progress.at, 3) if track.last else None,
+        "interval_s": round(latest.at - before.at, 3) if before and latest else None,
+        "per_s": rates(before, latest),
+        "running": latest.running if latest else None,
+        "waiting": latest.waiting if latest else None,
+        "kv_cache_usage": round(latest.kv_cache_usage, DIGITS) if latest else None,
+        "first_token_s": quantiles(window, "first_token_s"),
+        "token_s": quantiles(window, "token_s"),
+        "step_s": quantiles(window, "step_s"),
+        "prefix_hits": _rounded(ratio(window.prefix_hits, window.prefix_queries)),
+        "drafting": drafting(window),
+        "totals": track.total.describe(),
+    }
+
+
+def series(track: Track, now: float) -> dict[str, list[float | None]]:
+    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` is falling."""
+    pairs = list(pairwise(track.recent))
+    found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b in pairs]}
+    for name in RATES:
+        found[f"{name}_per_s"] = [rates(a, b)[name] for a, b in pairs]
+    for name in ("running", "waiting", "kv_cache_usage"):
+        found[name] = [_rounded(getattr(b, name)) for _, b in pairs]
+    return found
+
+
+def rates(before: Point | None, after: Point | None) -> dict[str, float | None]:
+    """What was counted a second between two points."""
+    if before is None or after is None or after.at <= before.at:
+        return dict.fromkeys(RATES)
+    more, seconds = after.total.since(before.total), after.at - before.at
+    return {name: round(getattr(more, name) / seconds, 2) for name in RATES}
+
+
+def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:
+    """The median, the 99th percentile and the mean of a histogram."""
+    found = getattr(counters, name)
+    values = {"p50": found.quantile(0.5), "p99": found.quantile(0.99), "mean": found.mean}
+    return {name: _rounded(value, 6) for name, value in values.items()}
+
+
+def _latest(track: Track) -> tuple[Point | None, Point]:
+    return (track.recent[-2] if len(track.recent) > 1 else None), track.recent[-1]
+
+
+def _rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    return None if value is None else round(value, digits)

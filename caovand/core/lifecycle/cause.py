@@ -1,0 +1,22 @@
+"""Why an engine is ended: what a start after that is counted under."""
+
+from __future__ import annotations
+
+from caovand.core.healing.failure import FAILURES
+from caovand.core.lifecycle.events import Event, Restart, Start, Stop
+from caovand.core.lifecycle.state import Snapshot
+
+OPERATOR = "operator"
+PLAN = "plan"
+CAUSES = (*FAILURES, OPERATOR, PLAN)
+
+
+def cause_of_end(before: Snapshot, event: Event, after: Snapshot) -> str:
+    """What ended the engine: a failure, the operator or a changed plan; "" if none was ended."""
+    if not before.spawned or before.ending is not None or after.ending is None:
+        return ""
+    if isinstance(event, (Restart, Start, Stop)):
+        return OPERATOR
+    if after.finding is not None and after.finding is not before.finding:
+        return after.finding.failure
+    return PLAN

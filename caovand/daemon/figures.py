@@ -1,0 +1,59 @@
+"""The figures of one slot: every scrape of its engines goes through here, once for everybody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from caovand.core.figures import track
+from caovand.core.figures.counters import Reading
+from caovand.core.figures.track import Track
+from caovand.core.lifecycle.cause import cause_of_end
+from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.state import Snapshot
+from caovand.daemon.shared import now
+
+OnReading = Callable[[Reading], None]
+
+
+class SlotFigures:
+    """Adds up what the engines of a slot count, and why each was followed by another."""
+
+    def __init__(self) -> None:
+        self.track = Track()
+        self.restarts: Counter[str] = Counter()
+        self._cause = ""
+        self._engine: object = None
+
+    def engine(self) -> OnReading:
+        """Another engine begins: returns what takes its readings, until the one after it."""
+        self.track = track.restarted(self.track)
+        mark = self._engine = object()
+
+        def take(reading: Reading) -> None:
+            if self._engine is mark:  # a scrape may outlive its engine
+                self.track = track.follow(self.track, reading)
+
+        return take
+
+    def gone(self) -> None:
+        """The engine has ended: nothing is known of what one does."""
+        self._engine = None
+        self.track = track.restarted(self.track)
+
+    def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
+        """Follow why engines end, and count the starts after that: of such a start, its cause."""
+        self._cause = cause_of_end(before, event, after) or self._cause
+        if not after.spawns > before.spawns > 0:
+            return ""
+        self.restarts[self._cause] += 1
+        return self._cause
+
+    def describe(self) -> dict[str, Any]:
+        """The figures as a document."""
+        return {**track.describe(self.track, now()), "restarts": dict(self.restarts)}
+
+    def recent(self) -> dict[str, list[float | None]]:
+        """The readings of the last minutes, as lists."""
+        return track.series(self.track, now())

@@ -1,0 +1,61 @@
+"""The figures of a slot: one scrape for everybody, added up over its engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from caovand.core.figures.counters import Counters, Reading
+from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import Progress
+from caovand.core.lifecycle.events import Exited, Planned, Restart, Tick
+from caovand.core.lifecycle.state import Ending, Snapshot, State
+from caovand.core.plan import Plan
+from caovand.daemon import figures as figures_module
+from caovand.daemon.figures import SlotFigures
+
+
+def reading(tokens: float, at: float) -> Reading:
+    progress = Progress(tokens, 0, 0, 0, 0, 1, 0, 0, 0, None, at)
+    return Reading(progress, Counters(generation_tokens=tokens))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    time = [0.0]
+    monkeypatch.setattr(figures_module, "now", lambda: time[0])
+    return time
+
+
+def test_a_late_scrape_of_an_engine_that_is_gone_counts_nothing(clock: list[float]) -> None:
+    one = SlotFigures()
+    first = one.engine()
+    first(reading(100, 1.0))
+    one.gone()
+    first(reading(150, 2.0))
+    assert one.describe()["running"] is None
+    second = one.engine()
+    first(reading(170, 3.0))
+    second(reading(30, 4.0))
+    clock[0] = 5.0
+    document = one.describe()
+    assert document["totals"]["generation_tokens"] == 130
+    assert (document["running"], document["age_s"]) == (1, 1.0)
+
+
+def test_each_start_after_the_first_is_counted_under_what_ended_the_one_before() -> None:
+    one, plan, finding = SlotFigures(), Plan("m", {}, {}), Finding("hang", "no progress")
+    starting = Snapshot(state=State.STARTING, plan=plan)
+    planned = Planned(at=0.0, inspection=1, plan=plan)
+    one.lived(starting, planned, replace(starting, spawned=True, spawns=1))
+    assert one.restarts == {}
+    for spawns, event in ((1, Exited(at=1.0, generation=1, finding=finding)), (2, Restart(at=2.0))):
+        found = finding if isinstance(event, Exited) else None
+        lives = Snapshot(state=State.SERVING, plan=plan, spawned=True, spawns=spawns)
+        ending = replace(lives, state=State.RECYCLING, ending=Ending("start"), finding=found)
+        one.lived(lives, event, ending)
+        one.lived(ending, Tick(at=3.0), ending)
+        before = replace(starting, spawns=spawns)
+        one.lived(before, planned, replace(before, spawned=True, spawns=spawns + 1))
+    assert one.describe()["restarts"] == {"hang": 1, "operator": 1}
