@@ -22,17 +22,19 @@ class Source:
     folder: str
     target: str
     options: Callable[[Build, str], tuple[str, ...]]
-    compiler_mib: int
+    compiler_mib: Mapping[Build, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """A server that is started once to prove an installation.
 
-    `model` is the content of a model that takes next to no time; `command` takes the program, the
-    model's path and a port of the loopback address.
+    `version` are the arguments with which it prints its version and ends. `model` is the content of
+    a model that takes next to no time, `suffix` how its file's name ends; `command` takes the
+    program, the model's path and a port of the loopback address.
     """
 
+    version: tuple[str, ...]
     model: Callable[[], bytes]
     suffix: str
     command: Callable[[str, str, int], tuple[str, ...]]

@@ -78,7 +78,8 @@ class PlanRequest:
     @property
     def python(self) -> str:
         """The engine's Python."""
-        installed = places.root_from(None, self.environ) / "current/bin/python"
+        link = places.link_of("current", self.engine.name)
+        installed = places.root_from(None, self.environ) / link / "bin/python"
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
