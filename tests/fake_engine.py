@@ -19,6 +19,7 @@ from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
 from caovand.core.health.observation import Mark, Progress
+from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan, Setting
 from caovand.core.probe import Probe
@@ -94,6 +95,9 @@ PROBE = Probe(
 )  # fmt: skip
 ENGINE = Engine(
     name="tabby",
+    title="Tabby",
+    prefers=lambda path, files: False,
+    install=Install(versions={"cpu": "1.0"}),
     probe=PROBE,
     planning=Planning(
         make=make_plan, conflicts=lambda plan, inventory: (), forecast=forecast,

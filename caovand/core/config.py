@@ -130,8 +130,13 @@ class PolicySection:
 
 @dataclass(frozen=True)
 class EngineSection:
-    """How the engine is run."""
+    """Which engine runs, and how."""
 
+    kind: str | None = key(
+        None,
+        'Kind of engine, vllm or llamacpp; "auto" is llamacpp for a model in GGUF files, else'
+        " vllm.",
+    )
     python: str | None = key(
         None, 'The engine\'s Python; "auto" is the one `caovanctl engine` installed.'
     )

@@ -19,6 +19,7 @@ from caovand.adapters import (
     trust,
 )
 from caovand.adapters.directories import Directories
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
@@ -31,7 +32,6 @@ from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
-from caovand.engines.registry import engine_of
 
 
 class Obstacle(Exception):
@@ -68,7 +68,7 @@ class PlanRequest:
     @property
     def engine(self) -> Engine:
         """The configured engine."""
-        return engine_of(self.config)
+        return chosen_engine(self.config)
 
     @property
     def chosen_mode(self) -> Mode:
@@ -101,6 +101,21 @@ async def end_orphans(
     return found
 
 
+def check_kind(config: Config, engine: Engine) -> None:
+    """Raise Obstacle if the model is for another engine than this one (blocking).
+
+    A daemon keeps to the kind of engine it began with: ladder, log and probe are of one kind.
+    """
+    wanted = chosen_engine(config)
+    if wanted.name != engine.name:
+        raise Obstacle(
+            "bad-arguments",
+            f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
+            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovand",
+            hold=True,
+        )
+
+
 def check_cards(plan: Plan, before: Inventory) -> None:
     """Raise Obstacle if a card is gone that a plan from this inventory uses (blocking)."""
     cards = [gpu for gpu in before.gpus if device_name(gpu) in (plan.cards or ())]
@@ -130,7 +145,7 @@ def check_port(port: int) -> None:
 
 def read_model(config: Config) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
-    arguments = engine_of(config).arguments
+    arguments = chosen_engine(config).arguments
     weights = not arguments.invents_weights(config)
     card = model_folder.read_model(config.model.path, weights=weights)
     return chat_template.effective(card, arguments.chat_template(config))

@@ -59,6 +59,7 @@ class SlotPlanner:
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
         `living_mode`. Raises inspection.Obstacle and, where the key's file is bad, ConfigError.
         """
+        await asyncio.to_thread(inspection.check_kind, config, self._engine)
         last = self.prepared
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
