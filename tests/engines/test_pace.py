@@ -15,12 +15,12 @@ from caovand.core.facts.inventory import Gguf, Gpu, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
 from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
-from caovand.engines.vllm.planning.speeds import stated
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (
