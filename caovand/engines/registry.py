@@ -10,6 +10,7 @@ from caovand.core.engine import Engine
 DEFAULT = "vllm"
 MODULES: Mapping[str, str] = {
     "vllm": "caovand.engines.vllm.engine",
+    "llamacpp": "caovand.engines.llamacpp.engine",
 }
 """By kind, the module of its record; of several that prefer a model, the first is chosen."""
 

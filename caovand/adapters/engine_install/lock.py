@@ -215,7 +215,7 @@ def available() -> dict[str, Path]:
 def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     """The lock for a build and version of an engine; None stands for the recommended one."""
     engine = registry.engine_of(kind)
-    wanted = version or engine.install.versions[build]
+    wanted = version or engine.install.versions.get(build, "")
     name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"
     at_hand = available()
     if name not in at_hand:

@@ -1,1 +1,1 @@
-"""llama.cpp."""
+"""Everything that knows llama.cpp."""

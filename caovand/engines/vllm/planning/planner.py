@@ -19,7 +19,7 @@ from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
-from caovand.engines.vllm.planning import flags, goals, turing, verbatim
+from caovand.engines.vllm.planning import flags, gguf, goals, turing, verbatim
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.devices import (
@@ -68,6 +68,7 @@ def make_plan(
     `mode` is what `caovanctl mode` said, None where the file decides; `auto_spec` the value of
     CAOVAN_AUTO_SPEC; `remembered` a degraded plan whose rungs are kept.
     """
+    gguf.refuse(inventory.model)
 
     def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
         return _plan(config, inventory, mode, mode_origin, auto_spec, remembered)
