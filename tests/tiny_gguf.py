@@ -11,6 +11,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def value(kind: int, content: Any) -> bytes:
 
 def vocabulary() -> dict[str, bytes]:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
-    kinds = [2, 3, 3] + [6] * 256
+    more = VOCABULARY - len(tokens)
+    tokens += [f"word{number}".encode() for number in range(more)]
+    kinds = [2, 3, 3] + [6] * 256 + [1] * more
     return {
         "tokenizer.ggml.model": value(TEXT, "llama"),
         "tokenizer.ggml.tokens": value(ARRAY, (TEXT, tokens)),
@@ -218,9 +221,7 @@ def shapes(architecture: str, *, tied: bool = False) -> Tensors:
 
 
 def _data(name: str, shape: tuple[int, ...], chance: random.Random) -> bytes:
-    count = 1
-    for one in shape:
-        count *= one
+    count = prod(shape)
     if name.endswith("ssm_a"):
         numbers = [-1.0] * count
     elif "norm" in name:
@@ -236,14 +237,31 @@ def padded(data: bytes) -> bytes:
 
 def assemble(values: Mapping[str, bytes], tensors: Tensors, data: Mapping[str, bytes]) -> bytes:
     """A file: packed values by key, the shapes, and the bytes of each tensor of 32-bit floats."""
+    sizes = {name: len(data[name]) for name in tensors}
+    head, _ = header(values, tensors, sizes)
+    return head + b"".join(padded(data[name]) for name in tensors)
+
+
+def header(
+    values: Mapping[str, bytes], tensors: Tensors, sizes: Mapping[str, int]
+) -> tuple[bytes, int]:
+    """A file's bytes up to its tensors, and the size that the whole file has."""
     head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(values))]
     head += [text(key) + packed for key, packed in values.items()]
     at = 0
     for name, shape in tensors.items():
         dimensions = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         head.append(text(name) + dimensions + struct.pack("<IQ", 0, at))
-        at += len(padded(data[name]))
-    return padded(b"".join(head)) + b"".join(padded(data[name]) for name in tensors)
+        at += sizes[name] + -sizes[name] % ALIGNMENT
+    begin = padded(b"".join(head))
+    return begin, len(begin) + at
+
+
+def header_of(architecture: str) -> tuple[bytes, int]:
+    """The header of a model without its tensors, and the size of the whole file."""
+    tensors = shapes(architecture)
+    sizes = {name: 4 * prod(shape) for name, shape in tensors.items()}
+    return header(_values(architecture, LAYERS[architecture][0]), tensors, sizes)
 
 
 def make(architecture: str, *, tied: bool = False, values: Mapping[str, bytes] = {}) -> bytes:

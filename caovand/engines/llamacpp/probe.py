@@ -66,8 +66,9 @@ for place in places():
     path = os.path.join(place, "llama-server")
     if os.access(path, os.X_OK):
         done = subprocess.run([path, "--help"], capture_output=True, text=True, errors="replace")
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace")
-        print(MARK + json.dumps({"help": done.stdout, "told": told.stdout + told.stderr}))
+        build = subprocess.run([path, "--version"], capture_output=True, text=True,
+                               errors="replace")
+        print(MARK + json.dumps({"help": done.stdout, "build": build.stdout + build.stderr}))
         break
 """
 _SPELLING = re.compile(r"(?:^|, {1,8})(-{1,2}[A-Za-z][\w-]*)")
@@ -81,7 +82,7 @@ def _lacking(found: Mapping[str, Any]) -> str:
 
 def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
     flags, switches, choices = _options(str(more.get("help", "")))
-    build = _BUILD.search(str(more.get("told", "")))
+    build = _BUILD.search(str(more.get("build", "")))
     version = found["version"] or (build[1] if build else "")
     return EngineInfo(
         python=python,
@@ -116,9 +117,9 @@ def _options(
                 switches.update(now)
             if "--spec-type" in now:
                 choices["--spec-type"] = tuple(behind.split()[0].split(","))
-        elif now and (told := _CHOICES.search(line)):
+        elif now and (listed := _CHOICES.search(line)):
             for word in now:
-                choices[word] = tuple(told[1].replace(" ", "").split(","))
+                choices[word] = tuple(listed[1].replace(" ", "").split(","))
     return frozenset(flags), frozenset(switches), tuple(sorted(choices.items()))
 
 
@@ -133,7 +134,7 @@ PROBE = Probe(
     install="sudo caovanctl engine install --kind llamacpp",
     versions=VERSIONS,
     details=OPTIONS,
-    asked=frozenset({"help", "told"}),
+    asked=frozenset({"help", "build"}),
     env={},
     lacking=_lacking,
     read=_read,

@@ -46,7 +46,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 }  # fmt: skip
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
-        "The file {path} is missing: correct [model] path, or download all parts again.",
+        "The file {path} is missing: correct its path, or download it with all its parts.",
     ),
     "llama.file.magic": (
         "The file is no GGUF file, or a pointer of Git LFS: download the file itself.",
@@ -72,6 +72,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " certificate out.",
     ),
     "llama.threads": ("The engine may start no more threads: raise its limit of tasks.",),
+    "llama.model.tokenizer": (
+        "This llama.cpp cannot use the file's tokenizer: install a newer one (`sudo caovanctl"
+        " engine install --kind llamacpp`), or download a newer file.",
+    ),
+    "llama.model.lora": ("The adapter {path} cannot be read: correct --lora.",),
+    "llama.args.override": ("--override-kv has the form KEY=TYPE:VALUE.",),
     "llama.model.template": ("The chat template is broken: correct [model] chat_template.",),
 }  # fmt: skip
 

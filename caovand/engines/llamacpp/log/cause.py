@@ -86,10 +86,15 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue
         found = first(SIGNATURES, parts.message)
-        if found is None or (here == "serving" and found[0].id not in _CRASHES):
+        if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
         hits.append(_Hit(index, parts, here, *found))
     return hits, stopped
+
+
+def _is_crash(parts: Parts, row: Signature) -> bool:
+    """Whether a line ends a server that serves: the server's own lines may quote a request."""
+    return row.id in _CRASHES and not parts.component
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:

@@ -20,12 +20,16 @@ _SOURCE = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time."""
+    """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time.
+
+    Lines of the server have a `component`, those of its libraries none.
+    """
 
     at_s: float | None
     level: str
     source: str
     message: str
+    component: str = ""
 
 
 def take_apart(line: str) -> Parts:
@@ -38,4 +42,5 @@ def take_apart(line: str) -> Parts:
     source = _SOURCE.match(rest)
     if source is None:
         return Parts(at_s, shape["level"], "", rest)
-    return Parts(at_s, shape["level"], source["function"], rest[source.end() :])
+    message = rest[source.end() :]
+    return Parts(at_s, shape["level"], source["function"], message, source["component"] or "")

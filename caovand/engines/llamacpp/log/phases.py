@@ -46,7 +46,7 @@ ROWS = (
     _row("load_tensors", "offloaded", "load", "weights on the cards",
          r"offloaded (?P<gpu_layers>\d+)/(?P<layers>\d+) layers"),
     _row("llama_context", "constructing llama_context", "kv", "making the cache"),
-    _row("llama_context", "n_ctx_seq ", None, "", r"n_ctx_seq +\(?=? *(?P<context>\d+)"),
+    _row("llama_context", "n_ctx_seq  ", None, "", r"= (?P<context>\d+)"),
     _row("llama_kv_cache", "size =", "kv", "KV cache sized",
          _MIB.format("kv_mib") + r" \( *(?P<cells>\d+) cells, +\d+ layers, +(?P<slots>\d+)/"),
     _row("llama_memory_recurrent", "size =", "kv", "states sized", _MIB.format("states_mib")),
@@ -61,7 +61,7 @@ ROWS = (
          r"listening on (?P<url>\S+)", end=True),
 )  # fmt: skip
 _BUFFER = re.compile(
-    r" *(?P<device>\w+) (?P<what>model|KV|RS|compute|output) buffer size += +(?P<mib>[\d.]+) MiB"
+    r" *(?P<device>\w+) +(?P<what>model|KV|RS|compute|output) buffer size += +(?P<mib>[\d.]+) MiB"
 )
 _WHAT = {
     "model": "weights", "KV": "kv", "RS": "states", "compute": "compute", "output": "logits",

@@ -74,11 +74,11 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.model.tensor", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"),
     signature("llama.model.shape", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape"
+         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
          r"|wrong number of tensors; expected (?P<expected>\d+), got (?P<got>\d+)"),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
-         r"|cannot find tokenizer|error loading model vocabulary"),
+         r"|error loading model vocabulary"),
     signature("llama.model.template", "cause", "bad-arguments",
          r"failed to initialize chat template|the supplied chat template is not supported"),
     signature("llama.model.lora", "cause", "bad-arguments",
@@ -90,8 +90,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"failed to create MTP context"),
     signature("llama.draft.missing", "cause", "model-missing",
          r"failed to load draft model, '(?P<path>[^']{1,400})'"),
-    signature("llama.draft.vocabulary", "cause", "backend-unsupported",
-         r"draft model .{0,80}(?:vocab|token).{0,80}(?:match|compatible|differ)"),
     # The cache
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache requires flash_attn|V cache quantization requires flash_attn"),
@@ -104,6 +102,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
          r"^error while handling environment variable \"(?P<option>[^\"]{1,100})\""),
+    signature("llama.args.override", "cause", "bad-arguments",
+         r"malformed KV override"),
     signature("llama.args.tls", "cause", "bad-arguments",
          r"the server is built without SSL support"),
     # The server
@@ -111,8 +111,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"couldn't bind HTTP server socket, hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
     # Ends
     signature("llama.assert", "generic", "engine-died",
-         r"(?P<place>[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|(?P<operator>\w{1,60}) failed)"),
+         r"^(?P<place>[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
+         r"GGML_ABORT|CUDA error)"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
@@ -127,7 +127,7 @@ HARMLESS: tuple[Signature, ...] = (
     signature("llama.benign.cors", "benign", "unknown",
          r"no API key is set and CORS allows all origins"),
     signature("llama.benign.draft", "benign", "unknown",
-         r"failed to initialize speculative decoding context"),
+         r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
 )  # fmt: skip
 """Texts that look like a failure, after which llama-server serves all the same."""

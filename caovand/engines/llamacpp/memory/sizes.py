@@ -82,5 +82,4 @@ def compute_bytes(model: ModelCard, load: Load) -> int:
 
 def output_bytes(model: ModelCard, load: Load) -> int:
     """Logits, which are kept in host memory; a drafting context has its own."""
-    times = 2 + load.depth if load.mtp else 1 + load.depth
-    return 4 * model.vocab_size * load.slots * times
+    return 4 * model.vocab_size * load.slots * (2 if load.mtp else 1)

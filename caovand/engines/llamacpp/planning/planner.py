@@ -309,7 +309,11 @@ def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, S
 
 
 def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, Setting]:
-    found: dict[str, Setting] = {}
+    found = {
+        "GGML_NO_BACKTRACE": Setting(
+            "1", "policy", "gdb would keep a dead engine and its memory for a while"
+        )
+    }
     if cuda:
         names = ",".join(map(device_name, gpus))
         found["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this plan")

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import gguf_files, safe_files
+from caovand.adapters import safe_files
+from caovand.adapters.model_folder import gguf_files
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
