@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 OLDEST := .venv-oldest/bin/python
 ENGINE := .engines/current/bin/python
-LLAMACPP := .engines/current-llamacpp
+LLAMACPP := .engines/current-llamacpp/bin/llama-server
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
 PIP := -m pip install -q --disable-pip-version-check
@@ -25,10 +25,10 @@ run: .venv/ready engine $(MODELS)/hybrid_copy ## caovand in the foreground on a 
 engine: .venv/ready ## the engine environment, made on the first call
 	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
 
+# Two cores need five minutes for it.
 .PHONY: llamacpp
-llamacpp: .venv/ready ## llama.cpp's environment, compiled on the first call: ten minutes
-	@test -x $(LLAMACPP)/bin/llama-server \
-		|| $(PY) -m caovand.cli.engine install --kind llamacpp --root .engines
+llamacpp: .venv/ready ## llama.cpp's engine, built here on the first call
+	@test -x $(LLAMACPP) || $(PY) -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
 
 $(MODELS)/%: packaging/demo/make_model.py | engine
 	@mkdir -p $(MODELS)

@@ -89,8 +89,8 @@ LOG = Log(
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
 )  # fmt: skip
 PROBE = Probe(
-    module=__name__, name="tabby", versions=VERSIONS, details='print(MARK + "{}")',
-    asked=frozenset(), env={}, lacking=lambda found: "",
+    module=__name__, name="tabby", install="adopt tabby", versions=VERSIONS,
+    details='print(MARK + "{}")', asked=frozenset(), env={}, lacking=lambda found: "",
     read=lambda python, found, more: EngineInfo(python, found["tabby"], "", "cpu"),
 )  # fmt: skip
 INSTALL = Install(

@@ -62,7 +62,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
     "adapters/engine_install/from_source.py": (
-        "open read_bytes rename shutil.rmtree tarfile.open",
+        "open read_bytes rename write_text shutil.rmtree tarfile.open",
         f"{ENGINE}; an archive from where nobody else can change it",
     ),
     "adapters/engine_install/trial.py": (

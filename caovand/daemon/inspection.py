@@ -188,7 +188,7 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
         raise Obstacle(
             "gpu-absent",
             "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
-            " the CPU build: `sudo caovanctl engine install --build cpu`",
+            f" the CPU build: `{request.engine.probe.install} --build cpu`",
             hold=True,
         )
     machine = request.before.host if request.before else host.read_host(directories.cache)

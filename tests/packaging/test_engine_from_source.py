@@ -182,14 +182,14 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
 ) -> None:
     (house / "broken").touch()
     assert install() == 1
-    last = capsys.readouterr().err.splitlines()[-1]
+    last, work = capsys.readouterr().err.splitlines()[-1], house / "engines" / NAME / "build"
     assert last == (
-        "caovanctl: cannot build tabby: ninja reported: x.cpp:1: error: no cat; run the command"
-        " again; what was made is kept"
+        f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command"
+        f" again; what was made is kept, and the whole output is in {work / 'log'}"
     )
+    assert (work / "log").read_text() == "x.cpp:1: error: no cat\n"
     assert places.unfinished(house / "engines") == [NAME]
-    tree = house / "engines" / NAME / from_source.FOLDER / "source"
-    (tree / "cat" / "server.py").write_text(program() + "# not unpacked again\n")
+    (work / "source" / "cat" / "server.py").write_text(program() + "# not unpacked again\n")
     (house / "broken").unlink()
     assert install() == 0
     assert "[4/6]" not in capsys.readouterr().err

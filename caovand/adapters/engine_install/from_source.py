@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,7 +23,8 @@ from caovand.adapters.engine_install.wheels import Wheel
 from caovand.core.install import Source
 
 FOLDER = "build"
-_ERROR_LINES = ("error:", "CMake Error", "FAILED:", "No space left on device", "Killed signal")
+_TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
+"""What a line that names the cause has in it, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +59,20 @@ def build(
 
     What was compiled stays until that is done: a build that was interrupted goes on.
     """
-    what, work = f"build {source.target}", path / FOLDER
+    work = path / FOLDER
     tree, out = work / "source", work / "out"
     if not tree.exists():
-        unpack(files[source.package].path, tree, what)
+        unpack(files[source.package].path, tree, f"build {lock.name}")
     environ = _environment(path, lock, compilers)
     options = source.options(lock.build, lock.version)
     if lock.build == "cuda":
         cards = ";".join(f"{major}{minor}-real" for major, minor in compilers.cards)
         options += (f"-DCMAKE_CUDA_ARCHITECTURES={cards}",)
+        options += (f"-DCUDAToolkit_ROOT={path / toolkit.FOLDER}",)
     ninja, compiler = str(path / "bin" / "ninja"), check_compiler(lock, world.environ)
     command = [str(path / "bin" / "cmake"), "-S", str(tree / source.folder), "-B", str(out)]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DCMAKE_BUILD_TYPE=Release"]
-    _must(world, what, [*command, f"-DCMAKE_CXX_COMPILER={compiler}", *options], environ)
+    _must(world, work, [*command, f"-DCMAKE_CXX_COMPILER={compiler}", *options], environ)
     log = out / ".ninja_log"
     before = _lines(log)
     total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
@@ -80,7 +82,7 @@ def build(
         world.progress(done, total, f"compiling {source.target}")
 
     build_it = [ninja, "-C", str(out), f"-j{compilers.jobs}", source.target]
-    _must(world, what, build_it, environ, tick)
+    _must(world, work, build_it, environ, tick)
     tick()
     made = next(file for file in out.rglob(source.target) if file.is_file())
     place = path / "bin" / source.target
@@ -108,6 +110,8 @@ def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]
     home = toolkit.lay_out(path) if lock.build == "cuda" else None
     if home is not None:
         environ |= {"CUDACXX": str(home / "bin" / "nvcc"), "CUDA_PATH": str(home)}
+        # nvcc looks for its libraries next to the folder that `bin` leads to, which has no lib64
+        environ |= {"LIBRARY_PATH": str(home / "lib64")}
     return environ
 
 
@@ -141,19 +145,27 @@ def _steps(dry: Finished) -> int:
 
 
 def _must(
-    world: World, what: str, command: list[str], environ: Mapping[str, str], tick: object = _idle
+    world: World,
+    work: Path,
+    command: list[str],
+    environ: Mapping[str, str],
+    tick: Callable[[], None] = _idle,
 ) -> None:
-    assert callable(tick)
     finished = world.run(command, environ, tick)
     if finished.code == 0:
         return
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
-    telling = [line for line in lines if any(word in line for word in _ERROR_LINES)]
-    text = (telling or lines[-1:])[0]
+    marked = (line for mark in _TELLING for line in lines if mark in line)
+    text = next(marked, lines[-1])
     remedy = "run the command again; what was made is kept"
     if "No space left on device" in finished.output:
         text, remedy = "the disk is full", "make room and run the command again"
     elif "Killed signal" in finished.output:
         text = "a compiler was killed, most likely for want of memory"
         remedy = "run it again with fewer compilers: --jobs 1"
-    raise EngineError(what, f"{Path(command[0]).name} reported: {text}", remedy)
+    else:
+        (work / "log").write_text(finished.output, encoding="utf-8")
+        remedy += f", and the whole output is in {work / 'log'}"
+    raise EngineError(
+        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {text}", remedy
+    )

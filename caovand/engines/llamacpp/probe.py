@@ -131,6 +131,7 @@ def _continued(behind: str) -> bool:
 PROBE = Probe(
     module=__name__,
     name="llama.cpp",
+    install="sudo caovanctl engine install --kind llamacpp",
     versions=VERSIONS,
     details=OPTIONS,
     asked=frozenset({"help", "build"}),
