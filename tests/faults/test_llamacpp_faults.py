@@ -23,7 +23,7 @@ from tests.tiny_gguf import U32, value
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 Begin = Callable[[str, str], Row]
 LLAMA = "llama.cpp"
-ENGINE = Path(os.environ.get("CAOVAN_ENGINES", ROOT / ".engines")) / "current-llamacpp"
+ENGINE = Path(os.environ.get("CAOVAN_TEST_ENGINES", ROOT / ".engines")) / "current-llamacpp"
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def make_plan(
     rest = {
         name: Setting(_shown(name, value), "user", "passed verbatim")
         for name, value in given.items()
+        if name != CONTEXT  # typed for all slots together
     }
     plan = Plan(
         model=model.path,
@@ -239,9 +240,10 @@ def _context(
     given: Mapping[str, Any],
 ) -> tuple[sizing.Sized, Setting]:
     model = inventory.model
-    typed = config.model.max_model_len
-    if count(given.get(CONTEXT)):
-        typed = max(given[CONTEXT] // load.slots, 1)
+    typed, source = config.model.max_model_len, "[model] max_model_len"
+    if CONTEXT in given:
+        typed = max((given[CONTEXT] or model.max_model_len) // load.slots, 1)
+        source = "passed verbatim, for all slots together"
     if typed is not None:
         if model.max_model_len and typed > model.max_model_len and CONTEXT not in given:
             raise Unplannable(
@@ -249,7 +251,7 @@ def _context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         sized = sizing.fixed(inventory, replace(load, context=typed), gpus, rooms)
-        return sized, Setting(typed, "user", "[model] max_model_len")
+        return sized, Setting(typed, "user", source)
     workload = config.policy.workload
     sized = sizing.longest(inventory, load, gpus, rooms, workload)
     context = sized.load.context
