@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Inventory, ModelCard
@@ -67,10 +67,24 @@ def test_a_model_that_fits_a_card_is_on_it_with_all_its_context() -> None:
     assert found.cards == ("0",)
     memory = forecast(found, inventory)
     assert memory.fits
-    # Two slots of 32768 tokens would be 9 GiB: the cache takes what the layers leave.
-    assert 4096 <= found.value("max_model_len") < 32768
+    # Two slots of 16384 tokens would take 4.5 GiB in half precision: the cache takes what the
+    # layers leave.
+    assert 8192 <= found.value("max_model_len") < 32768
     assert "every layer on the cards" in found.settings["max_model_len"].reason
     assert plan(machine(QWEN_8B, 24576)).value("max_model_len") == 32768
+
+
+def test_slots_and_cache_are_lowered_before_layers_leave_a_card() -> None:
+    inventory = machine(QWEN_8B, 7168)
+    found = plan(inventory)
+    assert found.value("gpu_layers") == 37
+    assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
+    assert "layers off the cards" in found.settings["cache_type_k"].reason
+    smaller = plan(machine(QWEN_8B, 6656))
+    assert (smaller.value("gpu_layers"), smaller.value("parallel")) == (37, 1)
+    typed = plan(inventory, policy={"kv_cache_dtype": "f16", "max_num_seqs": 2})
+    assert typed.value("gpu_layers") < 37
+    assert (typed.value("parallel"), typed.value("cache_type_k")) == (2, "f16")
 
 
 def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
@@ -221,6 +235,7 @@ def test_settings_that_cannot_run_are_conflicts() -> None:
 MODELS: list[ModelCard] = [QWEN_8B, QWEN_27B_MTP, MOE_30B, LLAMA_70B]
 
 
+@settings(max_examples=40)
 @given(
     served=st.sampled_from(MODELS),
     mib=st.lists(st.sampled_from([4096, 8192, 11264, 24576, 81920]), max_size=3),
