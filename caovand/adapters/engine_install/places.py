@@ -7,7 +7,7 @@
         caovan-steps.json    how far an unfinished one has come
     ROOT/current             a link to the engine in use, replaced atomically
     ROOT/previous            a link to the one before, for `rollback`
-    ROOT/current-llamacpp    the same for each other kind of engine, and `previous-` likewise
+    ROOT/current-KIND        the same for each other kind of engine, and `previous-` likewise
     ROOT/.wheels/            what was downloaded for unfinished engines
     ROOT/.python/            Pythons that uv installed
     ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
