@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,6 +110,34 @@ def test_a_stopped_server_with_a_request_waiting_is_a_hang(
     os.kill(pid, signal.SIGSTOP)
     request(port, "tiny")
     serves_again(seen, "hang")
+
+
+def test_a_decoder_that_hangs_while_http_answers_is_a_hang(
+    python: Path, models: Path, row: Begin, tmp_path: Path
+) -> None:
+    """Saving a slot into a FIFO that nobody reads blocks the thread that decodes, for good."""
+    begun, port = row("the decoding thread hangs, HTTP answers", LLAMA), free_port()
+    (tmp_path / "slots").mkdir()
+    os.mkfifo(tmp_path / "slots/pipe")
+    text = config_of(
+        python, models / "llama.gguf", port, "hang_s = 12\nconfirm_s = 5",
+        args=("--slot-save-path", f"{tmp_path}/slots/"),
+    )  # fmt: skip
+    with fault(begun, text) as seen:
+        seen.daemon.until_state("SERVING")
+        seen.now()
+        call = urllib.request.Request(
+            f"http://127.0.0.1:{port}/slots/0?action=save",
+            json.dumps({"filename": "pipe"}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(call, timeout=1)
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+        assert answer.status == 200
+        assert seen.failure() == "hang"
+        seen.serving()
+        assert seen.left() == NOTHING
 
 
 def test_a_change_of_mode_starts_a_server_that_drafts(shared: tuple[Seen, int], row: Begin) -> None:
