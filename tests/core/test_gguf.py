@@ -92,6 +92,22 @@ def test_layers_have_their_own_counts_of_heads() -> None:
     assert [layer.keys for layer in found.layers] == [16, 64]
 
 
+def test_the_last_layers_may_share_the_caches_of_others() -> None:
+    found = card("qwen3", attention__shared_kv_layers=value(U32, 1)).gguf
+    assert found is not None
+    assert [layer.keys for layer in found.layers] == [32, 32, 0]
+
+
+def test_an_architecture_with_an_index_is_noted() -> None:
+    values = {
+        "general.architecture": value(TEXT, "glm-dsa"),
+        **{f"glm-dsa.{name}": value(U32, 2) for name in KEYS},
+    }
+    data = assemble(values, {"blk.0.x": (8,)}, {"blk.0.x": bytes(32)})
+    found = describe([("a.gguf", parsed(data))], "/a.gguf")
+    assert "an index of its cache" in str(found.notes[0])
+
+
 def test_a_declared_head_that_the_file_lacks_does_not_draft() -> None:
     assert card("qwen3", nextn_predict_layers=value(U32, 1)).mtp_layers == 0
 

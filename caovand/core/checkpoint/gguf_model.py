@@ -11,6 +11,7 @@ from typing import Any
 from caovand.core.checkpoint.gguf import Count, GgufFile, GgufTensor
 from caovand.core.checkpoint.values import BadConfig, count
 from caovand.core.facts.inventory import Gguf, GgufLayer, ModelCard, Weights
+from caovand.core.problem import Problem
 
 MOST_LAYERS = 1024
 _LAYER = re.compile(r"blk\.(\d{1,5})\.")
@@ -31,7 +32,16 @@ EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
 """Architectures of which one layer in `full_attention_interval` attends, by default one in four."""
 NO_ATTENTION = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
-NO_TEXT = frozenset({"clip", "wavtokenizer-dec", "t5encoder"})
+NO_TEXT = frozenset({
+    "clip", "wavtokenizer-dec", "t5encoder", "bert", "nomic-bert", "nomic-bert-moe", "neo-bert",
+    "modern-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed",
+})  # fmt: skip
+"""Architectures that complete no text: they embed it, or see, or speak."""
+INDEXED = frozenset({
+    "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy-v4", "dots3note", "minimax-m3",
+    "qwen4exp",
+})  # fmt: skip
+"""Architectures that keep more than keys, values and states for a token: an index of them."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,16 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
         expert_size=keys.number("expert_feed_forward_length"),
         chat_template=template if isinstance(template, str) else None,
         weights=(Weights("layers", "sharded", "GGUF", gguf.size),),
+        notes=_notes(architecture),
         gguf=gguf,
     )
+
+
+def _notes(architecture: str) -> tuple[Problem, ...]:
+    if architecture not in INDEXED:
+        return ()
+    fact = f"{architecture} keeps an index of its cache, which the forecast of memory leaves out"
+    return (Problem("", fact, "if it does not fit, set a shorter [model] max_model_len"),)
 
 
 def _kind(layer: GgufLayer) -> str:
@@ -135,11 +153,13 @@ def _layers(
     trunk = every - mtp
     windowed, recurrent = _windowed(keys, trunk), _recurrent(keys, trunk, kv_heads)
     state = _state_size(keys)
+    own_cache = trunk - keys.number("attention.shared_kv_layers")
     found = []
     for place in range(every):
         is_mtp, is_windowed = place >= trunk, place < trunk and windowed[place]
         has_state = place < trunk and recurrent[place]
         attends = not has_state or keys.architecture in EVERY_LAYER_BOTH
+        attends = attends and (place < own_cache or is_mtp)
         width_k, width_v = _widths(keys, is_windowed)
         many = kv_heads[place] if attends and keys.architecture not in NO_ATTENTION else 0
         found.append(
