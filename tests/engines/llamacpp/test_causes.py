@@ -95,7 +95,7 @@ def test_a_failure_is_named_by_its_cause(
 
 def test_every_caused_log_is_expected() -> None:
     assert {path.stem for path in SAMPLES.glob("*.log")} == {
-        *(name for name, *_ in CAUSED), "draft-vocabulary", "mlock-denied",
+        *(name for name, *_ in CAUSED), "draft-vocabulary", "mlock-denied", "start",
     }  # fmt: skip
 
 

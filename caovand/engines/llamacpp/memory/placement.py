@@ -141,12 +141,25 @@ def _candidates(
     whole = _fewest_experts_in_ram(model, load, rooms, units)
     if whole is not None:
         found.append(whole)
-    for layers in range(units, 0, -1):
-        spread = _spread(model, load, rooms, layers, 0)
-        if spread is not None:
-            found.append(spread)
-            break
+    most = _most_layers(model, load, rooms, units)
+    if most is not None:
+        found.append(most)
     return tuple(found)
+
+
+def _most_layers(
+    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+) -> Placement | None:
+    """As many layers as the cards hold, experts and all."""
+    best, low, high = None, 0, units
+    while low < high:
+        middle = (low + high + 1) // 2
+        spread = _spread(model, load, rooms, middle, 0)
+        if spread is None:
+            high = middle - 1
+        else:
+            best, low = spread, middle
+    return best
 
 
 def _fewest_experts_in_ram(

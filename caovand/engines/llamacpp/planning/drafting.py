@@ -53,7 +53,7 @@ def speculative_config(
     method = MTP if has_head else LOOKUP
     if not depth:
         return setting
-    if not has_head and not typed:
+    if not has_head and (not typed or config.policy.mtp is None):
         return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
     if has_head and not typed and not on_cards:
         return Setting(
@@ -82,6 +82,9 @@ def _wanted(config: Config, mode: Mode, text: str) -> tuple[int, Setting]:
         )
     if config.policy.mtp is not None:
         return config.policy.mtp, Setting(None, "user", f"[policy] mtp is {config.policy.mtp}")
+    reason = f"mode {mode} drafts {DEPTHS[mode]} tokens"
+    if mode != "auto":
+        return DEPTHS[mode], Setting(None, "user", reason)
     if config.policy.workload == "batch":
         return 0, Setting(None, "policy", "many users fill each step without drafts")
-    return DEPTHS[mode], Setting(None, "policy", f"mode {mode} drafts {DEPTHS[mode]} tokens")
+    return DEPTHS[mode], Setting(None, "policy", reason)

@@ -19,6 +19,7 @@ from caovand.engines.llamacpp.planning.options import CONTEXT, count
 
 OLDEST_CARD = (5, 0)
 """Compute capability of the oldest cards that a CUDA build has kernels for."""
+EIGHT_BITS = "q8_0"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 IDLE_KEYS = (
@@ -53,6 +54,7 @@ def make_plan(
     rest = {
         name: Setting(_shown(name, value), "user", "passed verbatim")
         for name, value in given.items()
+        if name != CONTEXT  # typed for all slots together
     }
     plan = Plan(
         model=model.path,
@@ -126,7 +128,9 @@ def _settings(
         mtp=method.get("method") == drafting.MTP,
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
-    sized, context = _context(config, inventory, load, gpus, rooms, given)
+    loads = _loads(load, slots, kinds, inventory, gpus)
+    sized, context = _context(config, inventory, loads, gpus, rooms, given)
+    slots, kinds = _lowered(sized.load, slots, kinds)
     found = {
         "host": Setting(config.server.host, _origin(config, "server", "host"), "[server] host"),
         "port": Setting(config.server.port, _origin(config, "server", "port"), "[server] port"),
@@ -230,28 +234,61 @@ def _batches(
     return batch, Setting(micro, "user" if "ubatch_size" in given else "policy", reason)
 
 
+def _loads(
+    load: Load,
+    slots: Setting,
+    kinds: tuple[Setting, Setting],
+    inventory: Inventory,
+    gpus: Sequence[Gpu],
+) -> tuple[Load, ...]:
+    """The load as it is wanted, and cheaper ones that may keep every layer on the cards."""
+    if not gpus:
+        return (load,)
+    block = CACHE_TYPES[EIGHT_BITS][0]
+    divides = inventory.model.head_dim % block == 0 and load.flash
+    may_lower = divides and all(kind.origin == "policy" for kind in kinds)
+    caches = [load, replace(load, keys=EIGHT_BITS, values=EIGHT_BITS)] if may_lower else [load]
+    few = [replace(one, slots=1) for one in caches] if slots.origin == "policy" else []
+    return tuple(dict.fromkeys([*caches, *few]))
+
+
+def _lowered(
+    load: Load, slots: Setting, kinds: tuple[Setting, Setting]
+) -> tuple[Setting, tuple[Setting, Setting]]:
+    """Slots and cache types of the load that was chosen."""
+    if load.slots != slots.value:
+        slots = Setting(load.slots, "policy", "with more, layers would have to leave the cards")
+    if load.keys != kinds[0].value:
+        kind = Setting(load.keys, "policy", "a larger cache would take layers off the cards")
+        kinds = (kind, kind)
+    return slots, kinds
+
+
 def _context(
     config: Config,
     inventory: Inventory,
-    load: Load,
+    loads: Sequence[Load],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     given: Mapping[str, Any],
 ) -> tuple[sizing.Sized, Setting]:
     model = inventory.model
-    typed = config.model.max_model_len
-    if count(given.get(CONTEXT)):
-        typed = max(given[CONTEXT] // load.slots, 1)
+    typed, source = config.model.max_model_len, "[model] max_model_len"
+    if CONTEXT in given:
+        typed = max((given[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
+        loads = [load for load in loads if load.slots == loads[0].slots]
+        source = "passed verbatim, for all slots together"
     if typed is not None:
         if model.max_model_len and typed > model.max_model_len and CONTEXT not in given:
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is"
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
-        sized = sizing.fixed(inventory, replace(load, context=typed), gpus, rooms)
-        return sized, Setting(typed, "user", "[model] max_model_len")
+        loads = [replace(load, context=typed) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(inventory, load, gpus, rooms))
+        return sized, Setting(typed, "user", source)
     workload = config.policy.workload
-    sized = sizing.longest(inventory, load, gpus, rooms, workload)
+    sized = sizing.best(loads, lambda load: sizing.longest(inventory, load, gpus, rooms, workload))
     context = sized.load.context
     if context == model.max_model_len:
         reason = "the model's own limit"

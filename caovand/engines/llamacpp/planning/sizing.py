@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from caovand.core.facts.inventory import Gpu, Inventory
@@ -21,6 +21,8 @@ SLOTS = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""
 ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context for which layers leave the cards; a longer one is taken only where it costs nothing."""
+USEFUL = 8192
+"""The shortest context that is chosen to keep every layer on the cards."""
 LEAST = 2048
 HOST_SHARE = 0.8
 """Of the free host memory: the rest is for prompts kept there and for others."""
@@ -89,6 +91,9 @@ def longest(
     goal = at(enough)
     if gpus and goal.whole and goal.fits:
         return _most(at, enough, top, lambda one: one.fits and one.whole)
+    useful = at(min(USEFUL, enough))
+    if gpus and useful.whole and useful.fits:
+        return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
     if goal.fits:
         return goal if gpus else _most(at, enough, top, lambda one: one.fits)
     if not least.fits:
@@ -96,18 +101,29 @@ def longest(
     return _most(at, least.load.context, enough, lambda one: one.fits)
 
 
-def _most(at, low: int, high: int, good) -> Sized:  # type: ignore[no-untyped-def]
+def best(loads: Sequence[Load], size: Callable[[Load], Sized]) -> Sized:
+    """The first load with every layer on the cards; else the quickest that fits, or the first."""
+    found: list[Sized] = []
+    for load in loads:
+        sized = size(load)
+        if sized.fits and sized.whole:
+            return sized
+        found.append(sized)
+    fitting = [sized for sized in found if sized.fits]
+    return min(fitting, key=lambda sized: sized.seconds) if fitting else found[0]
+
+
+def _most(at: Callable[[int], Sized], low: int, high: int, good: Callable[[Sized], bool]) -> Sized:
     """The longest context from `low`, which is good, to `high`, in steps of CELLS."""
-    best: Sized = at(low)
-    whole: Sized = at(high)
+    found, whole = at(low), at(high)
     if good(whole):
         return whole
     low, high = low // CELLS, high // CELLS
     while high - low > 1:
         middle = (low + high) // 2
-        found: Sized = at(middle * CELLS)
-        if good(found):
-            low, best = middle, found
+        longer = at(middle * CELLS)
+        if good(longer):
+            low, found = middle, longer
         else:
             high = middle
-    return best
+    return found
