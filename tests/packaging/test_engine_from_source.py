@@ -323,3 +323,7 @@ def test_what_a_cuda_build_needs_to_know_is_asked_for(
     assert ctl("install", "1.0", *words, "--capability", "7.5", "--capability", "8.6") == 0
     assert "-DCMAKE_CUDA_ARCHITECTURES=75-real;86-real" in (house / "cmake.args").read_text()
     assert "note: only what runs without a card is proven" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--capability", "7.5") == 0
+    assert "is installed already" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--capability", "9.0") == 0
+    assert "tabby-1.0-cuda.2 is in use" in capsys.readouterr().out
