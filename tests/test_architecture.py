@@ -94,7 +94,7 @@ def test_nobody_imports_an_engine_but_through_the_registry(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "engines"))
 def test_no_engine_imports_another(name: str) -> None:
-    """What two of them know lies in engines/common; only the registry loads them, by their names."""
+    """What two of them know lies in engines/common; only the registry loads them."""
     own = ".".join(name.split(".")[:3])
     others = [m for m in ours(name) if layer(m) == "engines" and not m.startswith((own, *SHARED))]
     assert others == []

@@ -12,6 +12,7 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core.config import MODES, Config, ConfigError, Mode
 from caovand.core.config_parser import parse
+from caovand.core.engine import Arguments
 from caovand.engines import registry
 
 if sys.version_info >= (3, 11):
@@ -58,13 +59,14 @@ def read_secret(path: str) -> str:
     return text
 
 
-def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
+def api_key(
+    config: Config, extra_args: Sequence[str], environ: Mapping[str, str], arguments: Arguments
+) -> str:
     """The key that the engine asks of every client, caovan included; "" for none.
 
     The first of --api-key, the file, [engine] env and our own environment, in vLLM's order.
     Raises ConfigError if that one is unusable.
     """
-    arguments = chosen_engine(config).arguments
     typed = arguments.api_keys(extra_args)
     if typed is None and config.server.api_key_file:
         return read_secret(config.server.api_key_file)
@@ -83,7 +85,7 @@ def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str
 def check_secret(config: Config, source: Path) -> None:
     """Raise ConfigError, naming the configuration file, if its key cannot be used."""
     try:
-        api_key(config, config.engine.extra_args, {})
+        api_key(config, config.engine.extra_args, {}, chosen_engine(config).arguments)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 

@@ -77,7 +77,7 @@ class SlotPlanner:
             # It needs no second look: engine and model are its own.
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
             plan = again
-        key = config_file.api_key(config, plan.extra_args, self._environ)
+        key = config_file.api_key(config, plan.extra_args, self._environ, self._engine.arguments)
         mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
         tls = plan.value("ssl_certfile") is not None
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file
+from caovand.adapters import config_file, engine_choice
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core.config import Config, ConfigError, EngineSection, ModelSection
 from caovand.core.engine import Engine
@@ -61,3 +62,18 @@ def test_a_daemon_keeps_to_the_kind_it_began_with() -> None:
     check_kind(config("x.cat"), PURRING)
     with pytest.raises(Obstacle, match=r"x\.cat is for Tabby, and this daemon began with vLLM; r"):
         check_kind(config("x.cat"), registry.engine_of("vllm"))
+
+
+def test_a_disk_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(path: str) -> list[str]:
+        asked.set()
+        answer.wait()
+        return ["cat.bin"]
+
+    monkeypatch.setattr(engine_choice, "PATIENCE_S", 0.01)
+    monkeypatch.setattr("os.listdir", hang)
+    assert chosen_engine(config("/net/cat")).name == "vllm"
+    assert asked.wait(10)
+    answer.set()

@@ -13,17 +13,25 @@ import re
 import shutil
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from caovand.adapters.engine_install import commands, from_source, places
+from caovand.adapters.engine_install import install as install_engine
+from caovand.adapters.engine_install import prove as prove_module
+from caovand.adapters.engine_install.commands import Finished
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import parse
 from caovand.adapters.engine_install.prove import prove
+from caovand.adapters.engine_install.wheels import Folder
 from caovand.cli import engine as verb
+from caovand.cli.engine import install as install_verb
+from caovand.core.facts.inventory import Host
 from caovand.engines import registry
 from tests import engine_fakes, fake_engine
+from tests.engine_fakes import FakePip
 
 STANDIN = Path(__file__).parents[1] / "standin" / "tabby.py"
 NAME = "tabby-1.0-cpu"
@@ -177,6 +185,7 @@ def test_without_a_compiler_nothing_is_downloaded(
     assert [path.name for path in (house / "engines").iterdir()] == [".lock"]
 
 
+@pytest.mark.long
 def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
     house: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,3 +257,73 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
         tar.addfile(device)
     with pytest.raises(EngineError, match=r"has the entry tabby-1\.0/null"):
         from_source.unpack(tmp_path / "y.tar.gz", tmp_path / "other", "build it")
+
+
+@pytest.mark.parametrize(
+    ("output", "fact"),
+    [
+        (
+            "c++: fatal error: Killed signal terminated program cc1plus",
+            "want of memory; .*--jobs 1",
+        ),
+        ("as: No space left on device", "the disk is full; make room and run the command again"),
+        (
+            "CMake Error at x:1 (message):\n  ld: cannot find -lm",
+            "reported: ld: cannot find -lm; run",
+        ),
+        ("", "cmake reported: nothing; run the command again; what was made is kept"),
+    ],
+)
+def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
+    wanted = parse((house / "locks" / "tabby-cpu-1.0.txt").read_text(), "x")
+    files = Folder(house / "index").find(wanted.pins)
+    world = replace(engine_fakes.world(FakePip(house), []), run=lambda *_: Finished(1, output))
+    world = replace(world, environ=os.environ)
+    source = fake_engine.INSTALL.source
+    assert source is not None
+    with pytest.raises(EngineError, match=fact):
+        from_source.build(source, wanted, house / "made", files, from_source.Compilers(), world)
+
+
+@pytest.mark.parametrize(
+    ("words", "cpus", "free_mib", "jobs"),
+    [((), 8, 10_000, 8), ((), 8, 200, 3), ((), 8, 10, 1), (("--jobs", "5"), 8, 10, 5)],
+)
+def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
+    house: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], cpus: int,
+    free_mib: int, jobs: int,
+) -> None:  # fmt: skip
+    orders: list[install_engine.Order] = []
+
+    def refuse(order: install_engine.Order, world: object) -> None:
+        orders.append(order)
+        raise EngineError("go on", "this is a test", "none")
+
+    host = Host(ram_mib=10_000, available_mib=free_mib, swap_mib=0, shm_mib=0, cpus=cpus)
+    monkeypatch.setattr(install_verb.host, "read_host", lambda _: host)
+    monkeypatch.setattr(install_engine, "install", refuse)
+    assert install(*words) == 1
+    assert orders[0].compilers == from_source.Compilers(jobs)
+
+
+@pytest.mark.long
+def test_what_a_cuda_build_needs_to_know_is_asked_for(
+    house: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (house / "locks" / "tabby-cpu-1.0.txt").read_text()
+    cuda = text.replace("build = cpu", "build = cuda")
+    (house / "locks" / "tabby-cuda-1.0.txt").write_text(cuda)
+    monkeypatch.setattr(install_verb.build_kernels, "cards_here", list)
+    monkeypatch.setattr(prove_module, "try_server", lambda *_: None)
+    words = ("--kind", "tabby", "--build", "cuda", "--python", sys.executable)
+    assert ctl("install", "1.0", *words) == 1
+    assert "no NVIDIA GPU is visible; name the cards' compute cap" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--plugin", str(house)) == 1
+    assert "cannot add the plugin: Tabby takes none" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--capability", "7.5", "--capability", "8.6") == 0
+    assert "-DCMAKE_CUDA_ARCHITECTURES=75-real;86-real" in (house / "cmake.args").read_text()
+    assert "note: only what runs without a card is proven" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--capability", "7.5") == 0
+    assert "is installed already" in capsys.readouterr().err
+    assert ctl("install", "1.0", *words, "--capability", "9.0") == 0
+    assert "tabby-1.0-cuda.2 is in use" in capsys.readouterr().out

@@ -34,6 +34,11 @@ class Compilers:
     jobs: int = 1
     cards: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def named_cards(self) -> tuple[str, ...]:
+        """The cards as people write them: 7.5."""
+        return tuple(f"{major}.{minor}" for major, minor in self.cards)
+
 
 def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
     """The system's C++ compiler; EngineError, before any download, where there is none."""

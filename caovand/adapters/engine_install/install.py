@@ -100,6 +100,7 @@ def install(order: Order, world: World) -> places.Engine:
             plugin_sha256=plugin,
             lock_sha256=lock.digest,
             made_at=world.now().isoformat(timespec="seconds"),
+            cards=order.compilers.named_cards,
         )
         places.finish(engine)
         places.switch(root, engine.name)
@@ -110,13 +111,14 @@ def install(order: Order, world: World) -> places.Engine:
 def _build(source: Source, order: Order, path: Path, world: World) -> None:
     """Step 5 of an engine that is built here; done once, however often it is interrupted."""
     lock, journal = order.lock, Journal(path, order.lock.digest)
-    if "build" in journal.done():
+    step = " ".join(("build", *order.compilers.named_cards))
+    if step in journal.done():
         return
     jobs = order.compilers.jobs
     world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
     files = _files(order, path, world)
     from_source.build(source, lock, path, files, order.compilers, world)
-    journal.add("build")
+    journal.add(step)
 
 
 def _drop_wheels(order: Order) -> None:
@@ -129,9 +131,15 @@ def _drop_wheels(order: Order) -> None:
 
 
 def _equal(order: Order, plugin: str | None) -> places.Engine | None:
-    """A finished engine of the very same lock: rather with this plugin, rather the one in use."""
+    """A finished engine of the very same lock: rather with this plugin, rather the one in use.
+
+    One that was built here must be for these cards.
+    """
+    cards = set(order.compilers.named_cards)
     equal = [
-        engine for engine in places.engines(order.root) if engine.lock_sha256 == order.lock.digest
+        engine
+        for engine in places.engines(order.root)
+        if engine.lock_sha256 == order.lock.digest and cards <= set(engine.cards)
     ]
     now = places.current(order.root, order.lock.kind)
     return min(

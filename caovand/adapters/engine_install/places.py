@@ -47,7 +47,8 @@ _GRAVE = ".removing-"
 class Engine:
     """A finished engine; `made_at` is ISO 8601, UTC.
 
-    `torch` is "" and `plugin` None without one.
+    `torch` is "" and `plugin` None without one. `cards` are the compute capabilities that it was
+    built for, if it was built here.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Engine:
     lock_sha256: str
     made_at: str
     kind: str = FIRST_KIND
+    cards: tuple[str, ...] = ()
 
     @property
     def interpreter(self) -> Path:
@@ -81,6 +83,7 @@ def read(path: Path) -> Engine | None:
             name=path.name,
             path=path,
             kind=data.get("kind", FIRST_KIND),
+            cards=tuple(data.get("cards", ())),
             version=data["version"],
             build=data["build"],
             python=data["python"],
