@@ -22,7 +22,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
 
     An option that this build does not take is left out. Nothing is compiled: `cache` is not used.
     """
-    argv = [engine.executable, "--model", plan.model]
+    argv = [engine.executable or "llama-server", "--model", plan.model]
     for name, setting in plan.settings.items():
         if name not in plan.verbatim:
             argv += _words(name, setting.value, plan, engine)
