@@ -8,6 +8,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 OLDEST := .venv-oldest/bin/python
 ENGINE := .engines/current/bin/python
+LLAMACPP := .engines/current-llamacpp/bin/llama-server
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
 # A test run starts hundreds of Pythons: none is to compile caovan again.
@@ -25,6 +26,11 @@ run: .venv/ready engine $(MODELS)/hybrid_copy ## caovand in the foreground on a 
 .PHONY: engine
 engine: .venv/ready ## the engine environment, made on the first call
 	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
+
+# Two cores need five minutes for it.
+.PHONY: llamacpp
+llamacpp: .venv/ready ## llama.cpp's engine, built here on the first call
+	@test -x $(LLAMACPP) || $(PY) -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
 
 $(MODELS)/%: packaging/demo/make_model.py | engine
 	@mkdir -p $(MODELS)
@@ -130,7 +136,7 @@ prometheus: .caovan/prometheus/ready ## a Prometheus for the tests of the metric
 # The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
 # everything else the other.
 .PHONY: test-all
-test-all: engine $(TEST_MODELS) kernels vllm-0.21 prometheus .venv-oldest/ready ## the long tests, half an hour
+test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 prometheus .venv-oldest/ready ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
 	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
 

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until it is told to stop; its exit status."""
     parser = argparse.ArgumentParser(
         prog="caovand",
-        description="Keeps one vLLM server running and correctly configured.",
+        description="Keeps one inference server running and correctly configured.",
         epilog="example: caovand --config ./caovan.toml",
     )
     parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")

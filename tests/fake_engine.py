@@ -21,6 +21,7 @@ from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
 from caovand.core.health.observation import Mark, Progress
+from caovand.core.install import Install, Source, Trial
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan, Setting
 from caovand.core.probe import Probe
@@ -92,12 +93,26 @@ LOG = Log(
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
 )  # fmt: skip
 PROBE = Probe(
-    module=__name__, name="tabby", versions=VERSIONS, details='print(MARK + "{}")',
-    asked=frozenset(), env={}, lacking=lambda found: "",
+    module=__name__, name="tabby", install="adopt tabby", versions=VERSIONS,
+    details='print(MARK + "{}")', asked=frozenset(), env={}, lacking=lambda found: "",
     read=lambda python, found, more: EngineInfo(python, found["tabby"], "", "cpu"),
+)  # fmt: skip
+INSTALL = Install(
+    versions={"cpu": "1.0"},
+    source=Source(
+        package="tabby", folder="cat", target="tabby", compiler_mib={"cpu": 64, "cuda": 64},
+        options=lambda build, version: (f"-DPURR={version}",),
+    ),
+    trial=Trial(
+        version=("--version",), model=lambda: b"milk", suffix=".cat",
+        command=lambda program, model, port: (program, str(port), "4"),
+    ),
 )  # fmt: skip
 ENGINE = Engine(
     name="tabby",
+    title="Tabby",
+    prefers=lambda path, files: False,
+    install=INSTALL,
     probe=PROBE,
     planning=Planning(
         make=make_plan, conflicts=lambda plan, inventory: (), forecast=forecast,

@@ -92,6 +92,14 @@ def test_nobody_imports_an_engine_but_through_the_registry(name: str) -> None:
     assert bool(direct) == (name in ENGINES_OWN), direct
 
 
+@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "engines"))
+def test_no_engine_imports_another(name: str) -> None:
+    """What two of them know lies in engines/common; only the registry loads them."""
+    own = ".".join(name.split(".")[:3])
+    others = [m for m in ours(name) if layer(m) == "engines" and not m.startswith((own, *SHARED))]
+    assert others == []
+
+
 @pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "adapters"))
 def test_an_adapter_imports_no_adapter_that_imports_adapters(name: str) -> None:
     """Small ones (a store, /proc, the pump) may serve others; they never form a tower.
@@ -265,6 +273,19 @@ def test_flags_variables_and_endpoints_of_vllm_are_named_in_its_folder_alone(nam
 def test_who_is_excused_from_that_needs_it(name: str) -> None:
     modules = [m for m in MODULES if m == name or m.startswith(name + ".")]
     assert any(of_vllm(text) for module in modules for text in texts(module))
+
+
+OF_LLAMACPP = re.compile(r"llama\.?cpp|llama-server|\bLLAMA_[A-Z]|\bGGML_[A-Z]")
+KNOWS_LLAMACPP = {
+    "caovand.cli.engine": "an example of its words",
+    "caovand.core.config": "says in its help which kinds there are, and when this one is chosen",
+}
+
+
+@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
+def test_llama_cpp_is_named_in_its_folder_alone(name: str) -> None:
+    found = [text for text in texts(name) if OF_LLAMACPP.search(text)]
+    assert bool(found) == (name in KNOWS_LLAMACPP), found
 
 
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:

@@ -61,6 +61,14 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         ENGINE,
     ),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
+    "adapters/engine_install/from_source.py": (
+        "open read_bytes rename write_text shutil.rmtree tarfile.open",
+        f"{ENGINE}; an archive from where nobody else can change it",
+    ),
+    "adapters/engine_install/trial.py": (
+        "open read_text write_bytes tempfile.TemporaryDirectory",
+        "a folder of its own",
+    ),
     "adapters/engine_install/flashinfer_jit_cache.py": ("read_text", ENGINE),
     "adapters/engine_install/kernels.py": ("read_text shutil.rmtree", ENGINE + "; our own script"),
     "adapters/engine_install/kernels_in_env.py": (

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import cast
 
 from caovand.adapters import safe_files, store
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core.config import MODES, Config, ConfigError, Mode
 from caovand.core.config_parser import parse
-from caovand.engines.registry import engine_of
+from caovand.core.engine import Arguments
+from caovand.engines import registry
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,7 +37,9 @@ def load(path: Path) -> Config:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
         raise ConfigError([f"{path}: not valid TOML: {problem}"]) from problem
-    return parse(document, str(path), engine_of().healing.by_name)
+    return parse(
+        document, str(path), registry.MODULES, lambda config: chosen_engine(config).healing.by_name
+    )
 
 
 def read_secret(path: str) -> str:
@@ -55,13 +59,14 @@ def read_secret(path: str) -> str:
     return text
 
 
-def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
+def api_key(
+    config: Config, extra_args: Sequence[str], environ: Mapping[str, str], arguments: Arguments
+) -> str:
     """The key that the engine asks of every client, caovan included; "" for none.
 
     The first of --api-key, the file, [engine] env and our own environment, in vLLM's order.
     Raises ConfigError if that one is unusable.
     """
-    arguments = engine_of(config).arguments
     typed = arguments.api_keys(extra_args)
     if typed is None and config.server.api_key_file:
         return read_secret(config.server.api_key_file)
@@ -80,7 +85,7 @@ def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str
 def check_secret(config: Config, source: Path) -> None:
     """Raise ConfigError, naming the configuration file, if its key cannot be used."""
     try:
-        api_key(config, config.engine.extra_args, {})
+        api_key(config, config.engine.extra_args, {}, chosen_engine(config).arguments)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 

@@ -64,7 +64,7 @@ def probe_engine(
         raise EngineMissing(
             f"use {python} as the engine",
             f"{lacking} is not installed in it",
-            "install an engine with `sudo caovanctl engine install`, or set [engine] python",
+            f"install an engine with `{asks.install}`, or set [engine] python",
         )
     name = _cache_name(asks, python, found.pop("stamp"), found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
@@ -198,13 +198,13 @@ def _ask(
         raise EngineMissing(
             "find the engine's Python",
             f"there is no {python}",
-            "install an engine with `sudo caovanctl engine install`, or set [engine] python",
+            f"install an engine with `{asks.install}`, or set [engine] python",
         ) from None
     except OSError as problem:
         raise EngineMissing(
             f"run the engine's Python {python}",
             str(problem.strerror),
-            "set [engine] python to an executable Python with vLLM in it",
+            f"set [engine] python to an executable Python with {asks.name} in it",
         ) from None
     except subprocess.TimeoutExpired:
         raise EngineMissing(
@@ -221,5 +221,5 @@ def _ask(
     raise EngineMissing(
         f"use {python} as the engine",
         f"{last} (exit status {done.returncode})",
-        "repair that environment, or install an engine with `sudo caovanctl engine install`",
+        f"repair that environment, or install an engine with `{asks.install}`",
     )

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from caovand.adapters import model_folder, ports, processes
 from caovand.adapters.directories import directories
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
@@ -37,7 +38,6 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
-from caovand.engines.registry import engine_of
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         reading = pool.submit(_model, config)
         machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     facts = gather(config, machine, reading.result(), options.inventory, mode, served=bool(pid))
-    found = engine_of().planning.checks(facts)
+    found = chosen_engine(config).planning.checks(facts)
     if options.json:
         print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
     else:

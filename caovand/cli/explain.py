@@ -1,4 +1,4 @@
-"""`caovanctl explain LOGFILE`: what a vLLM log says went wrong, and what to do; needs no daemon."""
+"""`caovanctl explain LOGFILE`: what a log says went wrong, and what to do; needs no daemon."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
+from caovand.core.engine import Engine
 from caovand.core.log import Explanation
-from caovand.engines.registry import engine_of
+from caovand.engines import registry
 
 # Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
 MOST_BYTES = 64 << 20
@@ -57,15 +58,25 @@ def run(args: argparse.Namespace) -> int:
     if skipped:
         text = f"only the end of {args.logfile} is explained: {skipped} earlier lines are skipped"
         print(text, file=sys.stderr)
-    explanation = engine_of().explain(raw.decode("utf-8", errors="replace"))
+    engine, explanation = explained(raw.decode("utf-8", errors="replace"))
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=explanation.finding.line + skipped)
         explanation = replace(explanation, finding=finding)
     if args.json:
         print(json.dumps(as_json(explanation), indent=2, default=str))
     else:
-        print("\n".join(page(explanation)))
+        print("\n".join(page(explanation, engine.title)))
     return Exit.DONE
+
+
+def explained(text: str) -> tuple[Engine, Explanation]:
+    """A log as explained by the engine it is of: that which knows its version, else its phases."""
+    found = []
+    for engine in map(registry.engine_of, registry.MODULES):
+        found.append((engine, engine.explain(text)))
+        if found[-1][1].engine_version is not None:
+            return found[-1]
+    return max(found, key=lambda one: (bool(one[1].phases), one[1].finding is not None))
 
 
 def _end_of(log: BinaryIO) -> tuple[bytes, int]:
@@ -109,11 +120,11 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def page(explanation: Explanation) -> Iterator[str]:
-    """The explanation for people, line by line."""
+def page(explanation: Explanation, title: str) -> Iterator[str]:
+    """The explanation for people, line by line; `title` is the engine's."""
     version = explanation.engine_version
     model = explanation.figures.get("model")
-    yield f"vLLM {version or '(version not in the log)'}{f', model {model}' if model else ''}"
+    yield f"{title} {version or '(version not in the log)'}{f', model {model}' if model else ''}"
     finding = explanation.finding
     if finding:
         where = "while serving" if finding.phase == "serving" else f"in phase {finding.phase}"

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from caovand.adapters import store
 from caovand.adapters.directories import directories
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.survey import (
@@ -37,7 +38,6 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
 from caovand.core.secrets import shown_value
 from caovand.daemon import degraded_plan, memories
-from caovand.engines.registry import engine_of
 
 BAR = 60
 COLOURS = {
@@ -112,7 +112,7 @@ def make(
     """
     mark = degraded.fingerprint(config, machine)
     used = occupancy.used(machine.gpus)
-    engine = engine_of(config)
+    engine = chosen_engine(config)
     try:
         plan = engine.planning.make(
             config,

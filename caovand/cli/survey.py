@@ -20,6 +20,7 @@ from caovand.adapters import (
     trust,
 )
 from caovand.adapters.directories import directories, own_directories
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.config import Config, ConfigError, Mode
@@ -29,7 +30,6 @@ from caovand.core.facts.occupancy import reclaimed
 from caovand.core.problem import Problem
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest, read_model
-from caovand.engines.registry import engine_of
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
 MOST_INVENTORY_BYTES = 4 << 20
@@ -171,7 +171,7 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
     own = own_directories(os.environ, os.getuid()).cache
     try:
         engine = probe.probe_engine(
-            engine_of(config).probe,
+            chosen_engine(config).probe,
             PlanRequest(config, None, os.environ).python,
             own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
             patience_s=patience_s,

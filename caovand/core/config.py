@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+AUTO_SPEC = "CAOVAN_AUTO_SPEC"
+"""The variable that overrides the file's drafting depth: a number, or a mode."""
 ONCE = "Takes effect when the daemon starts."
 Pairs = tuple[tuple[str, str], ...]
 """A table of strings, frozen: ((name, value), ...) sorted by name."""
@@ -134,8 +136,13 @@ class PolicySection:
 
 @dataclass(frozen=True)
 class EngineSection:
-    """How the engine is run."""
+    """Which engine runs, and how."""
 
+    kind: str | None = key(
+        None,
+        'Kind of engine, vllm or llamacpp; "auto" is llamacpp for a model in GGUF files, else'
+        " vllm.",
+    )
     python: str | None = key(
         None, 'The engine\'s Python; "auto" is the one `caovanctl engine` installed.'
     )
@@ -267,3 +274,8 @@ def unapplied(before: Config, after: Config) -> Iterable[str]:
             changed = getattr(old, entry.name) != getattr(new, entry.name)
             if changed and entry.metadata["once"]:
                 yield f"[{section.name}] {entry.name}"
+
+
+def auto_spec(config: Config, environ: Mapping[str, str]) -> str | None:
+    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
+    return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))

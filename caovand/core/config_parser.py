@@ -10,21 +10,27 @@ import math
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
 from caovand.core.config import Config, ConfigError, ModelSection, Pairs, PolicySection, hints
 from caovand.core.config_text import toml
 
+Rungs = Callable[[Config], Collection[str]]
+
 
 def parse(
-    document: Mapping[str, Any], source: str = "configuration", rungs: Collection[str] = ()
+    document: Mapping[str, Any],
+    source: str = "configuration",
+    kinds: Collection[str] = (),
+    rungs: Rungs = lambda _: (),
 ) -> Config:
     """The configuration in a parsed TOML document.
 
-    Raises ConfigError with every finding at once; `source` names the file in them. `rungs` are
-    those of the engine's ladder; without any, their names are not checked.
+    Raises ConfigError with every finding at once; `source` names the file in them. `kinds` are the
+    kinds of engines, `rungs` are those of the ladder of a configuration's engine; without any,
+    their names are not checked.
     """
     findings: list[str] = []
     sections: dict[str, Any] = {}
@@ -42,7 +48,7 @@ def parse(
             sections[name] = _section(hints(Config)[name], name, content, source, findings)
     # A refused key has its default here, which contradicts nothing.
     config = Config(**sections)
-    findings.extend(f"{source}: {text}" for text in _contradictions(config, rungs))
+    findings.extend(f"{source}: {text}" for text in _contradictions(config, kinds, rungs))
     if findings:
         raise ConfigError(findings)
     return config
@@ -192,17 +198,23 @@ def _word(name: str) -> str:
     return f'"{head}{sign}..."' if sign else f'"{name}"'
 
 
-def _contradictions(config: Config, rungs: Collection[str]) -> Iterable[str]:
+def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
     """Contradictions between keys, and values that are wrong for other reasons than their type."""
     lowerable = [f.name for section in (ModelSection, PolicySection) for f in fields(section)]
     for name in config.policy.pinned:
         if name not in lowerable:
             hint = _suggest(name, lowerable)
             yield f'[policy] pinned names "{name}", which is not a key of [model] or [policy]{hint}'
-    for name in config.policy.ladder or ():
-        if rungs and name not in rungs:
-            hint = _suggest(name, rungs) or f"; rungs are {', '.join(rungs)}"
-            yield f'[policy] ladder names "{name}", which is not a rung{hint}'
+    kind = config.engine.kind
+    if kinds and kind is not None and kind not in kinds:
+        hint = _suggest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
+        yield f'[engine] kind is "{kind}", which is no kind of engine{hint}'
+    elif config.policy.ladder:
+        known = rungs(config)
+        for name in config.policy.ladder:
+            if known and name not in known:
+                hint = _suggest(name, known) or f"; rungs are {', '.join(known)}"
+                yield f'[policy] ladder names "{name}", which is not a rung{hint}'
     if config.engine.gpus == ():
         yield '[engine] gpus must not be empty; leave the key out for "auto"'
     if config.engine.gpus is not None and len(set(config.engine.gpus)) != len(config.engine.gpus):

@@ -6,7 +6,7 @@ the only place that names one. All its functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.rung import Healing
+from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
@@ -138,9 +139,16 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A kind of inference server. `explain` reads a whole log of one, after the fact."""
+    """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
+
+    `prefers` takes a model's path and the names in that folder: whether this engine is the one for
+    it where no kind is set. `explain` reads a whole log of one, after the fact.
+    """
 
     name: str
+    title: str
+    prefers: Callable[[str, Collection[str]], bool]
+    install: Install
     probe: Probe
     planning: Planning
     kernels: Kernels

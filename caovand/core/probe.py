@@ -17,6 +17,7 @@ as `MARK`."""
 class Probe:
     """Two scripts, each of which prints `MARK` and a JSON object; `module` holds this as `PROBE`.
 
+    `name` is the engine's for people, `install` the command that installs one.
     `versions` is quick and asked each time; its answer has a "stamp" of what `details` depends on.
     `details` may take a minute, so its answer is kept; one without the keys `asked` is not used.
     Both run with `env`. `lacking` names what is not installed, "" for nothing.
@@ -24,6 +25,7 @@ class Probe:
 
     module: str
     name: str
+    install: str
     versions: str
     details: str
     asked: frozenset[str]

@@ -20,6 +20,7 @@ from caovand.adapters import (
     trust,
 )
 from caovand.adapters.directories import Directories
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
@@ -33,7 +34,6 @@ from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
-from caovand.engines.registry import engine_of
 
 
 class Obstacle(Exception):
@@ -70,7 +70,7 @@ class PlanRequest:
     @property
     def engine(self) -> Engine:
         """The configured engine."""
-        return engine_of(self.config)
+        return chosen_engine(self.config)
 
     @property
     def chosen_mode(self) -> Mode:
@@ -80,7 +80,8 @@ class PlanRequest:
     @property
     def python(self) -> str:
         """The engine's Python."""
-        installed = places.root_from(None, self.environ) / "current/bin/python"
+        link = places.link_of("current", self.engine.name)
+        installed = places.root_from(None, self.environ) / link / "bin/python"
         return str(places.settled(Path(self.config.engine.python or installed)))
 
 
@@ -101,6 +102,21 @@ async def end_orphans(
             phase="ending",
         )
     return found
+
+
+def check_kind(config: Config, engine: Engine) -> None:
+    """Raise Obstacle if the model is for another engine than this one (blocking).
+
+    A daemon keeps to the kind of engine it began with: ladder, log and probe are of one kind.
+    """
+    wanted = chosen_engine(config)
+    if wanted.name != engine.name:
+        raise Obstacle(
+            "bad-arguments",
+            f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
+            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovand",
+            hold=True,
+        )
 
 
 def check_cards(plan: Plan, before: Inventory) -> None:
@@ -132,7 +148,7 @@ def check_port(port: int) -> None:
 
 def read_model(config: Config) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
-    arguments = engine_of(config).arguments
+    arguments = chosen_engine(config).arguments
     weights = not arguments.invents_weights(config)
     card = model_folder.read_model(config.model.path, weights=weights)
     if config.policy.activations == "int8" and card.gptq and weights:
@@ -194,7 +210,7 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
         raise Obstacle(
             "gpu-absent",
             "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
-            " the CPU build: `sudo caovanctl engine install --build cpu`",
+            f" the CPU build: `{request.engine.probe.install} --build cpu`",
             hold=True,
         )
     machine = request.before.host if request.before else host.read_host(directories.cache)

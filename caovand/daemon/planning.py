@@ -59,6 +59,7 @@ class SlotPlanner:
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
         `living_mode`. Raises inspection.Obstacle and, where the key's file is bad, ConfigError.
         """
+        await asyncio.to_thread(inspection.check_kind, config, self._engine)
         last = self.prepared
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
@@ -76,7 +77,7 @@ class SlotPlanner:
             # It needs no second look: engine and model are its own.
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
             plan = again
-        key = config_file.api_key(config, plan.extra_args, self._environ)
+        key = config_file.api_key(config, plan.extra_args, self._environ, self._engine.arguments)
         mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
         tls = plan.value("ssl_certfile") is not None
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)

@@ -16,6 +16,7 @@ from typing import Any
 
 from caovand import __version__
 from caovand.adapters.config_file import ModeMemory
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.incidents import Incidents
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
@@ -51,7 +52,6 @@ from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
-from caovand.engines.registry import engine_of
 
 
 class Slot:
@@ -62,7 +62,7 @@ class Slot:
 
     def __init__(self, name: str, config: Config, shared: Shared) -> None:
         self.name, self.config = name, config
-        self.engine = engine_of(config)
+        self.engine = chosen_engine(config)
         self.snapshot = Snapshot(since=now())
         self.quit = False
         self._shared = shared

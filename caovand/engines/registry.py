@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from caovand.core.config import Config
 from caovand.core.engine import Engine
 
 DEFAULT = "vllm"
-MODULES: Mapping[str, str] = {"vllm": "caovand.engines.vllm.engine"}
+MODULES: Mapping[str, str] = {
+    "vllm": "caovand.engines.vllm.engine",
+    "llamacpp": "caovand.engines.llamacpp.engine",
+}
+"""By kind, the module of its record; of several that prefer a model, the first is chosen."""
 
 
-def engine_of(config: Config | None = None) -> Engine:
-    """The engine of a configuration; there is only one so far."""
-    return load(MODULES[DEFAULT])
+def engine_of(kind: str = DEFAULT) -> Engine:
+    """The engine of a kind."""
+    return load(MODULES[kind])
+
+
+def engine_for(path: str, files: Collection[str]) -> Engine:
+    """The engine for a model: the first that prefers it, else the default one.
+
+    `files` are the names in the folder `path`; none where it is no folder.
+    """
+    every = map(engine_of, MODULES)
+    return next((one for one in every if one.prefers(path, files)), engine_of())
 
 
 def load(module: str) -> Engine:

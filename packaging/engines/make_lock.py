@@ -2,9 +2,9 @@
 """Make a lock from its source, for maintainers: python3 packaging/engines/make_lock.py FILE.in
 
 Needs uv and a network. uv decides the versions; the index's JSON says which wheels fit the lock's
-Python on x86_64, with their sha256 and size. Only those are written, so a lock never accepts a
-source archive or another platform's file. Only metadata and the wheels' lists of contents are
-downloaded: two packages that own one file make no lock.
+Python on x86_64, with their sha256 and size. Only those are written, so a lock never accepts
+another platform's file, nor a source archive unless its `source` line names it. Only metadata and
+the wheels' lists of contents are downloaded: two packages that own one file make no lock.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from caovand.adapters import safe_files, trust  # noqa: E402  (from this checkou
 from caovand.adapters.engine_install.commands import anchored  # noqa: E402
 from caovand.adapters.engine_install.errors import EngineError  # noqa: E402
 from caovand.adapters.engine_install.lock import (  # noqa: E402
+    ANY_PYTHON,
     Pin,
     canonical,
     header,
@@ -45,6 +46,9 @@ _WHEEL = re.compile(
     r"^(?P<name>[^-]+)-(?P<version>[^-]+)(-(?P<build>\d[^-]*))?-(?P<python>[^-]+)-(?P<abi>[^-]+)"
     r"-(?P<platform>[^-]+)\.whl$"
 )
+
+
+OLDEST_PYTHON = "3.10"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def fits(filename: str, python: str, glibc_minor: int) -> bool:
     match = _WHEEL.match(filename)
     if match is None:
         return False
-    minor = int(python.split(".")[1])
+    minor = 0 if python == ANY_PYTHON else int(python.split(".")[1])
     return any(
         _python_fits(tag, match["abi"].split("."), minor) for tag in match["python"].split(".")
     ) and any(_platform_fits(tag, glibc_minor) for tag in match["platform"].split("."))
@@ -92,8 +96,10 @@ def _platform_fits(tag: str, glibc_minor: int) -> bool:
     return match is not None and int(match[1]) <= glibc_minor
 
 
-def index_files(name: str, version: str, index: str) -> list[WheelFile]:
-    """The wheels the index's JSON lists for one release; [] if it has none."""
+def index_files(
+    name: str, version: str, index: str, packed: str = "bdist_wheel"
+) -> list[WheelFile]:
+    """The wheels, or the archive, the index's JSON lists for one release; [] if it has none."""
     page = f"{index}/pypi/{canonical(name)}/json"
     try:
         with urllib.request.urlopen(page, timeout=60) as answer:
@@ -115,7 +121,7 @@ def index_files(name: str, version: str, index: str) -> list[WheelFile]:
         for release, files in releases.items()
         if same_version(release, version)
         for file in files
-        if file["packagetype"] == "bdist_wheel"
+        if file["packagetype"] == packed
     ]
 
 
@@ -150,7 +156,7 @@ def compile_versions(source: str, find_links: Path | None, as_of: str | None) ->
             "--no-annotate",
             "--no-header",
             "--python-version",
-            head["python"],
+            OLDEST_PYTHON if head["python"] == ANY_PYTHON else head["python"],
             "--python-platform",
             head["platform"],
             str(wanted),
@@ -208,6 +214,10 @@ def resolve(source: str, *, find_links: Path | None, index: str, say: Callable[[
                 f'"{requirement}" is not of the form NAME==VERSION',
                 "correct the source",
             )
+        if name in head.get("source", "").split():
+            archives = index_files(name, version, index, "sdist")
+            pins += [Pin(name, version, (one.sha256,), one.size_bytes) for one in archives]
+            continue
         files = local_files(name, version, find_links) if find_links else []
         files = files or index_files(name, version, index)
         good = [file for file in files if fits(file.filename, head["python"], int(glibc[1]))]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from caovand.adapters.config_file import api_key, check_secret, load, read_secret
+from caovand.adapters import config_file
+from caovand.adapters.config_file import check_secret, load, read_secret
 from caovand.core.config import Config, ConfigError
 from caovand.core.config_parser import parse
+from caovand.engines.registry import engine_of
+
+
+def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
+    return config_file.api_key(config, extra_args, environ, engine_of().arguments)
 
 
 def refused(path: Path) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from caovand.adapters.engine_install import lock, wheels
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.engines import registry
 from tests.engine_fakes import lock_text, wheel, wheelhouse
 
 SHIPPED = Path(__file__).resolve().parents[2] / "packaging" / "engines"
@@ -82,8 +83,10 @@ def test_an_engine_brings_the_compiler_that_its_headers_are_for(name: str) -> No
 
 
 def test_the_recommended_engines_are_shipped() -> None:
-    for build, version in lock.DEFAULT_VERSION.items():
-        assert lock.load(build, None).version == version
+    for kind in registry.MODULES:
+        for build, version in registry.engine_of(kind).install.versions.items():
+            read = lock.load(build, None, kind)
+            assert (read.kind, read.build, read.version) == (kind, build, version)
 
 
 def test_an_unknown_version_says_what_there_is() -> None:

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.adapters import model_folder
 from caovand.adapters.model_folder import ModelProblem, read_model
+from caovand.adapters.model_folder import folder as folders
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -214,7 +214,7 @@ def test_a_configuration_nobody_foresaw_is_refused_all_the_same(
     def surprise(*_: object) -> None:
         raise KeyError("rope")
 
-    monkeypatch.setattr(model_folder, "describe", surprise)
+    monkeypatch.setattr(folders, "describe", surprise)
     assert "it cannot be understood (KeyError" in refused(folder)
 
 

@@ -6,14 +6,12 @@ from "plan:" or "refused:" on it is the plan's.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from textwrap import wrap
 
-from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Gguf, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from tests.boxes.machines import BOXES, box_with
@@ -50,9 +48,7 @@ def rows(text: str) -> Iterator[str]:
 
 def planned(name: str, box: str) -> list[str]:
     """The plan of a model on a box, in a few lines."""
-    if name.endswith(".gguf"):
-        return [f"refused: {_of_gguf(name)}"]
-    machine = box_with(box, model(name))
+    machine = box_with(box, _gguf(name) if name.endswith(".gguf") else model(name))
     try:
         found = plan(machine)
     except Unplannable as problem:
@@ -62,15 +58,10 @@ def planned(name: str, box: str) -> list[str]:
     return [part for line in lines for part in wrap(line, WIDTH, subsequent_indent=" " * 10)]
 
 
-def _of_gguf(name: str) -> str:
-    """What is said of a folder with nothing but this file."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / name).touch()
-        try:
-            read_model(folder)
-        except ModelProblem as problem:
-            return str(problem).replace(folder, "/srv/models/gguf")
-    raise AssertionError(f"{name} was taken")
+def _gguf(name: str) -> ModelCard:
+    """The card of a GGUF file, of which nothing but its name counts here."""
+    card = ModelCard(f"/srv/models/{name}", "llama", "llama", (), 0)
+    return replace(card, gguf=Gguf((), 0, 0, 0, (), ()))
 
 
 def _settings(found: Plan, machine: Inventory) -> str:

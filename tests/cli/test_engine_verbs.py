@@ -46,7 +46,7 @@ def test_a_failure_under_json_is_the_object_that_a_refusal_of_the_daemon_is(
 def test_who_interrupts_under_json_gets_the_object_too(
     ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_root: Path) -> None:
+    def interrupted(_root: Path, _kind: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(places, "current", interrupted)
@@ -60,7 +60,7 @@ def test_who_interrupts_under_json_gets_the_object_too(
 def test_a_disk_that_fails_under_json_is_the_object_too(
     ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_root: Path) -> None:
+    def fails(_root: Path, _kind: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(places, "current", fails)

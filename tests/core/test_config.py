@@ -43,7 +43,7 @@ KEY_IDS = [f"{name}.{key.name}" for name, key in KEYS]
 
 def findings_of(document: Mapping[str, Any]) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        parse(document, "f.toml", HEALING.by_name)
+        parse(document, "f.toml", ("vllm", "llamacpp"), lambda _: HEALING.by_name)
     return caught.value.findings
 
 
@@ -200,6 +200,14 @@ def test_tables_and_lists_are_frozen() -> None:
             '[policy] ladder names "mtp_off", which is not a rung; did you mean "mtp-off"?',
         ),
         ({"policy": {"ladder": ["?"]}}, 'names "?", which is not a rung; rungs are context, '),
+        (
+            {"engine": {"kind": "llamacp"}},
+            '[engine] kind is "llamacp", which is no kind of engine; did you mean "llamacpp"?',
+        ),
+        (
+            {"engine": {"kind": "?"}, "policy": {"ladder": ["?"]}},
+            '[engine] kind is "?", which is no kind of engine; kinds are vllm, llamacpp',
+        ),
         ({"engine": {"gpus": [0, 0]}}, "[engine] gpus names a card twice: [0, 0]"),
         ({"engine": {"gpus": []}}, "[engine] gpus must not be empty; leave the key out"),
         ({"engine": {"python": ""}}, "[engine] python must not be empty; leave the key out"),

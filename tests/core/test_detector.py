@@ -290,15 +290,26 @@ def test_kernels_compiled_while_serving_get_more_time() -> None:
 
 def test_a_silent_http_server_is_probed_too() -> None:
     assert serve("0 counters\n59 tick\n60 tick\n90 no-answer") == [
-        "60 probe the HTTP server has not answered for 60 s",
-        "90 broken hang: the HTTP server has not answered for 60 s; "
+        "60 probe the engine has not reported its counters for 60 s",
+        "90 broken hang: the engine has not reported its counters for 60 s; "
+        "a test completion failed: no answer in 30 s",
+    ]
+
+
+def test_an_engine_whose_http_server_alone_answers_is_probed_too() -> None:
+    """llama-server answers /health while the thread that decodes hangs, and with it /metrics."""
+    assert serve(
+        "1 counters\n20 health 200\n40 health 200\n60 health 200\n61 tick\n91 no-answer"
+    ) == [
+        "61 probe the engine has not reported its counters for 60 s",
+        "91 broken hang: the engine has not reported its counters for 60 s; "
         "a test completion failed: no answer in 30 s",
     ]
 
 
 def test_a_probe_that_never_ends_confirms_as_well() -> None:
     assert serve("0 counters\n60 tick\n119 tick\n120 tick")[-1] == (
-        "120 broken hang: the HTTP server has not answered for 60 s; "
+        "120 broken hang: the engine has not reported its counters for 60 s; "
         "its test completion got no answer"
     )
 

@@ -190,7 +190,7 @@ def test_a_plan_that_looks_usable_and_is_not_is_left_out_with_a_warning(
         return engine.planning.make(*arguments, remembered=None, **more)
 
     odd = replace(engine, planning=replace(engine.planning, make=make))
-    monkeypatch.setattr(inspection, "engine_of", lambda _: odd)
+    monkeypatch.setattr(inspection, "chosen_engine", lambda _: odd)
     plan = inspection._planned(
         PlanRequest(CONFIG, None, {}, GOOD[degraded_plan.FILE]), HERE, MARK, None
     )

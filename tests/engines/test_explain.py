@@ -214,7 +214,7 @@ def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> Non
         "https://user:hunter2@hub/x Authorization: Bearer hunter2hunter2 --hf-token hunter2 "
         "{'api_key': 'hunter2'} max_num_batched_tokens: 8192\n"
     )
-    shown = json.dumps(verb.as_json(told)) + "\n".join(verb.page(told))
+    shown = json.dumps(verb.as_json(told)) + "\n".join(verb.page(told, "vLLM"))
     assert "hunter2" not in shown
     assert "max_num_batched_tokens: 8192" in shown
     assert told.configured["model"] == "/m"
@@ -234,7 +234,7 @@ def test_rates_are_those_of_busy_windows_and_not_of_the_first() -> None:
     told = explain("\n".join(window(tps) for tps in (1.9, 0.0, 20.0, 18.0, 0.0, 23.0, 0.0)))
     assert told.figures["generation_tps"] == 19.0
     assert told.figures["generation_best_tps"] == 23.0
-    page = "\n".join(verb.page(told))
+    page = "\n".join(verb.page(told, "vLLM"))
     assert re.search(r"generation while busy +19.0 tokens/s\n +peak generation +23.0", page)
     assert "generation_best_tps" not in explain(window(0.0)).figures
 
@@ -265,7 +265,7 @@ def test_every_figure_of_a_window_is_the_usual_one_of_the_log(path: Path) -> Non
 def test_a_log_that_says_wsl_is_of_wsl(message: str) -> None:
     line = f"(EngineCore pid=5) WARNING 11-20 09:00:00 [interface.py:1180] {message}"
     assert explain(line).figures["machine"] == "WSL"
-    assert "WSL" in "\n".join(verb.page(explain(line)))
+    assert "WSL" in "\n".join(verb.page(explain(line), "vLLM"))
     prompt = f"(APIServer pid=3) INFO 11-20 09:00:00 [request_logger.py:56] prompt: '{message}'"
     assert "machine" not in explain(prompt).figures
 

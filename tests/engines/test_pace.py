@@ -5,24 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.adapters.model_folder import ModelProblem, read_model
-from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.inventory import Gguf, Gpu, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
 from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
-from caovand.engines.vllm.planning.speeds import stated
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (
@@ -228,12 +226,11 @@ def test_a_crash_in_whole_graphs_takes_attention_out_of_them_first() -> None:
         ("model.gguf", "model"),
     ],
 )
-def test_files_of_llama_cpp_are_refused_with_the_checkpoint_to_take(
-    file: str, model: str, tmp_path: Path
-) -> None:
-    (tmp_path / file).touch()
-    with pytest.raises(ModelProblem, match=f"{re.escape(model)}-AWQ or {re.escape(model)}-GPTQ"):
-        read_model(str(tmp_path))
+def test_files_of_llama_cpp_are_refused_with_the_checkpoint_to_take(file: str, model: str) -> None:
+    machine = inventory()
+    card = replace(machine.model, path=f"/srv/models/{file}", gguf=Gguf((), 0, 0, 0, (), ()))
+    with pytest.raises(Unplannable, match=f"{re.escape(model)}-AWQ or {re.escape(model)}-GPTQ"):
+        plan(replace(machine, model=card))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from caovand.cli import engine as verb
 from caovand.cli.engine import choice, fetch
 from caovand.cli.engine import install as install_verb
 from caovand.core.facts.inventory import Gpu
+from caovand.engines import registry
 from tests import engine_fakes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -448,7 +449,7 @@ def test_the_real_cpu_engine_installs_and_is_whole(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     now = places.current(root)
     assert now is not None
-    assert now.version == lock.DEFAULT_VERSION["cpu"]
+    assert now.version == registry.engine_of().install.versions["cpu"]
     check = subprocess.run(
         [*command, "verify", "--root", str(root)], cwd=REPOSITORY, check=False, capture_output=True,
         text=True,

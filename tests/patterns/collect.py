@@ -18,7 +18,11 @@ METHODS = frozenset({"match", "fullmatch", "search", "sub", "subn", "split", "fi
 CALLS = METHODS | {"compile"}
 # Builders of tables: what they are called with is found in the tables.
 BUILDERS = frozenset(
-    {"caovand.engines.common.signature.signature", "caovand.engines.vllm.log.phases._row"}
+    {
+        "caovand.engines.common.signature.signature",
+        "caovand.engines.vllm.log.phases._row",
+        "caovand.engines.llamacpp.log.phases._row",
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""The server of `tests.fake_engine`: tabby.py PORT WIDTH.
+"""The server of `tests.fake_engine`: tabby.py PORT WIDTH, or tabby.py --version.
 
 With a width above 4 it runs out of memory, says so and exits. After the prompt [13] it hangs.
 """
@@ -48,4 +48,7 @@ def serve(port: int, width: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--version"]:
+        print("tabby 1.0")
+        sys.exit()
     serve(int(sys.argv[1]), int(sys.argv[2]))

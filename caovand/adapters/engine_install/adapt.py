@@ -1,4 +1,4 @@
-"""What has to be changed in vLLM's CPU build before it runs; what for was found by running it.
+"""What has to be changed in an environment after its wheels are unpacked, found by running it.
 
 Each change keeps RECORD true, so that `engine verify` can check every file afterwards, and does
 nothing the second time.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import os
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -98,20 +99,26 @@ def _declare_torchvision_operators(site: Path) -> None:
 
 def _declare_vllm(site: Path, lock: Lock) -> None:
     # vLLM asks for the version of a distribution named "vllm" and takes "cpu" in it as platform
-    version = f"{lock.version}+cpu"
-    info = f"vllm-{version}.dist-info"
+    declare(site, "vllm", f"{lock.version}+cpu", [])
+
+
+def declare(site: Path, name: str, version: str, files: Sequence[Path]) -> None:
+    """A package that owns `files`, which were made here, so that they can be checked later."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
     (site / info).mkdir(exist_ok=True)
-    files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "INSTALLER": "caovan\n",
     }
-    for name, text in files.items():
-        (site / info / name).write_text(text, encoding="utf-8")
-    _record(site, info, list(files))
+    for file, text in texts.items():
+        (site / info / file).write_text(text, encoding="utf-8")
+    own = [os.path.relpath(file, site) for file in files]
+    _record(site, info, list(texts), own)
 
 
-def _record(site: Path, info: str, names: Sequence[str]) -> None:
-    rows = [_row(site, f"{info}/{name}") for name in names] + [f"{info}/RECORD,,"]
+def _record(site: Path, info: str, names: Sequence[str], others: Sequence[str] = ()) -> None:
+    rows = [_row(site, name) for name in (*others, *(f"{info}/{name}" for name in names))]
+    rows.append(f"{info}/RECORD,,")
     (site / info / "RECORD").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 

@@ -4,27 +4,31 @@ The environment is made at the path where it stays. It counts only once `finish`
 marker, and is used only once `current` has been switched after that; until then nothing that
 works has been touched. A repeated installation goes on: wheels are known by their content,
 the filled environment by its journal, and a half-filled one is thrown away and begun anew. An
-engine that differs by its plugin alone begins as a copy of links, in seconds.
+engine that differs by its plugin alone begins as a copy of links, in seconds. What a lock has as
+source is built between filling and proving.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from caovand.adapters import safe_files, trust
-from caovand.adapters.engine_install import build, places, toolkit, wheels
+from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.from_source import Compilers, check_compiler
 from caovand.adapters.engine_install.journal import Journal
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.pythons import find
 from caovand.adapters.engine_install.verify import Records, shared_files
+from caovand.core.install import Source
+from caovand.engines import registry
 
 _MIB = 2**20
 MARGIN_MIB = 512
@@ -36,6 +40,7 @@ class Order:
 
     `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
     `public`: the service runs it as another user, so its Python must not lie in a private folder.
+    `compilers` are for an engine that is built here.
     """
 
     lock: Lock
@@ -45,6 +50,7 @@ class Order:
     plugin: Path | None = None
     again: bool = False
     public: bool = False
+    compilers: Compilers = field(default_factory=Compilers)
 
 
 def install(order: Order, world: World) -> places.Engine:
@@ -58,28 +64,35 @@ def install(order: Order, world: World) -> places.Engine:
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
         if base is not None and plugin in (None, base.plugin_sha256):
-            now = places.current(root)
+            now = places.current(root, lock.kind)
             if now is None or now.name != base.name:
                 prove(lock, base.path, world.run, plugin=base.plugin is not None)
                 places.switch(root, base.name)
             _drop_wheels(order)
             world.say(f"{base.name} is installed already (--again installs a second copy)")
             return base
+        source = registry.engine_of(lock.kind).install.source
+        if source is not None:
+            check_compiler(lock, world.environ)
         path = _place(order)
         _fill(order, path, base, world)
-        if order.plugin is None:
-            world.say("[5/6] no plugin: the engine is plain vLLM")
+        if source is not None:
+            _build(source, order, path, world)
+        elif order.plugin is None:
+            world.say(f"[5/6] no plugin: the engine is plain {lock.title}")
         else:
             world.say(f"[5/6] adding the plugin {order.plugin.name}")
             build.add_plugin(order.plugin, path, world)
-        world.say(f"[6/6] proving {path.name}: importing vLLM in it")
+        how = "two completions of it" if source is not None else f"importing {lock.title} in it"
+        world.say(f"[6/6] proving {path.name}: {how}")
         proof = prove(lock, path, world.run, plugin=order.plugin is not None)
         for note in proof.notes:
             world.say(f"      note: {note}")
         engine = places.Engine(
             name=path.name,
             path=path,
-            version=proof.vllm,
+            kind=lock.kind,
+            version=proof.version,
             build=lock.build,
             python=proof.python,
             torch=proof.torch,
@@ -87,11 +100,25 @@ def install(order: Order, world: World) -> places.Engine:
             plugin_sha256=plugin,
             lock_sha256=lock.digest,
             made_at=world.now().isoformat(timespec="seconds"),
+            cards=order.compilers.named_cards,
         )
         places.finish(engine)
         places.switch(root, engine.name)
         _drop_wheels(order)
     return engine
+
+
+def _build(source: Source, order: Order, path: Path, world: World) -> None:
+    """Step 5 of an engine that is built here; done once, however often it is interrupted."""
+    lock, journal = order.lock, Journal(path, order.lock.digest)
+    step = " ".join(("build", *order.compilers.named_cards))
+    if step in journal.done():
+        return
+    jobs = order.compilers.jobs
+    world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
+    files = _files(order, path, world)
+    from_source.build(source, lock, path, files, order.compilers, world)
+    journal.add(step)
 
 
 def _drop_wheels(order: Order) -> None:
@@ -104,11 +131,17 @@ def _drop_wheels(order: Order) -> None:
 
 
 def _equal(order: Order, plugin: str | None) -> places.Engine | None:
-    """A finished engine of the very same lock: rather with this plugin, rather the one in use."""
+    """A finished engine of the very same lock: rather with this plugin, rather the one in use.
+
+    One that was built here must be for these cards.
+    """
+    cards = set(order.compilers.named_cards)
     equal = [
-        engine for engine in places.engines(order.root) if engine.lock_sha256 == order.lock.digest
+        engine
+        for engine in places.engines(order.root)
+        if engine.lock_sha256 == order.lock.digest and cards <= set(engine.cards)
     ]
-    now = places.current(order.root)
+    now = places.current(order.root, order.lock.kind)
     return min(
         equal,
         key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine != now),
@@ -140,7 +173,8 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
         return
     lock = order.lock
     world.say(f"[1/6] looking for Python {lock.python} and disk space")
-    files = wheels.require_all(lock, folder) if order.offline is not None else {}
+    if order.offline is not None:
+        wheels.require_all(lock, folder)
     _check_disk(order, path, folder, world)
     python = find(
         lock.python,
@@ -158,17 +192,15 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     _begin(path, journal)
     build.make_venv(python.path, path, world)
     if order.offline is not None:
-        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} wheels")
-        if trust.is_anothers(order.offline):
-            files = wheels.carry(lock, folder, wheels.Folder(order.root / ".wheels"))
+        world.say(f"[3/6] {order.offline} has all {len(lock.pins)} files")
     else:
-        world.say(f"[3/6] downloading {len(lock.pins)} wheels, {lock.download_bytes // _MIB} MiB")
-        wheels.download(lock, path / "bin" / "python", folder, world.run, world.progress)
-        files = folder.find(lock.pins)
-    world.say(f"[4/6] unpacking {len(files)} wheels, {lock.disk_mib} MiB installed")
-    build.unpack(lock, path, files, world)
+        world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB")
+    files = _files(order, path, world)
+    packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
+    world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
+    build.unpack(lock, path, packed, world)
     site = next((path / "lib").glob("python3*/site-packages"))
-    fix_records(site, (wheel.path for wheel in files.values()))
+    fix_records(site, (wheel.path for wheel in packed.values()))
     for fact in shared_files(Records(site).owners):
         raise EngineError(
             f"unpack the wheels into {path}",
@@ -179,6 +211,18 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     toolkit.lay_out(path)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
     journal.add("fill")
+
+
+def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
+    """All that the lock names, where nobody else can change it: downloaded, or from a folder."""
+    own = wheels.Folder(order.root / ".wheels")
+    if order.offline is None:
+        wheels.download(order.lock, path / "bin" / "python", own, world.run, world.progress)
+        return own.find(order.lock.pins)
+    folder = wheels.Folder(order.offline)
+    if trust.is_anothers(order.offline):
+        return wheels.carry(order.lock, folder, own)
+    return wheels.require_all(order.lock, folder)
 
 
 def _begin(path: Path, journal: Journal) -> None:

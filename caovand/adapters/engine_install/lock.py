@@ -3,7 +3,8 @@
 A lock is a pip requirements file (every package pinned, every acceptable wheel's sha256 named) so
 that pip and uv read it unchanged. Comments of the form `# caovan: KEY = VALUE` say what
 pip cannot: which Python, how much disk, what to adapt afterwards. A comment `# N bytes` under a
-pin is the size of its largest wheel. `packaging/engines/*.in` is what a lock is resolved from.
+pin is the size of its largest wheel. Pins that `source` names are source archives, of which the
+engine is built here. `packaging/engines/*.in` is what a lock is resolved from.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from caovand.adapters import safe_files
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.core.install import Build
+from caovand.engines import registry
 
-DEFAULT_VERSION = {"cuda": "0.21.0", "cpu": "0.32.0"}
+FIRST_KIND = "vllm"
+"""The kind of engine that caovan began with: its locks, links and markers do not name it."""
+BUILDS: tuple[Build, ...] = get_args(Build)
+ANY_PYTHON = "any"
 MOST_BYTES = 1 << 20
 ADAPTATIONS = ("torchvision-schemas", "vllm-distribution")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
@@ -37,6 +44,8 @@ _HEADER_KEYS = {
     "as-of",
     "without-dependencies",
     "override",
+    "kind",
+    "source",
 }
 
 
@@ -61,20 +70,27 @@ class Pin:
 class Lock:
     """A whole engine. `digest` identifies the exact file it came from."""
 
+    kind: str
     version: str
-    build: str
+    build: Build
     python: str
     extra_index: str | None
     disk_mib: int
     adapt: tuple[str, ...]
     pins: tuple[Pin, ...]
+    sources: frozenset[str]
     digest: str
     text: str
 
     @property
     def name(self) -> str:
         """The name of an engine made from it: `vllm-0.32.0-cpu`."""
-        return f"vllm-{self.version}-{self.build}"
+        return f"{self.kind}-{self.version}-{self.build}"
+
+    @property
+    def title(self) -> str:
+        """What people call its engine: `vLLM`."""
+        return registry.engine_of(self.kind).title
 
     @property
     def download_bytes(self) -> int:
@@ -118,13 +134,19 @@ def parse(text: str, source: str) -> Lock:
     try:
         head = header(text)
         disk_mib = int(head["disk-mib"])
-        version, build, python = head["version"], head["build"], head["python"]
+        version, python = head["version"], head["python"]
+        build = next((one for one in BUILDS if one == head["build"]), None)
     except KeyError as error:
         raise bad(f'it has no "# caovan: {error.args[0]} = ..." line') from None
     except ValueError as error:
         raise bad(str(error)) from None
-    if build not in DEFAULT_VERSION:
-        raise bad(f'its build is "{build}", not one of {", ".join(DEFAULT_VERSION)}')
+    if build is None:
+        raise bad(f'its build is "{head["build"]}", not one of {", ".join(BUILDS)}')
+    kind = head.get("kind", FIRST_KIND)
+    if kind not in registry.MODULES:
+        raise bad(f'its kind is "{kind}", not one of {", ".join(registry.MODULES)}')
+    if python == ANY_PYTHON:
+        python = "{}.{}".format(*sys.version_info)
     adapt = tuple(head.get("adapt", "").split())
     for step in adapt:
         if step not in ADAPTATIONS:
@@ -142,9 +164,21 @@ def parse(text: str, source: str) -> Lock:
     names = [canonical(pin.name) for pin in pins]
     if twice := {name for name in names if names.count(name) > 1}:
         raise bad(f"it pins {', '.join(sorted(twice))} more than once")
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    sources = frozenset(head.get("source", "").split())
+    if strange := sources - {pin.name for pin in pins}:
+        raise bad(f"its source {', '.join(sorted(strange))} is not pinned")
     return Lock(
-        version, build, python, head.get("extra-index"), disk_mib, adapt, tuple(pins), digest, text
+        kind=kind,
+        version=version,
+        build=build,
+        python=python,
+        extra_index=head.get("extra-index"),
+        disk_mib=disk_mib,
+        adapt=adapt,
+        pins=tuple(pins),
+        sources=sources,
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+        text=text,
     )
 
 
@@ -178,15 +212,16 @@ def available() -> dict[str, Path]:
     return found
 
 
-def load(build: str, version: str | None) -> Lock:
-    """The lock for a build and version; None stands for the recommended one."""
-    wanted = version or DEFAULT_VERSION[build]
-    name = f"{build}-{wanted}"
+def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
+    """The lock for a build and version of an engine; None stands for the recommended one."""
+    engine = registry.engine_of(kind)
+    wanted = version or engine.install.versions.get(build, "")
+    name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"
     at_hand = available()
     if name not in at_hand:
         offered = ", ".join(sorted(at_hand)) or "none at all"
         raise EngineError(
-            f"install vLLM {wanted} ({build})",
+            f"install {engine.title} {wanted} ({build})",
             f"there is no lock file {name}.txt",
             f"there are: {offered}",
         )

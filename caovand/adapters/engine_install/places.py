@@ -7,6 +7,7 @@
         caovan-steps.json    how far an unfinished one has come
     ROOT/current             a link to the engine in use, replaced atomically
     ROOT/previous            a link to the one before, for `rollback`
+    ROOT/current-KIND        the same for each other kind of engine, and `previous-` likewise
     ROOT/.wheels/            what was downloaded for unfinished engines
     ROOT/.python/            Pythons that uv installed
     ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
@@ -29,6 +30,8 @@ from typing import Any
 
 from caovand.adapters import safe_files, trust
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import FIRST_KIND
+from caovand.engines import registry
 
 DEFAULT_ROOT = Path("/var/lib/caovan/engines")
 ROOT_VARIABLE = "CAOVAN_ENGINES"
@@ -42,7 +45,11 @@ _GRAVE = ".removing-"
 
 @dataclass(frozen=True)
 class Engine:
-    """A finished engine. `made_at` is ISO 8601, UTC; `plugin` is None without one."""
+    """A finished engine; `made_at` is ISO 8601, UTC.
+
+    `torch` is "" and `plugin` None without one. `cards` are the compute capabilities that it was
+    built for, if it was built here.
+    """
 
     name: str
     path: Path
@@ -54,6 +61,8 @@ class Engine:
     plugin_sha256: str | None
     lock_sha256: str
     made_at: str
+    kind: str = FIRST_KIND
+    cards: tuple[str, ...] = ()
 
     @property
     def interpreter(self) -> Path:
@@ -73,6 +82,8 @@ def read(path: Path) -> Engine | None:
         return Engine(
             name=path.name,
             path=path,
+            kind=data.get("kind", FIRST_KIND),
+            cards=tuple(data.get("cards", ())),
             version=data["version"],
             build=data["build"],
             python=data["python"],
@@ -118,18 +129,23 @@ def _folders(root: Path) -> list[Path]:
     )
 
 
-def linked(root: Path, link: str) -> Engine | None:
-    """The finished engine that `current` or `previous` leads to."""
+def link_of(role: str, kind: str) -> str:
+    """The link "current" or "previous" of a kind of engine."""
+    return role if kind == FIRST_KIND else f"{role}-{kind}"
+
+
+def linked(root: Path, role: str, kind: str) -> Engine | None:
+    """The finished engine that the link of a kind leads to."""
     try:
-        name = (root / link).readlink()
+        name = (root / link_of(role, kind)).readlink()
     except OSError:
         return None
     return read(root / name)
 
 
-def current(root: Path) -> Engine | None:
+def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
     """The engine in use. Its path is the real one: a running engine must not see a switch."""
-    return linked(root, "current")
+    return linked(root, "current", kind)
 
 
 def settled(python: Path) -> Path:
@@ -153,20 +169,21 @@ def get(root: Path, name: str, what: str) -> Engine:
 
 
 def switch(root: Path, name: str) -> None:
-    """Make an engine the current one, atomically, and remember the one before."""
+    """Make an engine the current one of its kind, atomically, and remember the one before."""
     engine = get(root, name, f"use {name}")
-    _settle(root)
-    before = current(root)
+    kind = engine.kind
+    _settle(root, kind)
+    before = current(root, kind)
     if before is not None and before.name != engine.name:
-        _stage(root / "previous", before.name)
-    _link(root / "current", engine.name)
-    _settle(root)
+        _stage(root / link_of("previous", kind), before.name)
+    _link(root / link_of("current", kind), engine.name)
+    _settle(root, kind)
 
 
-def rollback(root: Path) -> Engine:
-    """Go back to the engine used before; a second rollback returns."""
-    _settle(root)
-    now, before = current(root), linked(root, "previous")
+def rollback(root: Path, kind: str = FIRST_KIND) -> Engine:
+    """Go back to the engine of a kind used before; a second rollback returns."""
+    _settle(root, kind)
+    now, before = current(root, kind), linked(root, "previous", kind)
     if before is None or (now is not None and now.name == before.name):
         raise EngineError(
             "roll back",
@@ -195,15 +212,16 @@ def _link(link: Path, target: str) -> None:
     _place(link)
 
 
-def _settle(root: Path) -> None:
+def _settle(root: Path, kind: str) -> None:
     """Finish a switch, also a killed one: `previous` waits until `current` has moved on."""
-    waiting = _staged(root / "previous")
+    previous = root / link_of("previous", kind)
+    waiting = _staged(previous)
     if waiting.is_symlink():
-        now = current(root)
+        now = current(root, kind)
         if now is not None and now.name == waiting.readlink().name:
             waiting.unlink()  # killed before the switch: the older one stays
         else:
-            _place(root / "previous")
+            _place(previous)
 
 
 def remove(root: Path, name: str) -> None:
@@ -212,8 +230,8 @@ def remove(root: Path, name: str) -> None:
     if name not in unfinished(root):
         get(root, name, what)
     path = root / name
-    now = current(root)
-    if now is not None and now.name == name:
+    used = {now.name for kind in registry.MODULES if (now := current(root, kind)) is not None}
+    if name in used:
         raise EngineError(
             what, "it is the one in use", "switch first: sudo caovanctl engine use NAME"
         )
@@ -221,10 +239,11 @@ def remove(root: Path, name: str) -> None:
         raise EngineError(
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
         )
-    _settle(root)
-    before = linked(root, "previous")
-    if before is not None and before.name == name:
-        (root / "previous").unlink()
+    for kind in registry.MODULES:
+        _settle(root, kind)
+        before = linked(root, "previous", kind)
+        if before is not None and before.name == name:
+            (root / link_of("previous", kind)).unlink()
     discard(path)
 
 
@@ -238,7 +257,8 @@ def discard(path: Path) -> None:
 
 def sweep(root: Path) -> None:
     """Finish deletions, and a switch, that were killed."""
-    _settle(root)
+    for kind in registry.MODULES:
+        _settle(root, kind)
     for grave in root.glob(f"{_GRAVE}*"):
         shutil.rmtree(grave, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Prove that an environment is the engine its lock describes, by asking its own Python."""
+"""Prove that an environment is the engine its lock describes: by its own Python, or by a trial."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
+from caovand.adapters.engine_install.trial import try_server
+from caovand.engines import registry
 
 PLUGIN = "caovan-vllm-sm75-turbo3"
+_PYTHON = "import platform; print(platform.python_version())"
 _RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
 
 
@@ -22,7 +25,7 @@ class Proof:
     """What an engine was found to be. `notes` are facts the operator should know."""
 
     python: str
-    vllm: str
+    version: str
     torch: str
     plugin: str | None
     devices: tuple[str, ...]
@@ -30,10 +33,20 @@ class Proof:
 
 
 def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
-    """Import vLLM in the environment and compare; EngineError says what is not as it must be.
+    """Try the environment and compare; EngineError says what is not as it must be.
 
     With `plugin` caovan's plugin must be in it too.
     """
+    engine = registry.engine_of(lock.kind)
+    if engine.install.trial is None:
+        return _by_import(lock, path, run, plugin=plugin)
+    try_server(engine, engine.install.trial, lock, path, run)
+    asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
+    notes = ["only what runs without a card is proven"] if lock.build == "cuda" else []
+    return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
+
+
+def _by_import(lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
     what = f"prove {path.name}"
     again = f"sudo caovanctl engine remove {path.name}, then install it again"
     env = {

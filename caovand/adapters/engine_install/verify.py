@@ -79,10 +79,13 @@ def damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> 
     for name in records.without:
         yield f"{name} has no RECORD"
     yield from shared_files(records.owners)
+    sources = {canonical(name) for name in lock.sources}
+    built = {file for file, owners in records.owners.items() if sources & owners.keys()}
     for number, (file, hashes) in enumerate(records.owners.items(), 1):
         wanted = {one.partition("=")[2] for one in hashes.values()} - {""}
         # not what is compiled anew for this Python; scripts name their environment
-        if wanted and not file.endswith(".pyc") and "/bin/" not in file.rpartition("..")[2]:
+        scripts = "/bin/" in file.rpartition("..")[2] and file not in built
+        if wanted and not file.endswith(".pyc") and not scripts:
             yield from _changed(site, file, wanted)
         if number % 500 == 0 or number == len(records.owners):
             progress(number, len(records.owners), min(hashes))

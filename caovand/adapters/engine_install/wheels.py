@@ -3,6 +3,7 @@
 A file counts when its content is one the lock names, whatever it is called and however it came:
 that makes an interrupted download go on where it stopped, and an offline folder safe. Downloading
 is pip's work, so that its configuration (mirror, proxy, certificate) holds; uv would not read it.
+Source archives that a lock names are fetched and known in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,27 @@ from caovand.adapters import safe_files
 from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import Progress, Run
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.lock import Lock, Pin, canonical
+from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
 
 BATCH_BYTES = 64 * 2**20
 BATCH_PINS = 24
 _MIB = 2**20
 _PART = ".part-"
+ARCHIVE = ".tar.gz"
+# pip asks an archive's build backend for its metadata, which would run its code, with whatever the
+# backend needs. This answers in its place; it is told name and version.
+_BACKEND = """\
+import os
+def get_requires_for_build_wheel(config_settings=None):
+    return []
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    name, version = os.environ["CAOVAN_ARCHIVE"].split("==")
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    os.mkdir(os.path.join(folder, info))
+    with open(os.path.join(folder, info, "METADATA"), "w") as file:
+        file.write(f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return info
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,7 @@ def sha256(path: Path) -> str:
 
 
 class Folder:
-    """The wheels in a folder; each file is read once."""
+    """The wheels and source archives in a folder; each file is read once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +71,7 @@ class Folder:
     def find(self, pins: Iterable[Pin]) -> dict[str, Wheel]:
         """Pin name -> wheel, for the pins whose file is here with the right content."""
         by_hash = {}
-        for file in sorted(self.path.glob("*.whl")):
+        for file in _files(self.path):
             if file not in self._known:
                 self._known[file] = sha256(file)
             by_hash[self._known[file]] = Wheel(file, self._known[file])
@@ -69,17 +85,25 @@ class Folder:
             name, _, rest = file.name.partition("-")
             if (
                 canonical(name) == canonical(pin.name)
-                and rest.startswith(f"{pin.version}-")
+                and rest.startswith((f"{pin.version}-", f"{pin.version}{ARCHIVE}"))
                 and digest not in pin.sha256
             ):
                 return file, digest
         return None
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for end in (".whl", ARCHIVE) for file in folder.glob(f"*{end}"))
+
+
 def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
     """Every wheel of the lock from an offline folder; EngineError if one lacks or differs."""
     what = f"install {lock.name} from {folder.path}"
-    fill = f"fill it with: caovanctl engine fetch {lock.version} --build {lock.build} --wheels DIR"
+    kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
+    fill = (
+        f"fill it with: caovanctl engine fetch {lock.version}{kind} --build {lock.build}"
+        " --wheels DIR"
+    )
     if not folder.path.is_dir():
         raise EngineError(what, "there is no such folder", fill)
     here = folder.find(lock.pins)
@@ -121,17 +145,21 @@ def refuse_impostor(pin: Pin, folder: Folder) -> None:
         )
 
 
-def batches(pins: Sequence[Pin]) -> list[list[Pin]]:
+def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]]:
     """Pins in portions that are worth one call of pip each; large and odd ones by themselves."""
     made: list[list[Pin]] = []
     room, places = 0, 0
-    for pin in sorted(pins, key=lambda pin: ("+" in pin.version, pin.size_bytes)):
+
+    def odd(pin: Pin) -> bool:
         # a version with "+" is of another index, which must not be asked for all the others
-        if places == 0 or pin.size_bytes > room or "+" in pin.version:
+        return "+" in pin.version or pin.name in sources
+
+    for pin in sorted(pins, key=lambda pin: (odd(pin), pin.size_bytes)):
+        if places == 0 or pin.size_bytes > room or odd(pin):
             made.append([])
             room, places = BATCH_BYTES, BATCH_PINS
         made[-1].append(pin)
-        room, places = room - pin.size_bytes, places - 1
+        room, places = room - pin.size_bytes, 0 if odd(pin) else places - 1
     return made
 
 
@@ -147,7 +175,7 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
     todo = [pin for pin in lock.pins if pin.name not in have]
     total = lock.download_bytes
     done = total - sum(pin.size_bytes for pin in todo)
-    for batch in batches(todo):
+    for batch in batches(todo, lock.sources):
         largest = max(batch, key=lambda pin: pin.size_bytes)
         label = f"{largest.name} {largest.version}"
         if len(batch) > 1:
@@ -162,7 +190,7 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
                 progress(done + min(_size(part), size), total, label)
 
             _download_batch(lock, batch, python, part, run, tick)
-            for file in (part / "done").glob("*.whl"):
+            for file in _files(part / "done"):
                 file.replace(folder.path / file.name)
         arrived = folder.find(batch)
         for pin in batch:
@@ -170,7 +198,7 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
                 refuse_impostor(pin, folder)
                 raise EngineError(
                     f"get {pin.name} {pin.version}",
-                    "pip brought no such wheel",
+                    "pip brought no such file",
                     "run the command again",
                 )
         done += sum(pin.size_bytes for pin in batch)
@@ -190,7 +218,6 @@ def _download_batch(
         "download",
         "--no-deps",
         "--require-hashes",
-        "--only-binary=:all:",
         "--no-cache-dir",
         "--progress-bar=off",
         "--disable-pip-version-check",
@@ -200,6 +227,16 @@ def _download_batch(
         str(wanted),
     ]
     env = {"TMPDIR": str(part), "PYTHONPATH": "", "PIP_REQUIRE_VIRTUALENV": ""}
+    if batch[0].name in lock.sources:
+        command += ["--no-build-isolation", f"--no-binary={batch[0].name}"]
+        backend = part / "backend"
+        (backend / "setuptools").mkdir(parents=True)
+        (backend / "setuptools" / "__init__.py").write_text("", encoding="utf-8")
+        (backend / "setuptools" / "build_meta.py").write_text(_BACKEND, encoding="utf-8")
+        env |= {"PYTHONPATH": str(backend)}
+        env |= {"CAOVAN_ARCHIVE": f"{batch[0].name}=={batch[0].version}"}
+    else:
+        command.append("--only-binary=:all:")
     names = ", ".join(f"{pin.name} {pin.version}" for pin in batch[:2])
     what = f"get {names}" + (f" and {len(batch) - 2} more" if len(batch) > 2 else "")
     finished = run(command, env, tick)

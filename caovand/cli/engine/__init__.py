@@ -1,4 +1,4 @@
-"""`caovanctl engine`: make, prove, list and switch the environments that vLLM runs in.
+"""`caovanctl engine`: make, prove, list and switch the environments that engines run in.
 
 Each of its verbs is a file here. They need no daemon and nothing but the standard library; results
 go to stdout, progress to stderr. From a bare checkout:
@@ -17,6 +17,7 @@ EPILOG = """\
 examples:
   sudo caovanctl engine install                      the build this machine can use
   sudo caovanctl engine install 0.33.0               another version; the old one is kept
+  sudo caovanctl engine install --kind llamacpp      llama.cpp, for models in GGUF files
   sudo caovanctl engine rollback                     back to the one before
   caovanctl engine fetch --build cuda --wheels DIR   on a machine with network, then
   sudo caovanctl engine install --wheels DIR         on one without
@@ -25,7 +26,7 @@ After a switch: sudo caovanctl reload
 VERB = Verb(
     name="engine",
     group=Group.SETUP,
-    help="install, list and switch the environments vLLM runs in",
+    help="install, list and switch the environments that engines run in",
     epilog=EPILOG,
     run=None,
     package=__name__,

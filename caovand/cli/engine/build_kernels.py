@@ -40,6 +40,11 @@ def jobs(text: str) -> int:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar=ENGINE, help="default: the one in use")
+    cards_and_jobs(parser)
+
+
+def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
+    """--capability and --jobs."""
     parser.add_argument(
         "--capability",
         type=capability,
@@ -91,7 +96,7 @@ def build(
     if engine.build != "cuda":
         remedy = "name an engine that is: caovanctl engine list"
         raise EngineError(WHAT, f"{engine.name} is not built for CUDA", remedy)
-    known = engine_of().kernels
+    known = engine_of(engine.kind).kernels
     here = host.read_host(engine.path)
     jobs = jobs or known.compilers(here.cpus, here.available_mib)
     labels = []

@@ -8,16 +8,19 @@ from pathlib import Path
 from caovand.adapters.engine_install import lock
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.progress import Screen
+from caovand.core.install import Build
+from caovand.engines import registry
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """VERSION, --build and --python."""
+    """VERSION, --kind, --build and --python."""
     parser.add_argument(
-        "version", nargs="?", metavar="VERSION", help="vLLM version (default: the recommended one)"
+        "version", nargs="?", metavar="VERSION", help="its version (default: the recommended one)"
     )
+    kind_argument(parser)
     parser.add_argument(
         "--build",
-        choices=sorted(lock.DEFAULT_VERSION),
+        choices=sorted(lock.BUILDS),
         help="default: cuda if there is an NVIDIA GPU, else cpu",
     )
     parser.add_argument(
@@ -27,16 +30,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def kind_argument(parser: argparse.ArgumentParser) -> None:
+    """--kind."""
+    parser.add_argument(
+        "--kind",
+        choices=list(registry.MODULES),
+        default=lock.FIRST_KIND,
+        help="kind of engine (default: %(default)s)",
+    )
+
+
 def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
     """The lock to use; says which build was chosen, and why, where none was asked for."""
-    build = args.build
+    build: Build | None = args.build
     if build is None:
         # WSL has no card on its bus, but a driver that knows it.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
         build = "cuda" if here else "cpu"
         why = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
         screen.say(f"build: {build} ({why}; --build overrides)")
-    return lock.load(build, args.version)
+    return lock.load(build, args.version, args.kind)
 
 
 def on_the_bus(devices: Path) -> bool:

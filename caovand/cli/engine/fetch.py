@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         python = pythons.find(wanted.python, args.python, folder.path, os.environ, commands.run)
         wheel_files.download(wanted, python.path, folder, commands.run, screen.progress)
     result = {"wheels": str(folder.path), "count": len(wanted.pins)}
-    show(args, result, f"{folder.path} has all {len(wanted.pins)} wheels of {wanted.name}")
+    show(args, result, f"{folder.path} has all {len(wanted.pins)} files of {wanted.name}")
     return 0
 
 

@@ -8,17 +8,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters import host, safe_files
 from caovand.adapters.engine_install import install, lock, places
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.from_source import Compilers
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.engine import build_kernels, choice
-from caovand.cli.engine.shared import engine_verb, facts, root_of, world_of
+from caovand.cli.engine.shared import described, engine_verb, facts, root_of, world_of
 from caovand.cli.family import show
 from caovand.cli.progress import Screen
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver
+from caovand.core.install import Source
+from caovand.engines import registry
 
 PACKAGED_PLUGINS = Path("/usr/share/caovan/plugin")
 CHECKOUT_PLUGIN = Path(__file__).resolve().parents[3] / "plugin"
@@ -36,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="install a second copy as NAME.2, and keep the first"
     )
+    build_kernels.cards_and_jobs(parser)
     parser.add_argument(
         "--no-kernels",
         dest="kernels",
@@ -51,38 +55,54 @@ def run(args: argparse.Namespace) -> int:
     if wanted.build == "cuda":
         check_driver(wanted, read_gpus({}))
     root, world = root_of(args), world_of(screen)
+    source = registry.engine_of(wanted.kind).install.source
     engine = install.install(
         install.Order(
             lock=wanted,
             root=root,
             python=args.python,
             offline=Path(args.wheels).absolute() if args.wheels else None,
-            plugin=_plugin(args.plugin, wanted.build),
+            plugin=_plugin(args.plugin, wanted),
             again=args.again,
             public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
+            compilers=_compilers(args, wanted, source, root) if source else Compilers(),
         ),
         world,
     )
-    if engine.build == "cuda" and args.kernels:
-        _build_kernels(engine, root, world)
-    show(
-        args,
-        facts(engine),
-        f"{engine.name} is in use: vLLM {engine.version}, torch "
-        f"{engine.torch}, Python {engine.python}, {engine.interpreter}",
-    )
+    if engine.build == "cuda" and args.kernels and source is None:
+        _build_kernels(engine, args, root, world)
+    text = f"{engine.name} is in use: {described(engine)}, {engine.interpreter}"
+    show(args, facts(engine), text)
     return 0
 
 
-def _build_kernels(engine: places.Engine, root: Path, world: World) -> None:
+def _compilers(
+    args: argparse.Namespace, wanted: lock.Lock, source: Source, root: Path
+) -> Compilers:
+    """One compiler a core, as far as memory goes; the cards here, or those that are named."""
+    here = host.read_host(root)
+    room = here.available_mib // source.compiler_mib[wanted.build]
+    jobs = args.jobs or max(1, min(here.cpus, room))
+    if wanted.build != "cuda":
+        return Compilers(jobs)
+    cards = args.capability or build_kernels.cards_here()
+    if not cards:
+        remedy = "name the cards' compute capability, such as --capability 7.5, or use --build cpu"
+        raise EngineError(f"build {wanted.name}", "no NVIDIA GPU is visible", remedy)
+    return Compilers(jobs, tuple(cards))
+
+
+def _build_kernels(
+    engine: places.Engine, args: argparse.Namespace, root: Path, world: World
+) -> None:
     """Build what the cards here need; the engine is in use whether that succeeds or not."""
-    cards = build_kernels.cards_here()
+    cards = args.capability or build_kernels.cards_here()
     if not cards:
         world.say("      note: no GPU is visible; once one is: sudo caovanctl engine build-kernels")
         return
     try:
         with safe_files.readable_by_all(), places.locked(root, build_kernels.WHAT):
-            build_kernels.build(engine, cards, None, world)
+            build_kernels.build(engine, cards, args.jobs, world)
     except EngineError as error:
         world.say(f"      warning: {error}; until then a start compiles what it needs")
 
@@ -94,13 +114,16 @@ def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
         raise EngineError(f"install {wanted.name}", lack.fact, lack.remedy)
 
 
-def _plugin(chosen: str | None, build: str) -> Path | None:
+def _plugin(chosen: str | None, wanted: lock.Lock) -> Path | None:
     """The plugin to add: the chosen one, else the installed package's or the checkout's on CUDA."""
+    takes = registry.engine_of(wanted.kind).install.takes_plugin
     if chosen:
+        if not takes:
+            raise EngineError("add the plugin", f"{wanted.title} takes none", "omit --plugin")
         if not Path(chosen).exists():
             raise EngineError("add the plugin", f"there is no {chosen}", "check --plugin")
         return Path(chosen).absolute()
-    if build != "cuda":
+    if wanted.build != "cuda" or not takes:
         return None
     found = sorted(PACKAGED_PLUGINS.glob("caovan_vllm_sm75_turbo3-*.whl"))
     if (CHECKOUT_PLUGIN / "pyproject.toml").is_file():

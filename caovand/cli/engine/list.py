@@ -1,4 +1,4 @@
-"""`caovanctl engine list`: the engines that are here, and the one in use."""
+"""`caovanctl engine list`: the engines that are here, and those in use."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import json
 import sys
 
 from caovand.adapters.engine_install import places
-from caovand.cli.engine.shared import engine_verb, facts, root_of
+from caovand.adapters.engine_install.lock import FIRST_KIND
+from caovand.cli.engine.shared import described, engine_verb, facts, root_of
+from caovand.engines import registry
 
 
 def run(args: argparse.Namespace) -> int:
     """engine list."""
     root = root_of(args)
-    now, found, begun = places.current(root), places.engines(root), places.unfinished(root)
+    found, begun = places.engines(root), places.unfinished(root)
+    now = {
+        kind: engine.name
+        for kind in registry.MODULES
+        if (engine := places.current(root, kind)) is not None
+    }
     if args.json:
         print(
             json.dumps(
                 {
                     "root": str(root),
-                    "current": now.name if now else None,
+                    "current": now.get(FIRST_KIND),
+                    "in_use": now,
                     "engines": [facts(engine) for engine in found],
                     "unfinished": begun,
                 }
@@ -27,12 +35,8 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     for engine in found:
-        mark = "*" if now is not None and now.name == engine.name else " "
-        plugin = f"plugin {engine.plugin}" if engine.plugin else "no plugin"
-        print(
-            f"{mark} {engine.name:24} vLLM {engine.version:12} torch {engine.torch:14} "
-            f"Python {engine.python:8} {plugin}"
-        )
+        mark = "*" if engine.name in now.values() else " "
+        print(f"{mark} {engine.name:24} {described(engine, aligned=True)}")
     if not found:
         print(f"no engine in {root}; install one with: sudo caovanctl engine install")
     for name in begun:
@@ -44,5 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 VERB = engine_verb(
-    "list", "list engines; * is the one in use", example="caovanctl engine list --json", run=run
+    "list",
+    "list engines; * is the one in use of its kind",
+    example="caovanctl engine list --json",
+    run=run,
 )

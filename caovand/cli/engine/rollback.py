@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from caovand.adapters.engine_install import places
+from caovand.cli.engine.choice import kind_argument
 from caovand.cli.engine.shared import engine_verb, root_of
 from caovand.cli.family import show
 
@@ -12,7 +13,7 @@ from caovand.cli.family import show
 def run(args: argparse.Namespace) -> int:
     """engine rollback."""
     with places.locked(root_of(args), "roll back", make=False):
-        engine = places.rollback(root_of(args))
+        engine = places.rollback(root_of(args), args.kind)
     text = (
         f"{engine.name} is in use again; run sudo caovanctl reload to switch a running daemon to it"
     )
@@ -24,5 +25,6 @@ VERB = engine_verb(
     "rollback",
     "switch back to the engine used before",
     example="sudo caovanctl engine rollback && sudo caovanctl reload",
+    arguments=kind_argument,
     run=run,
 )

@@ -14,6 +14,7 @@ from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.cli.family import Family
 from caovand.cli.progress import Screen
+from caovand.engines import registry
 
 ENGINE = "NAME"
 """What an argument is called that is an engine's name; shells complete it."""
@@ -50,6 +51,17 @@ def world_of(screen: Screen) -> World:
 def name_argument(parser: argparse.ArgumentParser) -> None:
     """The engine that a verb is about."""
     parser.add_argument("name", metavar=ENGINE)
+
+
+def described(engine: places.Engine, *, aligned: bool = False) -> str:
+    """An engine for people; `aligned` for one of several lines."""
+    title = registry.engine_of(engine.kind).title
+    parts = [(title, engine.version, 12), ("torch", engine.torch, 14)]
+    parts += [("Python", engine.python, 8)]
+    words = [f"{n} {v:{w}}" if aligned else f"{n} {v}" for n, v, w in parts if v]
+    if aligned and registry.engine_of(engine.kind).install.takes_plugin:
+        words.append(f"plugin {engine.plugin}" if engine.plugin else "no plugin")
+    return " ".join(words).rstrip() if aligned else ", ".join(words)
 
 
 def facts(engine: places.Engine) -> dict[str, object]:

@@ -71,7 +71,8 @@ class EngineInfo:
     what was built here for cards such as "sm75". `cxx` is the C++ compiler that nvcc needs, None
     where there is none, "" where it was not asked. `gdn_interface` is the plugin's own "pass" or
     "fail: why", `operators` those it would replace;
-    `states` says likewise whether it keeps states right where hybrids draft.
+    `states` says likewise whether it keeps states right where hybrids draft. `executable` is the
+    server, of an engine that is a program.
     """
 
     python: str
@@ -99,6 +100,7 @@ class EngineInfo:
     operators: tuple[str, ...] = ()
     library_problem: str = ""
     states: str = ""
+    executable: str = ""
 
     def knows(self, architecture: str) -> bool:
         """Whether its models include this one; assumed so if it was not asked."""
@@ -168,6 +170,47 @@ class Gptq:
 
 
 @dataclass(frozen=True)
+class GgufLayer:
+    """One layer of a GGUF model; sizes in bytes.
+
+    `size` is that of its tensors, `expert_size` that of the routed experts among them. A token's
+    `keys` and `values` have so many elements in its cache; the cache has `window` tokens, 0 for the
+    whole context. `state_size` is that of its recurrent state for one sequence. A layer that only
+    drafts is `mtp`.
+    """
+
+    size: int
+    expert_size: int = 0
+    keys: int = 0
+    values: int = 0
+    window: int = 0
+    state_size: int = 0
+    mtp: bool = False
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """A model in GGUF files: its layers, and the bytes of what is outside of them.
+
+    `embedding` is looked up by token, `output` multiplied with each step's; a model without an
+    `output` of its own uses the embedding for both. `types` are the bytes of each type of tensor,
+    `files` names and sizes of the parts.
+    """
+
+    layers: tuple[GgufLayer, ...]
+    embedding: int
+    output: int
+    rest: int
+    types: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(layer.size for layer in self.layers) + self.embedding + self.output + self.rest
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """A model as its folder describes it, without reading the weights.
 
@@ -183,7 +226,7 @@ class ModelCard:
     experts, 0 without them; `dense_layers` have an MLP instead of experts. The last `kv_shared`
     layers read the caches of earlier ones (Gemma 3n). `negative_scale` is the first tensor with a
     negative scale, empty without one, None where no scales were read. `notes` name oddities of the
-    folder that leave it usable.
+    folder that leave it usable. `gguf` describes a model in GGUF files; `path` is then the first.
     """
 
     path: str
@@ -226,6 +269,7 @@ class ModelCard:
     weights: tuple[Weights, ...] = ()
     folder: bool = True
     notes: tuple[Problem, ...] = ()
+    gguf: Gguf | None = None
 
     @property
     def hybrid(self) -> bool:

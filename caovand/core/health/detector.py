@@ -5,7 +5,7 @@ nothing moves for the phase's time: no mark, no progress bar, no new kind of lin
 hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
 `hang_s` and a test completion does not come back. The test is sent early, since it costs one token;
 an engine that was only slow gets no early one for an hour. `/health` is trusted only when it
-reports a dead engine.
+reports a dead engine: it may answer while the thread that decodes, and counts, hangs.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
         return _hung(watch, at, "its test completion got no answer")
     silent_s = at - watch.heard_at
     if silent_s >= rules.hang_s:
-        reason = f"the HTTP server has not answered for {silent_s:.0f} s"
+        reason = f"the engine has not reported its counters for {silent_s:.0f} s"
         return _probe(watch, at, rules, reason, at)
     if watch.owed_since is None:
         return watch, ()
@@ -324,7 +324,6 @@ def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
 def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
     if not watch.serving or health.status is None:
         return watch, ()
-    watch = replace(watch, heard_at=health.at)
     if health.status != 503:
         return replace(watch, dead_checks=0), ()
     watch = replace(watch, dead_checks=watch.dead_checks + 1)

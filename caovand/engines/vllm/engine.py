@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
 from caovand.core.facts.inventory import Inventory
+from caovand.core.install import Install
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm import command, kernels
@@ -44,6 +45,9 @@ def _invents_weights(config: Config) -> bool:
 
 ENGINE = Engine(
     name="vllm",
+    title="vLLM",
+    prefers=lambda path, files: False,
+    install=Install(versions={"cuda": "0.21.0", "cpu": "0.32.0"}, takes_plugin=True),
     probe=PROBE,
     planning=Planning(
         make=make_plan,

@@ -149,6 +149,7 @@ def _is_cpu(found: Mapping[str, Any]) -> bool:
 PROBE = Probe(
     module=__name__,
     name="vLLM",
+    install="sudo caovanctl engine install",
     versions=VERSIONS,
     details=FLAGS,
     asked=ASKED,

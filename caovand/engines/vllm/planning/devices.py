@@ -11,9 +11,9 @@ from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
+from caovand.engines.common.speeds import joined
 from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.draft import Draft, policy, user
-from caovand.engines.vllm.planning.speeds import joined
 from caovand.engines.vllm.planning.spelling import whole_number
 
 LEAST_MIB = 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.speeds import host_link
 from caovand.engines.vllm.memory.estimate import OFFLOADED
-from caovand.engines.vllm.planning.speeds import host_link
 
 GB_A_GIB = 1.074
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.config import Config
+from caovand.core.config import AUTO_SPEC, Config, auto_spec
 from caovand.engines.vllm.planning import flags
-from caovand.engines.vllm.planning.speculation import AUTO_SPEC, spec_of_environment
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
 
@@ -16,7 +15,7 @@ def overruling(config: Config, environ: Mapping[str, str]) -> str:
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
         if name in given:
             return f"{option(name)} is among [engine] extra_args"
-    text = (spec_of_environment(config, environ) or "").strip()
+    text = (auto_spec(config, environ) or "").strip()
     if text:
         return f"{AUTO_SPEC} is {text}"
     if config.policy.mtp is not None:

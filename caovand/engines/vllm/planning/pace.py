@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, linked, slowest
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, on_rank
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
 from caovand.engines.vllm.planning.offload import experts_read, step_seconds
-from caovand.engines.vllm.planning.speeds import LINKED_S, UNLINKED_S, linked, slowest
 
 ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were

@@ -12,7 +12,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.config import MODES, Config, Mode
+from caovand.core.config import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
@@ -20,7 +20,7 @@ from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
-from caovand.engines.vllm.planning import activations, flags, goals, turing, verbatim
+from caovand.engines.vllm.planning import activations, flags, gguf, goals, turing, verbatim
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.devices import (
@@ -41,7 +41,6 @@ from caovand.engines.vllm.planning.offload import step_cost
 from caovand.engines.vllm.planning.resize import emptied, graph_warnings, graphs_for, holders, sized
 from caovand.engines.vllm.planning.speculation import (
     smaller_depths,
-    spec_of_environment,
     spoiling_warnings,
 )
 from caovand.engines.vllm.planning.spelling import option, whole_number
@@ -69,6 +68,7 @@ def make_plan(
     `mode` is what `caovanctl mode` said, None where the file decides; `environ` what the engine
     inherits from us; `remembered` a degraded plan whose rungs are kept.
     """
+    gguf.refuse(inventory.model)
 
     def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
         return _plan(config, inventory, mode, mode_origin, environ, remembered)
@@ -150,7 +150,7 @@ def _plan(
         gpus=choose_gpus(config, inventory),
         mode=chosen.value,
         mode_setting=chosen,
-        auto_spec=spec_of_environment(config, environ),
+        auto_spec=auto_spec(config, environ),
         plugins=_plugins(config, environ, remembered),
         unweighed=unmodelled(given, inventory.model),
         weights_unknown=bool(weights_unknown(given, inventory.model)),

@@ -6,16 +6,12 @@ the mode. The planner never asks a model with no MTP head to draft.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from caovand.core.config import MODES, Config, Mode
+from caovand.core.config import AUTO_SPEC, MODES, Mode
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
-AUTO_SPEC = "CAOVAN_AUTO_SPEC"
-"""The variable that overrides the file's drafting depth: a number, or a mode."""
 DEEPEST = 8
 
 
@@ -28,11 +24,6 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     if gpus > 2:
         return 4, f"mode auto drafts 4 tokens on more than 2 GPUs, here {gpus}"
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
-
-
-def spec_of_environment(config: Config, environ: Mapping[str, str]) -> str | None:
-    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
-    return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))
 
 
 def speculative_config(draft: Draft) -> Setting | None:

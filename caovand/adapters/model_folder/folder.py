@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files
+from caovand.adapters.model_folder import gguf_files
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
@@ -24,8 +25,6 @@ from caovand.core.problem import Problem, ProblemError
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
-GGUF_TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)", re.I)
-"""The type of the weights in a GGUF file's name; the number of the part may follow."""
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
@@ -62,6 +61,8 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
+    elif exists and place.suffix == gguf_files.SUFFIX:
+        return _gguf(Path(os.path.abspath(place)))
     elif exists:
         raise ModelProblem(
             f"read model {path}", "it is a file", "set [model] path to the folder around it"
@@ -84,7 +85,9 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
 def _read(folder: Path, weights: bool) -> ModelCard:
     config = _json(folder, "config.json")
     if config is None:
-        _refuse_gguf(folder)
+        files = gguf_files.first_files(folder)
+        if files:
+            return _gguf_in(folder, files)
         raise ModelProblem(
             f"read model {folder}",
             "it has no config.json",
@@ -116,18 +119,32 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
 
 
-def _refuse_gguf(folder: Path) -> None:
-    """Name the checkpoint that serves in the place of llama.cpp's files, which vLLM reads slowly
-    and only with another folder's configuration."""
-    files = sorted(file.name for file in folder.glob("*.gguf"))
-    if files:
-        model = GGUF_TYPE.split(files[0].removesuffix(".gguf"), maxsplit=1)[0] or "the model"
+def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
+    """The only GGUF model of a folder."""
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:4])
+        more = f" and {len(files) - 4} more" if len(files) > 4 else ""
         raise ModelProblem(
-            f"serve model {folder}",
-            f"it holds GGUF files ({files[0]}), which are for llama.cpp",
-            f"download a safetensors checkpoint of {model} in four bits, which takes as much"
-            f" memory: {model}-AWQ or {model}-GPTQ-Int4",
+            f"choose a model of {folder}",
+            f"it has several in GGUF files: {names}{more}",
+            "set [model] path to one of these files",
         )
+    return _gguf(files[0])
+
+
+def _gguf(file: Path) -> ModelCard:
+    try:
+        return gguf_files.read_model(file)
+    except gguf_files.BadParts as problem:
+        why, remedy = str(problem), "download the model again"
+    except PermissionError:
+        raise _closed(str(file), file.parent) from None
+    except OSError as problem:
+        why, remedy = str(problem.strerror), "check the disk"
+    except SURPRISES as problem:  # last resort: no file may end the daemon
+        why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+        remedy = "download the model again"
+    raise ModelProblem(f"load model {file}", why, remedy)
 
 
 def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> ModelCard:

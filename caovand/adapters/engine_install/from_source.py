@@ -1,0 +1,176 @@
+"""Build an engine's program from the source archive of its lock, with the lock's CMake and ninja.
+
+Only a C++ compiler is the system's. What is built is the one program that runs, in a folder of the
+engine that is deleted afterwards. A package of the archive's name then owns the program: `engine
+verify` knows it like any other file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from caovand.adapters import trust
+from caovand.adapters.engine_install import toolkit
+from caovand.adapters.engine_install.adapt import declare
+from caovand.adapters.engine_install.commands import Finished, World
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.wheels import Wheel
+from caovand.core.install import Source
+
+FOLDER = "build"
+_TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
+"""What a line that names the cause has in it, the most telling first."""
+
+
+@dataclass(frozen=True)
+class Compilers:
+    """How many compilers may run at once, and the cards a CUDA build is for: ((7, 5), ...)."""
+
+    jobs: int = 1
+    cards: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def named_cards(self) -> tuple[str, ...]:
+        """The cards as people write them: 7.5."""
+        return tuple(f"{major}.{minor}" for major, minor in self.cards)
+
+
+def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
+    """The system's C++ compiler; EngineError, before any download, where there is none."""
+    for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if name and (found := trust.program(name, environ)):
+            return found
+    raise EngineError(
+        f"build {lock.name}",
+        "there is no C++ compiler on this machine",
+        "sudo apt install g++",
+    )
+
+
+def build(
+    source: Source,
+    lock: Lock,
+    path: Path,
+    files: Mapping[str, Wheel],
+    compilers: Compilers,
+    world: World,
+) -> Path:
+    """Build the program into ENGINE/bin.
+
+    What was compiled stays until that is done: a build that was interrupted goes on.
+    """
+    work = path / FOLDER
+    tree, out = work / "source", work / "out"
+    if not tree.exists():
+        unpack(files[source.package].path, tree, f"build {lock.name}")
+    environ = _environment(path, lock, compilers)
+    options = source.options(lock.build, lock.version)
+    if lock.build == "cuda":
+        cards = ";".join(f"{major}{minor}-real" for major, minor in compilers.cards)
+        options += (f"-DCMAKE_CUDA_ARCHITECTURES={cards}",)
+        options += (f"-DCUDAToolkit_ROOT={path / toolkit.FOLDER}",)
+    ninja, compiler = str(path / "bin" / "ninja"), check_compiler(lock, world.environ)
+    command = [str(path / "bin" / "cmake"), "-S", str(tree / source.folder), "-B", str(out)]
+    command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DCMAKE_BUILD_TYPE=Release"]
+    _must(world, work, [*command, f"-DCMAKE_CXX_COMPILER={compiler}", *options], environ)
+    log = out / ".ninja_log"
+    before = _lines(log)
+    total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
+
+    def tick() -> None:
+        done = min(max(_lines(log) - before, 0), total)
+        world.progress(done, total, f"compiling {source.target}")
+
+    build_it = [ninja, "-C", str(out), f"-j{compilers.jobs}", source.target]
+    _must(world, work, build_it, environ, tick)
+    tick()
+    made = next(file for file in out.rglob(source.target) if file.is_file())
+    place = path / "bin" / source.target
+    made.replace(place)
+    site = next((path / "lib").glob("python3*/site-packages"))
+    declare(site, source.package, lock.version, [place])
+    shutil.rmtree(work)
+    return place
+
+
+def _lines(log: Path) -> int:
+    """Steps that ninja has done; the log's first line is a title."""
+    return log.read_bytes().count(b"\n") if log.is_file() else 1
+
+
+def _idle() -> None:
+    """Nothing to do while a command runs that takes no time."""
+
+
+def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
+    """What the compilers may see: the lock's tools first, and no configuration of somebody's."""
+    environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
+    environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}
+    environ |= {"CMAKE_BUILD_PARALLEL_LEVEL": str(compilers.jobs)}
+    home = toolkit.lay_out(path) if lock.build == "cuda" else None
+    if home is not None:
+        environ |= {"CUDACXX": str(home / "bin" / "nvcc"), "CUDA_PATH": str(home)}
+        # nvcc looks for its libraries next to the folder that `bin` leads to, which has no lib64
+        environ |= {"LIBRARY_PATH": str(home / "lib64")}
+    return environ
+
+
+def unpack(archive: Path, place: Path, what: str) -> None:
+    """Make the one folder in an archive, whose hash was checked, the folder `place`."""
+    part = place.with_name(f"{place.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = PurePosixPath(member.name).parts
+            if member.name.startswith("/") or ".." in parts or member.isdev():
+                raise EngineError(what, f"{archive.name} has the entry {member.name}", "report it")
+            # directories come with their files; links lead nowhere that a build needs
+            if (data := tar.extractfile(member) if member.isfile() else None) is not None:
+                target = part / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with data, target.open("wb") as file:
+                    shutil.copyfileobj(data, file)
+    next(part.iterdir()).rename(place)
+    part.rmdir()
+
+
+def _steps(dry: Finished) -> int:
+    """How many steps ninja would take, of a dry run."""
+    last = (dry.output.strip() or "[0/1]").splitlines()[-1]
+    try:
+        return max(int(last.partition("/")[2].partition("]")[0]), 1)
+    except ValueError:
+        return 1
+
+
+def _must(
+    world: World,
+    work: Path,
+    command: list[str],
+    environ: Mapping[str, str],
+    tick: Callable[[], None] = _idle,
+) -> None:
+    finished = world.run(command, environ, tick)
+    if finished.code == 0:
+        return
+    lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
+    marked = (line for mark in _TELLING for line in lines if mark in line)
+    text = next(marked, lines[-1])
+    remedy = "run the command again; what was made is kept"
+    if "No space left on device" in finished.output:
+        text, remedy = "the disk is full", "make room and run the command again"
+    elif "Killed signal" in finished.output:
+        text = "a compiler was killed, most likely for want of memory"
+        remedy = "run it again with fewer compilers: --jobs 1"
+    else:
+        (work / "log").write_text(finished.output, encoding="utf-8")
+        remedy += f", and the whole output is in {work / 'log'}"
+    raise EngineError(
+        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {text}", remedy
+    )

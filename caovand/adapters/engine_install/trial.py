@@ -1,0 +1,110 @@
+"""Prove an engine by running it: its version, and two completions of a model made here."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import trust
+from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.engine_install.lock import Lock
+from caovand.core.engine import Engine
+from caovand.core.install import Trial
+
+PATIENCE_S = 120.0
+PROMPTS = ([1, 2, 3], [4, 5, 6, 7])
+TOKENS = 4
+
+
+def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -> None:
+    """Start the server of an environment once; EngineError says what it did not do."""
+    what = f"prove {path.name}"
+    assert engine.install.source is not None
+    program = path / "bin" / engine.install.source.target
+    done = run([str(program), *trial.version], {}, lambda: None)
+    number = lock.version.partition(".")[0]
+    if done.code or number not in done.output:
+        raise EngineError(
+            what,
+            f"{program.name} ended with status {done.code} and did not name build {number}:"
+            f" {_last(done.output)}",
+            f"sudo caovanctl engine remove {path.name}, then install it again",
+        )
+    with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
+        model, log = Path(folder, f"tiny{trial.suffix}"), Path(folder, "log")
+        model.write_bytes(trial.model())
+        port = _free_port()
+        with (
+            log.open("wb") as out,
+            subprocess.Popen(
+                trial.command(str(program), str(model), port),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=trust.own_environ(os.environ),
+                cwd="/",
+            ) as server,
+        ):
+            try:
+                _two_completions(engine, server, port)
+            except (OSError, ValueError, LookupError, http.client.HTTPException) as problem:
+                server.kill()
+                server.wait()
+                last = _last(log.read_text(encoding="utf-8", errors="replace"))
+                raise EngineError(
+                    what,
+                    f"{program.name} did not answer two completions ({problem}); its last line:"
+                    f" {last}",
+                    f"sudo caovanctl engine remove {path.name}, then install it again",
+                ) from None
+            finally:
+                server.kill()
+
+
+def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        if server.poll() is not None:
+            raise OSError(f"it ended with status {server.returncode}")
+        try:
+            if _ask(port, "GET", engine.api.health)[0] == 200:
+                break
+        except OSError:
+            pass  # it does not listen yet
+        if time.monotonic() > end_s:
+            raise OSError(f"it was not ready after {PATIENCE_S:g} s")
+        time.sleep(0.05)
+    for prompt in PROMPTS:
+        body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        status, answer = _ask(port, "POST", engine.api.completions, json.dumps(body))
+        if status != 200 or answer["usage"]["completion_tokens"] < 1:
+            raise ValueError(f"status {status}: {str(answer)[:200]}")
+
+
+def _ask(port: int, verb: str, path: str, body: str | None = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request(verb, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _last(output: str) -> str:
+    return (output.strip() or "nothing").splitlines()[-1].strip()

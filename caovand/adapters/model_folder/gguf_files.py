@@ -1,0 +1,81 @@
+"""Reads the headers of GGUF files: one file, or all parts of a split one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from caovand.adapters import safe_files
+from caovand.core.checkpoint.gguf import BadGguf, GgufFile, parse
+from caovand.core.checkpoint.gguf_model import describe
+from caovand.core.checkpoint.values import BadConfig
+from caovand.core.facts.inventory import ModelCard
+
+PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+PROJECTOR = re.compile(r"^mmproj", re.I)
+"""Files of a vision tower, which are no model by themselves."""
+MOST_PARTS = 1000
+SUFFIX = ".gguf"
+
+
+class BadParts(Exception):
+    """Why these files make no model."""
+
+
+def first_files(folder: Path) -> list[Path]:
+    """The GGUF models in a folder, each by its first file."""
+    return [
+        file
+        for file in sorted(folder.glob(f"*{SUFFIX}"))
+        if not PROJECTOR.match(file.name)
+        and ((part := PART.match(file.name)) is None or int(part["number"]) == 1)
+    ]
+
+
+def read_model(path: Path) -> ModelCard:
+    """The card of the model in this file and the parts that follow it; BadParts or OSError."""
+    names = _parts(path)
+    files: list[tuple[str, GgufFile]] = []
+    for name in names:
+        try:
+            files.append((name, _header(path.with_name(name))))
+        except FileNotFoundError:
+            raise BadParts(f"{name} is missing") from None
+        except BadGguf as problem:
+            raise BadParts(f"{name} is unusable, {problem}") from problem
+    _check_counts(files)
+    try:
+        return describe(files, str(path))
+    except BadConfig as problem:
+        raise BadParts(f"{names[0]} describes no language model: {problem}") from problem
+
+
+def _header(path: Path) -> GgufFile:
+    with os.fdopen(safe_files.open_regular(path), "rb", buffering=0) as file:
+        return parse(file.read, os.fstat(file.fileno()).st_size)
+
+
+def _parts(path: Path) -> list[str]:
+    part = PART.match(path.name)
+    if part is None:
+        return [path.name]
+    count = int(part["count"])
+    if int(part["number"]) != 1:
+        raise BadParts(f"it is part {int(part['number'])} of {count}: the first one is needed")
+    if not 1 <= count <= MOST_PARTS:
+        raise BadParts(f"its name claims {count} parts")
+    return [f"{part['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
+    """That the parts belong together, as the first one counts them."""
+    told = files[0][1].values.get("split.count", 1)
+    if told not in (len(files), 0) and not (told == 1 and len(files) == 1):
+        raise BadParts(
+            f"{files[0][0]} is the first of {told} parts, and its name says {len(files)}"
+        )
+    wanted = files[0][1].values.get("split.tensors.count")
+    have = sum(len(file.tensors) for _, file in files)
+    if len(files) > 1 and wanted is not None and wanted != have:
+        raise BadParts(f"its parts have {have} tensors of {wanted}")

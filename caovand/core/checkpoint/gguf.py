@@ -1,0 +1,246 @@
+"""Headers of GGUF files: values and tensors, without the tensors' bytes.
+
+A file is a magic, a version, two counts, the values, a description of each tensor, and then the
+tensors, aligned, in the order described. The header alone is read, in pieces, as far as it goes;
+what a file claims of lengths and counts is believed only within bounds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+PIECE = 1 << 20
+LARGEST_HEADER = 128 << 20  # real ones have 20 MiB at most: the vocabulary and its merges
+MOST_KEYS = 10_000
+MOST_TENSORS = 200_000
+MOST_ENTRIES = 4_000_000  # of one array
+LONGEST_NAME = 65_535
+LONGEST_TENSOR = 255
+LONGEST_TEXT = 8 << 20  # a chat template
+MOST_KEPT = 4096  # entries of an array of numbers: few have more than one a layer
+MOST_DIMENSIONS = 4
+ALIGNMENT = "general.alignment"
+
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+            12: "d"}  # fmt: skip
+_TEXT, _ARRAY = 8, 9
+_SIZES = {kind: struct.calcsize("<" + code) for kind, code in _FORMATS.items()}
+
+TYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4),
+    27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
+}  # fmt: skip
+"""The name of each type, how many weights a block of it has, and how many bytes."""
+
+
+class BadGguf(Exception):
+    """Why this file is not a complete GGUF file."""
+
+
+class GgufTensor(NamedTuple):
+    """One tensor as its header describes it; `size` in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """An array that is not kept, such as the vocabulary: only its length counts."""
+
+    entries: int
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """What the header says. Arrays of texts, and long ones, are a Count; `size` is the file's."""
+
+    version: int
+    values: Mapping[str, Any]
+    tensors: tuple[GgufTensor, ...]
+    size: int
+
+
+def parse(read: Callable[[int], bytes], size: int) -> GgufFile:
+    """The header of a file of `size` bytes, whose next bytes `read` returns; BadGguf."""
+    source = _Source(read, size)
+    if size < 24:
+        raise BadGguf(f"it has {size} bytes, fewer than any GGUF file")
+    magic = source.take(4)
+    if magic != b"GGUF":
+        is_pointer = magic == b"vers"
+        raise BadGguf(
+            "it is a Git LFS pointer, not the file itself"
+            if is_pointer
+            else "it does not begin as a GGUF file does"
+        )
+    version = source.number(4)
+    if version not in (2, 3):
+        swapped = version & 0xFFFF == 0 and version != 0
+        what = "it is big-endian" if swapped else f"it has version {version} of the format"
+        raise BadGguf(f"{what}; version 2 and 3, little-endian, are read")
+    tensors, keys = source.number(10), source.number(10)
+    if keys > MOST_KEYS or tensors > MOST_TENSORS:
+        raise BadGguf(f"its header claims {tensors} tensors and {keys} values")
+    values: dict[str, Any] = {}
+    for _ in range(keys):
+        key = source.text(LONGEST_NAME)
+        if key in values:
+            raise BadGguf(f"its header has {_quoted(key)} twice")
+        values[key] = source.value(source.number(4))
+    return GgufFile(version, values, _tensors(source, tensors, values), size)
+
+
+def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[GgufTensor, ...]:
+    alignment = values.get(ALIGNMENT, 32)
+    if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
+        raise BadGguf(f"{ALIGNMENT} is {_quoted(alignment)}, not a power of two")
+    found: dict[str, GgufTensor] = {}
+    at = 0
+    for _ in range(count):
+        name = source.text(LONGEST_TENSOR)
+        if name in found:
+            raise BadGguf(f"its header has tensor {_quoted(name)} twice")
+        dimensions = source.number(4)
+        if dimensions > MOST_DIMENSIONS:
+            raise BadGguf(f"tensor {_quoted(name)} has {dimensions} dimensions")
+        shape = tuple(source.number(10) for _ in range(dimensions))
+        kind, offset = source.number(4), source.number(10)
+        tensor = _tensor(name, shape, kind)
+        if offset != at:
+            raise BadGguf(f"tensor {_quoted(name)} is at {offset}, expected at {at}")
+        found[name] = tensor
+        at = _padded(at + tensor.size, alignment)
+        if at - alignment >= source.size:
+            raise _truncated(source, at)
+    begin = _padded(source.at, alignment)
+    # The last tensor's padding may be missing.
+    last = at - _padding_after(found, alignment)
+    if begin + last > source.size:
+        raise _truncated(source, begin + last)
+    return tuple(found.values())
+
+
+def _truncated(source: _Source, needed: int) -> BadGguf:
+    return BadGguf(
+        f"it is truncated: {source.size} bytes, but its header describes {needed} or more"
+    )
+
+
+def _padding_after(tensors: Mapping[str, GgufTensor], alignment: int) -> int:
+    if not tensors:
+        return 0
+    size = next(reversed(list(tensors.values()))).size
+    return _padded(size, alignment) - size
+
+
+def _padded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def _tensor(name: str, shape: tuple[int, ...], kind: int) -> GgufTensor:
+    if kind not in TYPES:
+        raise BadGguf(f"tensor {_quoted(name)} has the unknown type {kind}")
+    dtype, block, block_size = TYPES[kind]
+    elements = prod(shape)
+    row = shape[0] if shape else 1
+    if not all(shape) or row % block or elements >= 1 << 50:
+        raise BadGguf(f"tensor {_quoted(name)} of type {dtype} has the shape {list(shape)}")
+    return GgufTensor(name, dtype, shape, elements // block * block_size)
+
+
+def _quoted(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+class _Source:
+    """The header's bytes in order, at most LARGEST_HEADER of them, read in pieces."""
+
+    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
+        self.size = size
+        self._read, self._buffer, self._place, self._before = read, b"", 0, 0
+
+    @property
+    def at(self) -> int:
+        """How many bytes were taken."""
+        return self._before + self._place
+
+    def take(self, count: int) -> bytes:
+        """The next bytes; BadGguf where the file ends before."""
+        if len(self._buffer) - self._place < count:
+            self._fill(count)
+        self._place += count
+        return self._buffer[self._place - count : self._place]
+
+    def _fill(self, count: int) -> None:
+        if self.at + count > self.size:
+            raise BadGguf(f"it is truncated: {self.size} bytes end within its header")
+        if self.at + count > LARGEST_HEADER:
+            raise BadGguf(f"its header is larger than {LARGEST_HEADER >> 20} MiB")
+        rest = self._buffer[self._place :]
+        self._before += self._place
+        self._place, parts, have = 0, [rest], len(rest)
+        while have < count:
+            part = self._read(max(count - have, PIECE))
+            if not part:
+                raise BadGguf(f"it is truncated: {self._before + have} bytes end within its header")
+            parts.append(part)
+            have += len(part)
+        self._buffer = b"".join(parts)
+
+    def number(self, kind: int) -> int:
+        """The next number of one of the format's types of whole numbers."""
+        found: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
+        return found
+
+    def text(self, longest: int) -> str:
+        """The next text, at most so many bytes of it."""
+        length = self.number(10)
+        if length > longest:
+            raise BadGguf(f"its header has a text of {length} bytes where {longest} are expected")
+        return self.take(length).decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        """The next value of this type."""
+        if kind == _TEXT:
+            return self.text(LONGEST_TEXT)
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _FORMATS:
+            raise BadGguf(f"its header has a value of the unknown type {kind}")
+        return struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
+
+    def _array(self) -> tuple[Any, ...] | Count:
+        kind, count = self.number(4), self.number(10)
+        if count > MOST_ENTRIES:
+            raise BadGguf(f"its header claims an array of {count} entries")
+        if kind == _TEXT:
+            for _ in range(count):
+                self._skip(self.number(10))
+            return Count(count)
+        if kind not in _FORMATS:
+            raise BadGguf(f"its header has an array of the type {kind}")
+        if count > MOST_KEPT:
+            self._skip(count * _SIZES[kind])
+            return Count(count)
+        return struct.unpack(f"<{count}{_FORMATS[kind]}", self.take(count * _SIZES[kind]))
+
+    def _skip(self, count: int) -> None:
+        while count:
+            step = min(count, PIECE)
+            self.take(step)
+            count -= step

@@ -1,0 +1,54 @@
+"""How an engine's environment is made and proven. Part of its record (`core.engine`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Build = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A program that CMake builds here, of a source archive that the lock names.
+
+    `package` is the archive's distribution, `folder` the folder in it that CMake begins with,
+    `target` what is built, which is also the program's name. `options` are CMake's for a build of a
+    release. `compiler_mib` is the memory that one compiler may need.
+    """
+
+    package: str
+    folder: str
+    target: str
+    options: Callable[[Build, str], tuple[str, ...]]
+    compiler_mib: Mapping[Build, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A server that is started once to prove an installation.
+
+    `version` are the arguments with which it prints its version and ends. `model` is the content of
+    a model that takes next to no time, `suffix` how its file's name ends; `command` takes the
+    program, the model's path and a port of the loopback address.
+    """
+
+    version: tuple[str, ...]
+    model: Callable[[], bytes]
+    suffix: str
+    command: Callable[[str, str, int], tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install:
+    """`versions` are the recommended releases by build.
+
+    An engine without `source` is in wheels alone, and proven by importing it. One with it is built
+    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build.
+    """
+
+    versions: Mapping[Build, str]
+    source: Source | None = None
+    trial: Trial | None = None
+    takes_plugin: bool = False

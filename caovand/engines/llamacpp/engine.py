@@ -1,0 +1,74 @@
+"""The record of llama.cpp: its functions and data for the rest of caovan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from caovand.core.config import Config
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.engines.llamacpp import command
+from caovand.engines.llamacpp.healing.cures import HEALING
+from caovand.engines.llamacpp.installation import INSTALL
+from caovand.engines.llamacpp.log.explain import explain
+from caovand.engines.llamacpp.log.reader import LOG
+from caovand.engines.llamacpp.memory.forecast import forecast, gpus_of
+from caovand.engines.llamacpp.metrics import parse_metrics
+from caovand.engines.llamacpp.planning import options
+from caovand.engines.llamacpp.planning.checkup import checkup
+from caovand.engines.llamacpp.planning.conflicts import conflicts
+from caovand.engines.llamacpp.planning.drafting import overruling
+from caovand.engines.llamacpp.planning.planner import context_of, make_plan
+from caovand.engines.llamacpp.probe import PROBE
+
+SUFFIX = ".gguf"
+
+
+def _prefers(path: str, files: Collection[str]) -> bool:
+    if path.endswith(SUFFIX):
+        return True
+    return "config.json" not in files and any(name.endswith(SUFFIX) for name in files)
+
+
+def _chat_template(config: Config) -> str:
+    given = options.values(options.read(config.engine.extra_args))
+    found = given.get("chat_template", config.model.chat_template)
+    return found if isinstance(found, str) else ""
+
+
+ENGINE = Engine(
+    name="llamacpp",
+    title="llama.cpp",
+    prefers=_prefers,
+    install=INSTALL,
+    probe=PROBE,
+    planning=Planning(
+        make=make_plan,
+        conflicts=conflicts,
+        forecast=forecast,
+        cards=gpus_of,
+        context=context_of,
+        command=command.build,
+        overruling=overruling,
+        checks=checkup,
+    ),
+    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
+    arguments=Arguments(
+        shown=options.redact,
+        secrets=options.secret_values,
+        api_keys=options.api_keys,
+        api_key_variable="LLAMA_API_KEY",
+        chat_template=_chat_template,
+        invents_weights=lambda config: False,
+    ),
+    log=LOG,
+    explain=explain,
+    api=Api(
+        health="/health",
+        metrics="/metrics",
+        read_metrics=parse_metrics,
+        pending="",
+        pending_key="",
+        completions="/v1/completions",
+    ),
+    healing=HEALING,
+)

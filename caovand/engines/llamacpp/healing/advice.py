@@ -1,0 +1,108 @@
+"""Advice for people about a failure of llama.cpp, in sentences with known figures.
+
+The settings to change come from the ladder's tables, in its order and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.engines.llamacpp.healing.cures import HEALING
+from caovand.engines.llamacpp.planning.options import option
+
+# One row a failure; a sentence with an unknown {name} is left out.
+_GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
+    "kv-cache-none": ("No memory is left on the card for the cache.",),
+    "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
+    "device-oom-run": ("A step needed more memory than the card has left.",),
+    "host-oom": (
+        "The machine has too little memory: {mib} MiB were wanted at once.",
+        "Close other programs, add memory, or use a GGUF file of fewer bits.",
+    ),
+    "gpu-absent": ("llama.cpp found no usable card: run nvidia-smi.",),
+    "gpu-lost": ("The driver lost a card. Only a reboot recovers it.",),
+    "illegal-access": (
+        "A kernel accessed invalid memory. Check the kernel log: journalctl -k | grep -i xid",
+    ),
+    "launch-failure": (
+        "A kernel could not be launched. Check the kernel log: journalctl -k | grep -i xid",
+    ),
+    "backend-unsupported": ("This build or card cannot run these settings.",),
+    "bad-arguments": (
+        "llama-server refused {option}; starting again cannot help. Correct it in [engine]"
+        " extra_args.",
+    ),
+    "model-missing": ("Check [model] path, and download the file again.",),
+    "access-denied": ("Let the engine's user read the file (chmod a+r).",),
+    "port-busy": (
+        "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
+        " names it. End it, or change [server] port or host.",
+    ),
+    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
+    "unknown": ("This failure is unknown; the line shows where it began. Please report the log.",),
+}  # fmt: skip
+_SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "llama.file.missing": (
+        "The file {path} is missing: correct its path, or download it with all its parts.",
+    ),
+    "llama.file.magic": (
+        "The file is no GGUF file, or a pointer of Git LFS: download the file itself.",
+    ),
+    "llama.file.cut": (
+        "The file is shorter than its header says: a download was cut. Download it again.",
+    ),
+    "llama.file.header": ("The file's header is broken or cut: download it again.",),
+    "llama.model.architecture": (
+        "This llama.cpp does not know the architecture {architecture}: install a newer one (`sudo"
+        " caovanctl engine install --kind llamacpp`), or use another model.",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Download a newer one.",
+    ),
+    "llama.model.tensor": (
+        "The file lacks a tensor: it was made for another release of llama.cpp, or is broken.",
+    ),
+    "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
+    "llama.cache.flash": ("A quantised cache for values needs flash attention.",),
+    "llama.args.tls": (
+        "This llama-server was built without TLS: put a proxy in front of it, or leave the"
+        " certificate out.",
+    ),
+    "llama.threads": ("The engine may start no more threads: raise its limit of tasks.",),
+    "llama.model.tokenizer": (
+        "This llama.cpp cannot use the file's tokenizer: install a newer one (`sudo caovanctl"
+        " engine install --kind llamacpp`), or download a newer file.",
+    ),
+    "llama.model.lora": ("The adapter {path} cannot be read: correct --lora.",),
+    "llama.args.override": ("--override-kv has the form KEY=TYPE:VALUE.",),
+    "llama.model.template": ("The chat template is broken: correct [model] chat_template.",),
+}  # fmt: skip
+
+
+def advise(finding: Finding) -> tuple[str, ...]:
+    """What happened and what to do, most promising first; settings to change come last."""
+    sentences = _SPECIAL.get(finding.signature) or _GENERAL.get(finding.failure, ())
+    advice = [text for text in (_fill(one, finding.captures) for one in sentences) if text]
+    return (*advice, *_of_ladder(finding))
+
+
+def _of_ladder(finding: Finding) -> list[str]:
+    if finding.signature in DISK or LIMIT in finding.captures:
+        return []
+    changes = "; ".join(
+        f"{rung.does} ({rung.key or option(rung.touches[0])})" for rung in HEALING.against(finding)
+    )
+    if not changes:
+        return []
+    at_once = REACTIONS[finding.failure].kind == "rung"
+    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+
+
+def _fill(sentence: str, known: Mapping[str, str]) -> str:
+    try:
+        return sentence.format_map(known)
+    except KeyError:
+        return ""

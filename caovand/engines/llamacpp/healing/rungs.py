@@ -1,0 +1,120 @@
+"""The ladder's rungs: each makes one change that leads to a more modest plan.
+
+Every step goes one way only, so that each rung ends, and with them the ladder.
+"""
+
+from __future__ import annotations
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import Rung, Step
+from caovand.core.plan import Plan
+from caovand.engines.llamacpp.planning.options import CONTEXT, count
+
+LEAST_CONTEXT = 2048
+LEAST_BATCH = 32
+LESS_LAYERS = 8
+"""Of the layers on cards, one in so many leaves them at a time."""
+
+
+def _context(plan: Plan, finding: Finding) -> Step | None:
+    """Half of it; a shorter one than a conversation needs is no remedy."""
+    now = count(plan.value(CONTEXT)) or 0
+    goal = now // 2 // 256 * 256
+    if goal < min(LEAST_CONTEXT, now) or not goal < now:
+        return None
+    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _halved(plan: Plan, name: str, least: int, label: str) -> Step | None:
+    now = count(plan.value(name))
+    if now is None or now <= least:
+        return None
+    goal = max(now // 2, least)
+    return Step({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
+
+
+def _slots(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, "parallel", 1, "slots")
+
+
+def _batch(plan: Plan, finding: Finding) -> Step | None:
+    """The micro-batch with it, which buffers are sized for."""
+    step = _halved(plan, "ubatch_size", LEAST_BATCH, "micro-batch")
+    if step is None:
+        return None
+    micro, batch = step.settings["ubatch_size"], count(plan.value("batch_size")) or 0
+    return Step(
+        {"ubatch_size": micro, "batch_size": max(batch // 2, micro)}, value=step.value,
+        change=step.change,
+    )  # fmt: skip
+
+
+def _cache(plan: Plan, finding: Finding) -> Step | None:
+    """To eight bits, which costs next to nothing; flash attention reads it."""
+    if plan.value("cache_type_k") not in ("f16", "bf16", "f32"):
+        return None
+    changed = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"}
+    return Step(changed, value="q8_0", change=f"cache {plan.value('cache_type_k')} -> q8_0")
+
+
+def _cache_plain(plan: Plan, finding: Finding) -> Step | None:
+    if plan.value("cache_type_v") in (None, "f16"):
+        return None
+    change = f"cache {plan.value('cache_type_v')} -> f16"
+    return Step({"cache_type_k": "f16", "cache_type_v": "f16"}, value="f16", change=change)
+
+
+def _flash_auto(plan: Plan, finding: Finding) -> Step | None:
+    """llama-server tests then whether the card can; a quantised cache would need it."""
+    if plan.value("flash_attn") != "on":
+        return None
+    changed = {"flash_attn": "auto", "cache_type_k": "f16", "cache_type_v": "f16"}
+    return Step(changed, value="auto", change="flash attention on -> auto")
+
+
+def _fewer_layers(plan: Plan, finding: Finding) -> Step | None:
+    """Fewer layers on the cards, one in eight at a time, and at last none."""
+    now = count(plan.value("gpu_layers"))
+    if now is None:
+        return None
+    goal = max(now - max(now // LESS_LAYERS, 1), 0)
+    change = f"layers on the cards {now} -> {goal}"
+    return Step({"gpu_layers": goal}, value=str(goal), change=change)
+
+
+def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
+    if not plan.mtp:
+        return None
+    return Step({"speculative_config": None}, value="off", change=f"drafting {plan.mtp} -> off")
+
+
+def _prompts_off(plan: Plan, finding: Finding) -> Step | None:
+    """No prompts of earlier requests in host memory."""
+    now = count(plan.value("cache_ram"))
+    if now is None:
+        return None
+    return Step({"cache_ram": 0}, value="0", change=f"prompts kept in memory {now} MiB -> none")
+
+
+def _mmap_off(plan: Plan, finding: Finding) -> Step | None:
+    """Read the file instead of mapping it, where mapping fails or its disk is slow."""
+    if plan.value("load_mode") != "mmap":
+        return None
+    return Step({"load_mode": "none"}, value="none", change="mmap -> reading the file")
+
+
+RUNGS = (
+    Rung("prompts-off", "keep no prompts in host memory", "", ("cache_ram",), _prompts_off),
+    Rung("slots", "serve fewer requests at once", "max_num_seqs", ("parallel",), _slots),
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
+         ("cache_type_k", "cache_type_v"), _cache),
+    Rung("cache-plain", "keep the cache in half precision", "kv_cache_dtype",
+         ("cache_type_k", "cache_type_v"), _cache_plain),
+    Rung("batch", "process fewer tokens a step", "max_num_batched_tokens",
+         ("ubatch_size", "batch_size"), _batch),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
+    Rung("layers", "keep fewer layers on the cards", "", ("gpu_layers",), _fewer_layers),
+    Rung("draft-off", "draft nothing", "mtp", ("speculative_config", "spec_type"), _drafting_off),
+    Rung("flash-auto", "let llama.cpp choose the attention", "", ("flash_attn",), _flash_auto),
+    Rung("mmap-off", "read the file instead of mapping it", "", ("load_mode",), _mmap_off),
+)  # fmt: skip

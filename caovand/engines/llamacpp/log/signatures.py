@@ -1,0 +1,133 @@
+"""Texts that llama-server and its libraries print when they fail: one row a text.
+
+`tests/samples/llamacpp` has real lines for each row, and lines it must not match. Those of the host
+were caused with build b11434; those of CUDA are from public reports.
+
+Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common import kernel
+from caovand.engines.common.signature import Signature, signature
+
+_SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
+_ROOM: Mapping[str, Failure] = {
+    "kv": "kv-cache-none", "drafter": "kv-cache-none", "warmup": "device-oom-capture", **_SERVED,
+}  # fmt: skip
+
+SIGNATURES: tuple[Signature, ...] = (
+    # Memory of a card
+    signature("llama.cuda.oom", "generic", "device-oom-load",
+         r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
+         r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", _ROOM),
+    signature("llama.cuda.weights", "cause", "device-oom-load",
+         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"),
+    signature("llama.cuda.cache", "cause", "kv-cache-none",
+         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+    signature("llama.cuda.compute", "cause", "device-oom-capture",
+         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer of size (?P<bytes>\d+)"),
+    # Memory of the host
+    signature("llama.ram", "cause", "host-oom",
+         r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
+    signature("llama.ram.buffer", "generic", "host-oom",
+         r"failed to allocate (?:CPU\w{0,20} )?buffer (?:of size (?P<bytes>\d+)|for kv cache)"
+         r"|unable to allocate CPU\w{0,20} buffer"),
+    signature("llama.ram.bad-alloc", "cause", "host-oom",
+         r"std::bad_alloc|mmap failed: Cannot allocate memory|cannot allocate memory"),
+    signature("llama.threads", "cause", "host-oom",
+         r"what\(\):  Resource temporarily unavailable"),
+    # The card
+    *kernel.CARD_LOST,
+    signature("llama.cuda.absent", "cause", "gpu-absent",
+         r"failed to initialize CUDA: (?P<why>[^\n]{1,200})|no CUDA-capable device is detected"
+         r"|CUDA driver version is insufficient|invalid device: (?P<name>CUDA\d{1,3})"),
+    signature("llama.cuda.arch", "cause", "backend-unsupported",
+         r"no kernel image is available for execution on the device|no device code compatible with "
+         r"CUDA arch|CUDA kernel \w{1,200} has no device code"),
+    signature("llama.cuda.illegal", "cause", "illegal-access",
+         r"an illegal memory access was encountered"),
+    signature("llama.cuda.launch", "cause", "launch-failure",
+         r"unspecified launch failure|misaligned address|device-side assert triggered"),
+    signature("llama.cuda.other", "generic", "launch-failure", r"^CUDA error(?:: |$)"),
+    kernel.XID_APP,
+    # The model
+    signature("llama.file.missing", "cause", "model-missing",
+         r"failed to open GGUF file '(?P<path>[^']{1,400})' \(No such file"),
+    signature("llama.file.closed", "cause", "access-denied",
+         r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
+    signature("llama.file.magic", "cause", "model-missing",
+         r"invalid magic characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"),
+    signature("llama.file.header", "cause", "model-missing",
+         r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
+         r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
+    signature("llama.file.cut", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
+         r"|unexpectedly reached end of file|read error: "),
+    signature("llama.model.architecture", "cause", "bad-arguments",
+         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+    signature("llama.model.key", "cause", "model-missing",
+         r"key not found in model: (?P<key>[\w.]{1,200})"),
+    signature("llama.model.tensor", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"),
+    signature("llama.model.shape", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
+         r"|wrong number of tensors; expected (?P<expected>\d+), got (?P<got>\d+)"),
+    signature("llama.model.tokenizer", "cause", "bad-arguments",
+         r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
+         r"|error loading model vocabulary"),
+    signature("llama.model.template", "cause", "bad-arguments",
+         r"failed to initialize chat template|the supplied chat template is not supported"),
+    signature("llama.model.lora", "cause", "bad-arguments",
+         r"failed to load lora adapter '(?P<path>[^']{1,400})'"),
+    signature("llama.model.projector", "cause", "model-missing",
+         r"failed to load multimodal model, '(?P<path>[^']{1,400})'"),
+    # Drafting
+    signature("llama.draft.context", "cause", "backend-unsupported",
+         r"failed to create MTP context"),
+    signature("llama.draft.missing", "cause", "model-missing",
+         r"failed to load draft model, '(?P<path>[^']{1,400})'"),
+    # The cache
+    signature("llama.cache.flash", "cause", "backend-unsupported",
+         r"quantized V cache requires flash_attn|V cache quantization requires flash_attn"),
+    signature("llama.cache.split", "cause", "backend-unsupported",
+         r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
+    # Options
+    signature("llama.args", "cause", "bad-arguments",
+         r"^error: invalid argument: (?P<option>\S{1,200})"),
+    signature("llama.args.value", "cause", "bad-arguments",
+         r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
+    signature("llama.args.env", "cause", "bad-arguments",
+         r"^error while handling environment variable \"(?P<option>[^\"]{1,100})\""),
+    signature("llama.args.override", "cause", "bad-arguments",
+         r"malformed KV override"),
+    signature("llama.args.tls", "cause", "bad-arguments",
+         r"the server is built without SSL support"),
+    # The server
+    signature("llama.port", "cause", "port-busy",
+         r"couldn't bind HTTP server socket, hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
+    # Ends
+    signature("llama.assert", "generic", "engine-died",
+         r"^(?P<place>[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
+         r"GGML_ABORT|CUDA error)"),
+    signature("llama.terminate", "consequence", "engine-died",
+         r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
+         r"|without)"),
+    signature("llama.load", "wrapper", "unknown",
+         r"exiting due to (?:model loading error|HTTP server error)"
+         r"|failed to initialize HTTP server"),
+)  # fmt: skip
+BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
+HARMLESS: tuple[Signature, ...] = (
+    signature("llama.benign.mlock", "benign", "unknown",
+         r"failed to mlock \d+-byte buffer"),
+    signature("llama.benign.cors", "benign", "unknown",
+         r"no API key is set and CORS allows all origins"),
+    signature("llama.benign.draft", "benign", "unknown",
+         r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
+    signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
+)  # fmt: skip
+"""Texts that look like a failure, after which llama-server serves all the same."""

@@ -1,0 +1,1 @@
+"""Forecasts the memory of a plan, by device."""

@@ -1,0 +1,217 @@
+"""Where the layers of a model go: cards and host memory, and what each then holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caovand.core.facts.inventory import Gguf, Gpu, ModelCard
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.llamacpp.memory.sizes import (
+    Load,
+    cache_bytes,
+    compute_bytes,
+    output_bytes,
+    state_bytes,
+)
+
+MIB = 1 << 20
+CONTEXT_MIB = 350
+"""Of a card, for CUDA's context and the pools of its kernels."""
+HOST_GB_S = 20.0
+"""Memory bandwidth of a usual desktop, of which a step gets so much: two channels of DDR4."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many layers are on the cards, and how many on each (the output counts as one).
+
+    The first `experts_in_ram` layers keep their routed experts in host memory.
+    """
+
+    on_cards: tuple[int, ...] = ()
+    experts_in_ram: int = 0
+
+    @property
+    def layers(self) -> int:
+        """llama-server's count of layers on cards, the output included."""
+        return sum(self.on_cards)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Bytes on one card, or in host memory (`card` None), and what of the weights a token reads."""
+
+    card: int | None
+    weights: int = 0
+    cache: int = 0
+    states: int = 0
+    compute: int = 0
+    output: int = 0
+    read: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.states + self.compute + self.output
+
+
+def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
+    """What each card holds, in their order, and then host memory."""
+    gguf = _gguf(model)
+    trunk = len(gguf.layers)
+    units = trunk + 1
+    first = max(units - placement.layers, 0)
+    owner: list[int | None] = [None] * first
+    for card, many in enumerate(placement.on_cards):
+        owner += [card] * many
+    owner = owner[:units]
+    sums: dict[int | None, list[float]] = {
+        place: [0.0] * 4 for place in (*range(len(placement.on_cards)), None)
+    }
+    share = model.experts_per_token / model.experts if model.experts else 1.0
+    for place, layer in enumerate(gguf.layers):
+        on = owner[place]
+        size = layer.size if load.mtp or not layer.mtp else 0
+        experts = layer.expert_size if size else 0
+        at = None if place < placement.experts_in_ram else on
+        sums[on][0] += size - experts
+        sums[at][0] += experts
+        sums[on][3] += size - experts
+        sums[at][3] += experts * share
+        sums[on][1] += cache_bytes(layer, load)
+        sums[on][2] += state_bytes(layer, load)
+    head = gguf.output or gguf.embedding
+    out = owner[trunk]
+    if out is not None or gguf.output:
+        sums[out][0] += head + gguf.rest
+    else:
+        sums[None][0] += gguf.rest
+    sums[out][3] += head + gguf.rest
+    sums[None][0] += gguf.embedding
+    compute = compute_bytes(model, load)
+    made = [
+        Device(card, int(w), int(c), int(s), compute + CONTEXT_MIB * MIB, 0, r)
+        for card, (w, c, s, r) in sums.items()
+        if card is not None
+    ]
+    weights, cache, states, read = sums[None]
+    # With every layer on cards the host computes next to nothing.
+    ours = compute if placement.layers < units else 0
+    output = output_bytes(model, load)
+    return (*made, Device(None, int(weights), int(cache), int(states), ours, output, read))
+
+
+def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
+    """Whether every device has room; `rooms` are the cards' bytes, `host` that of host memory."""
+    return found[-1].total <= host and all(
+        device.total <= room for device, room in zip(found, rooms, strict=False)
+    )
+
+
+def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu]) -> float:
+    """The modelled time of a token: what each device reads, by its bandwidth."""
+    seconds = found[-1].read / (HOST_GB_S * 1e9)
+    for device, gpu in zip(found, gpus, strict=False):
+        seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
+    return seconds
+
+
+def place(model: ModelCard, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]) -> Placement:
+    """The quickest placement that fits the cards; host memory takes the rest.
+
+    Experts leave the cards before whole layers do: a token reads few of them.
+    """
+    if not gpus:
+        return Placement()
+    units = len(_gguf(model).layers) + 1
+    best: tuple[float, Placement] | None = None
+    for placement in _candidates(model, load, rooms, units):
+        found = devices(model, load, placement)
+        seconds = step_seconds(found, gpus)
+        if best is None or seconds < best[0]:
+            best = (seconds, placement)
+    return best[1] if best else Placement()
+
+
+def _candidates(
+    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+) -> tuple[Placement, ...]:
+    found = []
+    whole = _fewest_experts_in_ram(model, load, rooms, units)
+    if whole is not None:
+        found.append(whole)
+    most = _most_layers(model, load, rooms, units)
+    if most is not None:
+        found.append(most)
+    return tuple(found)
+
+
+def _most_layers(
+    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+) -> Placement | None:
+    """As many layers as the cards hold, experts and all."""
+    best, low, high = None, 0, units
+    while low < high:
+        middle = (low + high + 1) // 2
+        spread = _spread(model, load, rooms, middle, 0)
+        if spread is None:
+            high = middle - 1
+        else:
+            best, low = spread, middle
+    return best
+
+
+def _fewest_experts_in_ram(
+    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+) -> Placement | None:
+    """Every layer on the cards, and as few of their experts as need be in host memory."""
+    low, high = 0, units - 1 if model.experts else 0
+    if _spread(model, load, rooms, units, high) is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if _spread(model, load, rooms, units, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return _spread(model, load, rooms, units, low)
+
+
+def _spread(
+    model: ModelCard, load: Load, rooms: Sequence[int], layers: int, experts_in_ram: int
+) -> Placement | None:
+    """So many layers over the cards, filled in order of size, smallest overflow last; None if not.
+
+    Each card takes its share of the room, and what the others could not take.
+    """
+    counts = _counts(rooms, layers)
+    for _ in range(layers + 1):
+        placement = Placement(tuple(counts), experts_in_ram)
+        found = devices(model, load, placement)
+        over = [device.total - room for device, room in zip(found, rooms, strict=False)]
+        worst = max(range(len(over)), key=lambda card: over[card])
+        if over[worst] <= 0:
+            return placement
+        easiest = min(range(len(over)), key=lambda card: over[card])
+        if easiest == worst or over[easiest] >= 0 or counts[worst] == 0:
+            return None
+        counts[worst] -= 1
+        counts[easiest] += 1
+    return None
+
+
+def _counts(rooms: Sequence[int], layers: int) -> list[int]:
+    """The layers in proportion to the rooms, each rounded so that they add up."""
+    whole = sum(rooms) or 1
+    counts, given = [], 0
+    for card in range(len(rooms)):
+        upto = round(layers * sum(rooms[: card + 1]) / whole)
+        counts.append(upto - given)
+        given = upto
+    return counts
+
+
+def _gguf(model: ModelCard) -> Gguf:
+    assert model.gguf is not None  # the planner refuses all other models
+    return model.gguf

@@ -1,0 +1,85 @@
+"""Bytes that llama.cpp allocates: caches, states and compute buffers of a load.
+
+The caches are exact for architectures with plain, windowed, latent or recurrent layers; the compute
+buffers were fitted to those that llama-server reports (`tests/engines/llamacpp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caovand.core.facts.inventory import GgufLayer, ModelCard
+
+CELLS = 256
+"""Caches have a multiple of so many tokens for each slot."""
+CACHE_TYPES: Mapping[str, tuple[int, int]] = {
+    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18),
+    "q4_1": (32, 20), "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
+}  # fmt: skip
+"""Elements of a block and its bytes."""
+MASK_BYTES = 2
+"""Of the attention mask, for each token of a step and each of the cache."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a plan asks of memory: the context of one slot, slots, and the types of the cache."""
+
+    context: int
+    slots: int = 1
+    batch: int = 512
+    keys: str = "f16"
+    values: str = "f16"
+    flash: bool = True
+    depth: int = 0
+    mtp: bool = False
+
+
+def padded(context: int) -> int:
+    """The tokens that a slot's cache has room for."""
+    return -(-context // CELLS) * CELLS
+
+
+def cache_bytes(layer: GgufLayer, load: Load) -> int:
+    """The cache of one layer for all slots; that of a drafting layer only where it drafts."""
+    if layer.mtp and not load.mtp:
+        return 0
+    cells = padded(load.context)
+    if layer.window:
+        cells = padded(min(cells, layer.window + load.batch))
+    types = ("f16", "f16") if layer.mtp else (load.keys, load.values)
+    row = _row(layer.keys, types[0]) + _row(layer.values, types[1])
+    return cells * load.slots * row
+
+
+def state_bytes(layer: GgufLayer, load: Load) -> int:
+    """The recurrent state of one layer for all slots, with a copy for each drafted token."""
+    return layer.state_size * load.slots * (1 + load.depth)
+
+
+def _row(elements: int, kind: str) -> int:
+    block, size = CACHE_TYPES.get(kind, (1, 2))
+    return -(-elements // block) * size
+
+
+def compute_bytes(model: ModelCard, load: Load) -> int:
+    """Activations of the largest step on one device."""
+    width = model.hidden_size
+    experts = max(model.experts_per_token, 1)
+    inner = max(model.intermediate_size if not model.experts else 0, model.expert_size * experts)
+    tokens = min(load.batch, padded(load.context) * load.slots)
+    mask = tokens * padded(load.context) * MASK_BYTES
+    if model.sliding_window:
+        mask += tokens * padded(min(load.context, model.sliding_window + load.batch)) * MASK_BYTES
+    elements = 3 * inner + (5 + (experts if model.experts else 0)) * width
+    if not load.flash:
+        scores = padded(load.context) * model.heads + 8 * width
+        elements = max(elements, scores)
+    drafting = 4 * tokens * (3 * inner + width) + mask if load.mtp else 0
+    return 4 * tokens * elements + mask + drafting
+
+
+def output_bytes(model: ModelCard, load: Load) -> int:
+    """Logits, which are kept in host memory; a drafting context has its own."""
+    return 4 * model.vocab_size * load.slots * (2 if load.mtp else 1)

@@ -1,0 +1,1 @@
+"""From configuration and inventory to the options of llama-server."""

@@ -1,0 +1,102 @@
+"""What the doctor checks of a machine for llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.core.facts.shortfalls import small_host
+
+ENGINE, MODEL, PLAN, SERVER = "engine", "model", "plan", "server"
+
+
+def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
+    """Each check's result."""
+    return tuple(
+        result
+        for check in (_engine, _cards, _model, _memory, _plan, _server)
+        for result in check(facts)
+    )
+
+
+def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.engine_problem is not None:
+        problem = facts.engine_problem
+        yield CheckResult(ENGINE, "FAIL", problem.message, problem.remedy)
+    elif facts.engine is not None:
+        text = f"llama.cpp {facts.engine.version}, built for {facts.engine.build.upper()}"
+        yield CheckResult(ENGINE, "PASS", text)
+
+
+def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.engine is None:
+        return
+    if facts.engine.build == "cuda" and not facts.gpus:
+        yield CheckResult(
+            "GPU", "FAIL", "a CUDA build, and no NVIDIA card is visible",
+            "check nvidia-smi, or install the CPU build: sudo caovanctl engine install --kind"
+            " llamacpp --build cpu",
+        )  # fmt: skip
+    elif facts.engine.build == "cpu" and facts.gpus:
+        yield CheckResult(
+            "GPU", "WARN", f"{len(facts.gpus)} cards are not used by a CPU build",
+            "sudo caovanctl engine install --kind llamacpp --build cuda",
+        )  # fmt: skip
+    for gpu in facts.gpus if facts.engine.build == "cuda" else ():
+        yield CheckResult("GPU", "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
+
+
+def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.model_problem is not None:
+        problem = facts.model_problem
+        yield CheckResult(MODEL, "FAIL", problem.message, problem.remedy)
+        return
+    model = facts.model
+    if model is None:
+        return
+    if model.gguf is None:
+        yield CheckResult(
+            MODEL, "FAIL", "llama.cpp serves GGUF files, and this is none",
+            'download a GGUF file, or set [engine] kind = "vllm"',
+        )  # fmt: skip
+        return
+    size = model.gguf.size / 2**30
+    text = f"{model.architecture}, {size:.1f} GiB, mostly {model.quantization}"
+    yield CheckResult(MODEL, "PASS", text)
+    for note in model.notes:
+        yield CheckResult(MODEL, "WARN", note.message, note.remedy)
+    if not facts.gpus and (lack := small_host(model, facts.host)):
+        yield CheckResult(MODEL, "WARN", lack.message, lack.remedy)
+
+
+def _memory(facts: DoctorFacts) -> Iterator[CheckResult]:
+    memory = facts.memory
+    if memory is None or memory.fits is None:
+        return
+    if memory.fits:
+        text = f"{memory.max_model_len} tokens of context for each of {memory.concurrency:g} slots"
+        yield CheckResult("memory", "PASS", text)
+    else:
+        yield CheckResult("memory", "FAIL", memory.lack, "; ".join(memory.advice))
+
+
+def _plan(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.plan_problem:
+        yield CheckResult(PLAN, "FAIL", facts.plan_problem)
+    for warning in facts.plan_warnings:
+        text, _, remedy = warning.partition("; ")
+        yield CheckResult(PLAN, "WARN", text, remedy)
+
+
+def _server(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.listeners:
+        who = ", ".join(facts.listeners)
+        yield CheckResult(
+            SERVER, "FAIL", f"port {facts.port} is used by {who}",
+            "stop it, or choose another [server] port",
+        )  # fmt: skip
+    for pid, name in facts.orphans:
+        yield CheckResult(
+            SERVER, "WARN", f"{name} (pid {pid}) is an engine that nobody supervises",
+            f"kill {pid}",
+        )  # fmt: skip

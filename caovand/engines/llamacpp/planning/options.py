@@ -1,0 +1,192 @@
+"""The options of llama-server that caovan knows, and the operator's verbatim ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core import secrets
+
+HIDDEN = "***"
+CONTEXT = "max_model_len"
+"""The context of one request; llama-server is told that of all its slots together."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One option: its setting, its spellings (the first is written), the type of its value.
+
+    A setting of `Plan` has vLLM's name where every engine has it.
+    """
+
+    name: str
+    spellings: tuple[str, ...]
+    type: type | None = None
+
+
+OPTIONS = (
+    Row("host", ("--host",), str),
+    Row("port", ("--port",), int),
+    Row("served_model_name", ("--alias", "-a"), str),
+    Row(CONTEXT, ("--ctx-size", "-c"), int),
+    Row("parallel", ("--parallel", "-np"), int),
+    Row("batch_size", ("--batch-size", "-b"), int),
+    Row("ubatch_size", ("--ubatch-size", "-ub"), int),
+    Row("flash_attn", ("--flash-attn", "-fa"), str),
+    Row("cache_type_k", ("--cache-type-k", "-ctk"), str),
+    Row("cache_type_v", ("--cache-type-v", "-ctv"), str),
+    Row("gpu_layers", ("--gpu-layers", "-ngl", "--n-gpu-layers"), int),
+    Row("split_mode", ("--split-mode", "-sm"), str),
+    Row("tensor_split", ("--tensor-split", "-ts"), str),
+    Row("n_cpu_moe", ("--n-cpu-moe", "-ncmoe"), int),
+    Row("threads", ("--threads", "-t"), int),
+    Row("threads_batch", ("--threads-batch", "-tb"), int),
+    Row("load_mode", ("--load-mode", "-lm"), str),
+    Row("cache_ram", ("--cache-ram", "-cram"), int),
+    Row("chat_template", ("--chat-template-file",), str),
+    Row("cors_origins", ("--cors-origins",), str),
+    Row("fit", ("--fit", "-fit"), str),
+    Row("metrics", ("--metrics",), bool),
+    Row("log_verbosity", ("--verbosity", "-lv", "--log-verbosity"), int),
+    Row("log_colors", ("--log-colors",), str),
+    Row("offline", ("--offline",), bool),
+    Row("spec_type", ("--spec-type",), str),
+    Row("spec_draft_n_max", ("--spec-draft-n-max",), int),
+    Row("spec_ngram_simple_size_m", ("--spec-ngram-simple-size-m",), int),
+    Row("ssl_certfile", ("--ssl-cert-file",), str),
+    Row("ssl_keyfile", ("--ssl-key-file",), str),
+    Row("api_key", ("--api-key",), str),
+    Row("hf_token", ("--hf-token", "-hft"), str),
+    Row("unified", ("--kv-unified", "-kvu"), bool),
+)
+_NAMES: Mapping[str, str] = {word: row.name for row in OPTIONS for word in row.spellings}
+_SPELLINGS: Mapping[str, str] = {row.name: row.spellings[0] for row in OPTIONS}
+TYPES: Mapping[str, type] = {row.name: row.type for row in OPTIONS if row.type}
+CARRIERS: Mapping[str, str] = {"api_key": "LLAMA_API_KEY", "hf_token": "HF_TOKEN"}
+"""Secret options, and the variable that brings each to the engine instead."""
+SWITCHES = frozenset({
+    "metrics", "offline", "unified", "mlock", "no_mmap", "swa_full", "no_webui", "no_ui", "jinja",
+    "no_jinja", "embeddings", "embedding", "reranking", "rerank", "slots", "no_slots", "props",
+    "verbose", "v", "no_warmup", "warmup", "cpu_moe", "cmoe", "no_kv_offload", "nkvo", "no_repack",
+    "nr", "check_tensors", "context_shift", "no_context_shift", "no_cont_batching", "nocb",
+    "cont_batching", "cb", "no_kv_unified", "no_kvu", "log_disable", "log_prefix", "ignore_eos",
+    "log_timestamps", "no_perf", "perf", "special", "sp", "reuse_port", "no_mmproj", "webui", "ui",
+    "mmproj_auto", "no_mmproj_auto", "no_cache_prompt", "cache_prompt", "no_host", "agent", "ag",
+})  # fmt: skip
+"""Options without a value, for an engine that was not asked."""
+PLACES = {
+    "alias": "served_model_name", "ctx_size": CONTEXT, "chat_template_file": "chat_template",
+    "ssl_cert_file": "ssl_certfile", "verbosity": "log_verbosity",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """One verbatim option; `name` is empty for a word that belongs to none."""
+
+    name: str
+    value: Any
+    words: tuple[str, ...]
+
+
+def option(name: str) -> str:
+    """How an option is written."""
+    return _SPELLINGS.get(name, "--" + name.replace("_", "-"))
+
+
+def read(
+    words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
+) -> tuple[Given, ...]:
+    """The options in order; `known` and `switches` are those of the engine, if it was asked."""
+    found: list[Given] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if not _is_option(word):
+            found.append(Given("", word, (word,)))
+            at += 1
+            continue
+        name = _name(word)
+        alone = word in switches if known and word in known else name in SWITCHES
+        if alone or at + 1 >= len(words) or _is_option(words[at + 1]):
+            found.append(Given(name, True, (word,)))
+            at += 1
+        else:
+            found.append(Given(name, _value(name, words[at + 1]), (word, words[at + 1])))
+            at += 2
+    return tuple(found)
+
+
+def values(found: Iterable[Given]) -> dict[str, Any]:
+    """Values by name; the last of an option counts."""
+    return {one.name: one.value for one in found if one.name}
+
+
+def carried(found: Iterable[Given]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Secrets by the variable that carries them, and the words of all other options."""
+    env: dict[str, str] = {}
+    words: list[str] = []
+    for one in found:
+        if one.name in CARRIERS and len(one.words) == 2:
+            env[CARRIERS[one.name]] = one.words[1]
+        else:
+            words += one.words
+    return env, tuple(words)
+
+
+def secret_values(words: Sequence[str]) -> tuple[str, ...]:
+    """The values that are shown to nobody."""
+    found = []
+    for one in read(words):
+        if one.name in CARRIERS:
+            found += [part for text in one.words[1:] for part in text.split(",") if part]
+        else:
+            found += secrets.secrets_in({one.name: one.value})
+    return tuple(found)
+
+
+def redact(words: Sequence[str]) -> tuple[str, ...]:
+    """The words as they may be shown."""
+    shown: list[str] = []
+    for one in read(words):
+        head, *rest = one.words
+        if one.name and (one.name in CARRIERS or secrets.is_secret_entry(one.name, one.value)):
+            shown += [head, *(HIDDEN for _ in rest)]
+        else:
+            shown += [secrets.hide(word, mark=HIDDEN) for word in one.words]
+    return tuple(shown)
+
+
+def api_keys(words: Sequence[str]) -> tuple[str, ...] | None:
+    """The keys of the last --api-key, any of which will do; None without one."""
+    keys = [one for one in read(words) if one.name == "api_key"]
+    if not keys:
+        return None
+    return tuple(part for text in keys[-1].words[1:] for part in text.split(",") if part)
+
+
+def count(value: Any) -> int | None:
+    """A whole number of one or more, None for anything else."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else None
+
+
+def _name(word: str) -> str:
+    plain = word.lstrip("-").replace("-", "_")
+    return _NAMES.get(word) or PLACES.get(plain, plain)
+
+
+def _value(name: str, word: str) -> Any:
+    if TYPES.get(name) is str:
+        return word
+    try:
+        value = json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+    return value if isinstance(value, (int, float, bool)) else word
+
+
+def _is_option(word: str) -> bool:
+    return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")

@@ -1,0 +1,436 @@
+"""The policy: from configuration and inventory to the options of llama-server."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from caovand.core.config import Config, Mode
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.llamacpp.memory.forecast import forecast
+from caovand.engines.llamacpp.memory.sizes import CACHE_TYPES, Load
+from caovand.engines.llamacpp.planning import drafting, options, sizing, steps
+from caovand.engines.llamacpp.planning.conflicts import conflicts
+from caovand.engines.llamacpp.planning.options import CONTEXT, count
+
+OLDEST_CARD = (5, 0)
+"""Compute capability of the oldest cards that a CUDA build has kernels for."""
+EIGHT_BITS = "q8_0"
+CACHE_RAM_MIB = 8192
+"""Prompts that llama-server keeps in host memory by default."""
+IDLE_KEYS = (
+    ("policy", "dtype", "the file's types are those it runs in"),
+    ("policy", "cuda_graphs", "llama.cpp decides about graphs by itself"),
+    ("server", "tool_call_parser", "tool calls are read by the chat template"),
+    ("server", "reasoning_parser", "reasoning is read by the chat template"),
+    ("model", "revision", "a GGUF file has none"),
+)
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    remembered: Plan | None = None,
+) -> Plan:
+    """The plan for this configuration on this machine; Unplannable where there is none."""
+    model, engine = inventory.model, inventory.engine
+    if model.gguf is None:
+        raise Unplannable(
+            f"cannot serve model {model.path} with llama.cpp: it is not in GGUF files; set [engine]"
+            ' kind = "vllm", or download a GGUF file of it'
+        )
+    words = options.read(config.engine.extra_args, engine.flags, engine.switches)
+    given = options.values(words)
+    _check(given)
+    gpus = _chosen(config, inventory)
+    settings = _settings(config, inventory, gpus, given, mode or config.policy.mode, environ)
+    rest = {
+        name: Setting(_shown(name, value), "user", "passed verbatim")
+        for name, value in given.items()
+        if name != CONTEXT  # typed for all slots together
+    }
+    plan = Plan(
+        model=model.path,
+        settings={**_known(settings, inventory), **rest},
+        env=_environment(config, gpus, engine.build == "cuda"),
+        extra_args=config.engine.extra_args,
+        verbatim=frozenset(given),
+        device=_device(gpus),
+        engine=f"{engine.executable} {engine.version}",
+    )
+    if remembered is not None:
+        plan = _kept(plan, remembered)
+    return _warned(plan, config, inventory, gpus, words)
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse verbatim values that no llama-server takes."""
+    for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
+        if name in given and count(given[name]) is None and given[name] != 0:
+            raise Unplannable(
+                f"cannot use {options.option(name)} {given[name]} of [engine] extra_args: it is no"
+                " count; pass a whole number"
+            )
+
+
+def _shown(name: str, value: Any) -> Any:
+    return options.HIDDEN if name in options.CARRIERS else value
+
+
+def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards to use: those named, else all that are new enough; none for a CPU build."""
+    if inventory.engine.build == "cpu":
+        return ()
+    wanted = config.engine.gpus
+    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
+    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
+        raise Unplannable(
+            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card", "gpu-absent"
+        )
+    gpus = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
+    most = config.policy.tensor_parallel_size
+    if most is not None and len(gpus) > most:
+        gpus = tuple(sorted(gpus, key=lambda gpu: -gpu.free_mib)[:most])
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+
+def _settings(
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    given: Mapping[str, Any],
+    mode: Mode,
+    environ: Mapping[str, str],
+) -> dict[str, Setting]:
+    host = inventory.host
+    speculative = drafting.speculative_config(
+        config, inventory, mode, environ, frozenset(given), on_cards=bool(gpus)
+    )
+    method = speculative.value or {}
+    kinds = _cache_types(config, inventory, given)
+    batch, micro = _batches(config, inventory, gpus, given)
+    slots = _slots(config, given)
+    load = Load(
+        context=0,
+        slots=slots.value,
+        batch=micro.value,
+        keys=kinds[0].value,
+        values=kinds[1].value,
+        flash=given.get("flash_attn") != "off",
+        depth=method.get("num_speculative_tokens", 0),
+        mtp=method.get("method") == drafting.MTP,
+    )
+    rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
+    loads = _loads(load, slots, kinds, inventory, gpus)
+    sized, context = _context(config, inventory, loads, gpus, rooms, given)
+    slots, kinds = _lowered(sized.load, slots, kinds)
+    found = {
+        "host": Setting(config.server.host, _origin(config, "server", "host"), "[server] host"),
+        "port": Setting(config.server.port, _origin(config, "server", "port"), "[server] port"),
+        "served_model_name": _name(config, inventory),
+        CONTEXT: context,
+        "parallel": slots,
+        "batch_size": batch,
+        "ubatch_size": micro,
+        "flash_attn": Setting(
+            "on",
+            "policy",
+            "attention in one pass needs less memory, and a quantised cache needs it",
+        ),
+        "cache_type_k": kinds[0],
+        "cache_type_v": kinds[1],
+        "threads": Setting(host.cpus, "policy", f"one for each of the {host.cpus} cores"),
+        "load_mode": Setting(
+            "mmap", "policy", "weights stay in the file cache, which makes the next start quick"
+        ),
+        "cache_ram": _cache_ram(inventory),
+        "speculative_config": speculative,
+        "fit": Setting("off", "policy", "caovan decides what fits"),
+        "cors_origins": Setting(
+            "localhost", "policy", "other web pages must not use the engine through a browser"
+        ),
+        "metrics": Setting(True, "policy", "its counters show that it works"),
+        "log_verbosity": Setting(4, "policy", "sizes of buffers are in the log, prompts are not"),
+        "log_colors": Setting("off", "policy", "the log is read by caovan"),
+        "offline": Setting(True, "policy", "the model is here: nothing is downloaded"),
+    }
+    if config.model.chat_template:
+        found["chat_template"] = Setting(
+            config.model.chat_template, "user", "[model] chat_template"
+        )
+    return {**found, **_on_cards(sized, gpus)}
+
+
+def _origin(config: Config, section: str, key: str) -> Any:
+    default = getattr(getattr(Config(), section), key)
+    return "policy" if getattr(getattr(config, section), key) == default else "user"
+
+
+def _name(config: Config, inventory: Inventory) -> Setting:
+    if config.model.served_name is not None:
+        return Setting(config.model.served_name, "user", "[model] served_name")
+    file = inventory.model.path.rpartition("/")[2].removesuffix(".gguf")
+    return Setting(file.partition("-00001-of-")[0], "policy", "the name of the file")
+
+
+def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
+    typed = count(given.get("parallel"))
+    if typed:
+        return Setting(typed, "user", "passed verbatim")
+    if config.policy.max_num_seqs is not None:
+        return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
+    workload = config.policy.workload
+    many = sizing.SLOTS[workload]
+    return Setting(many, "policy", f"requests at once for {workload}; each has the whole context")
+
+
+def _cache_types(
+    config: Config, inventory: Inventory, given: Mapping[str, Any]
+) -> tuple[Setting, Setting]:
+    typed = config.policy.kv_cache_dtype
+    known = dict(inventory.engine.choices).get("--cache-type-k", tuple(CACHE_TYPES))
+    if typed not in (None, "auto") and typed not in known:
+        raise Unplannable(
+            f'cannot use kv_cache_dtype "{typed}": llama.cpp has no such cache type; use one of'
+            f" {', '.join(known)}"
+        )
+    if typed not in (None, "auto"):
+        kind = Setting(typed, "user", "[policy] kv_cache_dtype")
+    else:
+        kind = Setting("f16", "policy", "half precision loses nothing")
+    return tuple(  # type: ignore[return-value]
+        Setting(str(given[name]), "user", "passed verbatim") if name in given else kind
+        for name in ("cache_type_k", "cache_type_v")
+    )
+
+
+def _batches(
+    config: Config, inventory: Inventory, gpus: Sequence[Gpu], given: Mapping[str, Any]
+) -> tuple[Setting, Setting]:
+    typed = count(given.get("batch_size")) or config.policy.max_num_batched_tokens
+    if typed is not None:
+        batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
+    elif gpus:
+        batch = Setting(
+            steps.MOST_ON_CARDS, "policy", "long prompts keep the cards busy in large steps"
+        )
+    else:
+        tokens = steps.on_processor(inventory.model, inventory.host)
+        batch = Setting(
+            tokens,
+            "policy",
+            f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and"
+            " llama-server answers nothing before it is over",
+        )
+    micro = count(given.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
+    reason = "compute buffers grow with it"
+    return batch, Setting(micro, "user" if "ubatch_size" in given else "policy", reason)
+
+
+def _loads(
+    load: Load,
+    slots: Setting,
+    kinds: tuple[Setting, Setting],
+    inventory: Inventory,
+    gpus: Sequence[Gpu],
+) -> tuple[Load, ...]:
+    """The load as it is wanted, and cheaper ones that may keep every layer on the cards."""
+    if not gpus:
+        return (load,)
+    block = CACHE_TYPES[EIGHT_BITS][0]
+    divides = inventory.model.head_dim % block == 0 and load.flash
+    may_lower = divides and all(kind.origin == "policy" for kind in kinds)
+    caches = [load, replace(load, keys=EIGHT_BITS, values=EIGHT_BITS)] if may_lower else [load]
+    few = [replace(one, slots=1) for one in caches] if slots.origin == "policy" else []
+    return tuple(dict.fromkeys([*caches, *few]))
+
+
+def _lowered(
+    load: Load, slots: Setting, kinds: tuple[Setting, Setting]
+) -> tuple[Setting, tuple[Setting, Setting]]:
+    """Slots and cache types of the load that was chosen."""
+    if load.slots != slots.value:
+        slots = Setting(load.slots, "policy", "with more, layers would have to leave the cards")
+    if load.keys != kinds[0].value:
+        kind = Setting(load.keys, "policy", "a larger cache would take layers off the cards")
+        kinds = (kind, kind)
+    return slots, kinds
+
+
+def _context(
+    config: Config,
+    inventory: Inventory,
+    loads: Sequence[Load],
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    given: Mapping[str, Any],
+) -> tuple[sizing.Sized, Setting]:
+    model = inventory.model
+    typed, source = config.model.max_model_len, "[model] max_model_len"
+    if CONTEXT in given:
+        typed = max((given[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
+        loads = [load for load in loads if load.slots == loads[0].slots]
+        source = "passed verbatim, for all slots together"
+    if typed is not None:
+        if model.max_model_len and typed > model.max_model_len and CONTEXT not in given:
+            raise Unplannable(
+                f"cannot serve a context of {typed} tokens: the model's own limit is"
+                f" {model.max_model_len}; set [model] max_model_len to at most that"
+            )
+        loads = [replace(load, context=typed) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(inventory, load, gpus, rooms))
+        return sized, Setting(typed, "user", source)
+    workload = config.policy.workload
+    sized = sizing.best(loads, lambda load: sizing.longest(inventory, load, gpus, rooms, workload))
+    context = sized.load.context
+    if context == model.max_model_len:
+        reason = "the model's own limit"
+    elif not sized.fits:
+        reason = "no context fits; trying the smallest useful one"
+    elif gpus and sized.whole:
+        reason = "the longest with every layer on the cards"
+    elif gpus:
+        reason = f"enough for {workload}; a longer one would take layers off the cards"
+    elif context == max(sizing.LONGEST_ON_HOST, sizing.ENOUGH[workload]):
+        reason = "a longer prompt takes minutes to read on a processor"
+    else:
+        reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"
+    return sized, Setting(context, "policy", reason)
+
+
+def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
+    if not gpus:
+        return {}
+    placement = sized.placement
+    pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds else ""
+    where = "every layer is on the cards" if sized.whole else "as many as fit the cards"
+    found = {
+        "gpu_layers": Setting(placement.layers, "policy", f"{where}, {pace}".rstrip(", ")),
+    }
+    if len(gpus) > 1:
+        split = ",".join(map(str, placement.on_cards)) if placement.layers else "1"
+        found["split_mode"] = Setting("layer", "policy", "cards of any size take whole layers")
+        found["tensor_split"] = Setting(split, "policy", "layers on each card, by its free memory")
+    if placement.experts_in_ram:
+        found["n_cpu_moe"] = Setting(
+            placement.experts_in_ram,
+            "policy",
+            "routed experts of so many layers are in host memory: a token reads few of them",
+        )
+    return found
+
+
+def _cache_ram(inventory: Inventory) -> Setting:
+    spare = inventory.host.available_mib // 8
+    if spare >= CACHE_RAM_MIB:
+        return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
+    return Setting(spare, "policy", "an eighth of the free host memory, for prompts seen before")
+
+
+def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
+    """The settings, without value where this build has no such option."""
+    flags, version = inventory.engine.flags, inventory.engine.version
+    return {
+        name: setting
+        if not flags or name == "speculative_config" or options.option(name) in flags
+        else Setting(None, "policy", f"llama.cpp {version} has no {options.option(name)}")
+        for name, setting in settings.items()
+    }
+
+
+def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, Setting]:
+    found = {
+        "GGML_NO_BACKTRACE": Setting(
+            "1", "policy", "gdb would keep a dead engine and its memory for a while"
+        )
+    }
+    if cuda:
+        names = ",".join(map(device_name, gpus))
+        found["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this plan")
+        found["CUDA_DEVICE_ORDER"] = Setting("PCI_BUS_ID", "policy", "cards are numbered by slot")
+    for name, value in config.engine.env:
+        found[name] = Setting(value, "user", "[engine] env")
+    return found
+
+
+def _device(gpus: Sequence[Gpu]) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in gpus})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or "cpu"
+
+
+def _warned(
+    plan: Plan,
+    config: Config,
+    inventory: Inventory,
+    gpus: Sequence[Gpu],
+    words: Sequence[options.Given],
+) -> Plan:
+    found = [str(note) for note in inventory.model.notes]
+    found += [str(lack) for lack in (old_driver(gpus, inventory.engine.cuda),) if lack]
+    if not gpus and (small := small_host(inventory.model, inventory.host)):
+        found.append(str(small))
+    for section, key, why in IDLE_KEYS:
+        value = getattr(getattr(config, section), key)
+        if value not in (None, "", "none", "auto"):
+            found.append(f"[{section}] {key} has no effect on llama.cpp: {why}")
+    if config.policy.gpu_memory_utilization is not None and not gpus:
+        found.append("[policy] gpu_memory_utilization has no effect without a card")
+    for one in words:
+        if not one.name:
+            found.append(f'"{one.value}" in extra_args belongs to no option')
+        elif inventory.engine.flags and one.words[0] not in inventory.engine.flags:
+            found.append(
+                f"llama.cpp {inventory.engine.version} has no {one.words[0]}: it will refuse to"
+                " start"
+            )
+    if not _is_loopback(config.server.host) and not (
+        config.server.api_key_file or "api_key" in plan.verbatim
+    ):
+        found.append(
+            f"the engine listens on {config.server.host} and the configuration sets no API key:"
+            " anyone who can reach that address can use it; set [server] api_key_file, or host ="
+            ' "127.0.0.1"'
+        )
+    memory = forecast(plan, inventory)
+    if memory.fits is False:
+        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    found += map(str, conflicts(plan, inventory))
+    return replace(plan, warnings=tuple(found), advice=memory.advice)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _kept(plan: Plan, remembered: Plan) -> Plan:
+    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    if remembered.model != plan.model or not remembered.taken:
+        return plan
+    kept = "kept from the last plan that served: "
+    settings = {
+        name: Setting(s.value, "remembered", kept + s.reason.removeprefix(kept))
+        for name, s in remembered.settings.items()
+        if s.origin in ("ladder", "remembered") and name not in plan.verbatim
+    }
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        taken=remembered.taken,
+        others_mib=remembered.others_mib,
+    )
+
+
+def context_of(plan: Plan) -> int | None:
+    """The longest request in tokens."""
+    return count(plan.value(CONTEXT))

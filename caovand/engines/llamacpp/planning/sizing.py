@@ -1,0 +1,129 @@
+"""Context, slots and placement: what fits, and what of it is quickest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.engines.llamacpp.memory.placement import (
+    CONTEXT_MIB,
+    MIB,
+    Placement,
+    devices,
+    fits,
+    place,
+    step_seconds,
+)
+from caovand.engines.llamacpp.memory.sizes import CELLS, Load
+
+SLOTS = {"chat": 2, "long": 1, "batch": 8}
+"""Requests at once for each workload; further ones wait."""
+ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
+"""A context for which layers leave the cards; a longer one is taken only where it costs nothing."""
+USEFUL = 8192
+"""The shortest context that is chosen to keep every layer on the cards."""
+LEAST = 2048
+HOST_SHARE = 0.8
+"""Of the free host memory: the rest is for prompts kept there and for others."""
+LONGEST_ON_HOST = 32768
+"""Where no key names a context: longer ones take minutes to read on a processor."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The load that was chosen, where it goes, and whether it fits there."""
+
+    load: Load
+    placement: Placement
+    fits: bool
+    seconds: float
+    whole: bool
+
+
+def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
+    """What of each card may be used, in bytes."""
+    return [
+        (min(gpu.free_mib, int(gpu.total_mib * share)) if share else int(gpu.free_mib * 0.97)) * MIB
+        for gpu in gpus
+    ]
+
+
+def host_room(inventory: Inventory) -> int:
+    """What of host memory may be used, in bytes."""
+    return int(inventory.host.available_mib * HOST_SHARE) * MIB
+
+
+def fixed(inventory: Inventory, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]) -> Sized:
+    """The best placement of this very load."""
+    model = inventory.model
+    usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
+    placement = place(model, load, gpus, rooms) if usable else Placement()
+    found = devices(model, load, placement)
+    units = len(model.gguf.layers) + 1 if model.gguf else 1
+    whole = placement.layers == units and not placement.experts_in_ram
+    room = host_room(inventory)
+    return Sized(
+        load, placement, fits(found, rooms, room), step_seconds(found, gpus), whole or not gpus
+    )
+
+
+def longest(
+    inventory: Inventory,
+    load: Load,
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    workload: str,
+) -> Sized:
+    """The load with the longest context that is worth its price.
+
+    With every layer on the cards, all that fits; else at most `ENOUGH`, for which layers leave the
+    cards. On a processor, what fits its memory, up to LONGEST_ON_HOST.
+    """
+    limit = inventory.model.max_model_len or LONGEST_ON_HOST
+    enough = min(ENOUGH[workload], limit)
+    top = limit if gpus else min(limit, max(LONGEST_ON_HOST, enough))
+
+    def at(context: int) -> Sized:
+        return fixed(inventory, replace(load, context=context), gpus, rooms)
+
+    least = at(min(LEAST, limit))
+    goal = at(enough)
+    if gpus and goal.whole and goal.fits:
+        return _most(at, enough, top, lambda one: one.fits and one.whole)
+    useful = at(min(USEFUL, enough))
+    if gpus and useful.whole and useful.fits:
+        return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
+    if goal.fits:
+        return goal if gpus else _most(at, enough, top, lambda one: one.fits)
+    if not least.fits:
+        return least
+    return _most(at, least.load.context, enough, lambda one: one.fits)
+
+
+def best(loads: Sequence[Load], size: Callable[[Load], Sized]) -> Sized:
+    """The first load with every layer on the cards; else the quickest that fits, or the first."""
+    found: list[Sized] = []
+    for load in loads:
+        sized = size(load)
+        if sized.fits and sized.whole:
+            return sized
+        found.append(sized)
+    fitting = [sized for sized in found if sized.fits]
+    return min(fitting, key=lambda sized: sized.seconds) if fitting else found[0]
+
+
+def _most(at: Callable[[int], Sized], low: int, high: int, good: Callable[[Sized], bool]) -> Sized:
+    """The longest context from `low`, which is good, to `high`, in steps of CELLS."""
+    found, whole = at(low), at(high)
+    if good(whole):
+        return whole
+    low, high = low // CELLS, high // CELLS
+    while high - low > 1:
+        middle = (low + high) // 2
+        longer = at(middle * CELLS)
+        if good(longer):
+            low, found = middle, longer
+        else:
+            high = middle
+    return found

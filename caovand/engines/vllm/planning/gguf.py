@@ -1,0 +1,24 @@
+"""Refuses llama.cpp's files, which vLLM reads slowly and only with another folder's config.json."""
+
+from __future__ import annotations
+
+import re
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.core.plan import Unplannable
+
+TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)", re.I)
+"""The type of the weights in a GGUF file's name; the number of the part may follow."""
+
+
+def refuse(model: ModelCard) -> None:
+    """Raise Unplannable for a model in GGUF files, with the checkpoint that serves instead."""
+    if model.gguf is None:
+        return
+    file = model.path.rpartition("/")[2]
+    name = TYPE.split(file.removesuffix(".gguf"), maxsplit=1)[0] or "the model"
+    raise Unplannable(
+        f"cannot serve model {model.path} with vLLM: GGUF files are for llama.cpp; set [engine]"
+        ' kind = "llamacpp", or download a safetensors checkpoint in four bits, which takes as much'
+        f" memory: {name}-AWQ or {name}-GPTQ-Int4"
+    )

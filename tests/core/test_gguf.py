@@ -1,0 +1,268 @@
+"""GGUF headers are read without the tensors, and hostile ones are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.adapters.model_folder import ModelProblem, read_model
+from caovand.core.checkpoint import gguf
+from caovand.core.checkpoint.gguf import BadGguf, Count, GgufFile, parse
+from caovand.core.checkpoint.gguf_model import describe
+from caovand.core.facts.inventory import ModelCard
+from tests import tiny_gguf
+from tests.tiny_gguf import ARRAY, BOOL, F32, I32, TEXT, U32, U64, assemble, make, value
+
+LLAMA = make("llama")
+
+
+def parsed(data: bytes) -> GgufFile:
+    return parse(io.BytesIO(data).read, len(data))
+
+
+def card(architecture: str, **more: bytes) -> ModelCard:
+    values = {f"{architecture}.{name.replace('__', '.')}": one for name, one in more.items()}
+    file = parsed(make(architecture, values=values))
+    return describe([("a.gguf", file)], "/a.gguf")
+
+
+def refused(data: bytes, match: str) -> None:
+    with pytest.raises(BadGguf, match=match):
+        parsed(data)
+
+
+def test_a_header_is_read_whole_and_nothing_behind_it() -> None:
+    stream = io.BytesIO(LLAMA)
+    found = parse(stream.read, len(LLAMA))
+    assert found.values["llama.block_count"] == 2
+    assert found.values["tokenizer.ggml.tokens"] == Count(259)
+    assert found.tensors[0].name == "token_embd.weight"
+    assert found.tensors[0].shape == (64, 259)
+    assert sum(tensor.size for tensor in found.tensors) == 428800
+
+
+def test_each_architecture_is_described() -> None:
+    moe = card("qwen3moe")
+    assert (moe.experts, moe.experts_per_token, moe.expert_size) == (8, 2, 64)
+    assert moe.gguf is not None
+    assert moe.gguf.layers[0].expert_size == 3 * 64 * 64 * 8 * 4
+    gemma = card("gemma3")
+    assert gemma.layer_types == ("sliding_attention",) * 5 + ("full_attention",)
+    assert gemma.gguf is not None
+    assert [layer.window for layer in gemma.gguf.layers] == [64] * 5 + [0]
+    hybrid = card("qwen35")
+    assert hybrid.layer_types == (*("mamba",) * 3, "full_attention") * 2
+    assert hybrid.hybrid
+    assert hybrid.mtp_layers == 1
+    assert hybrid.gguf is not None
+    assert [layer.mtp for layer in hybrid.gguf.layers] == [False] * 8 + [True]
+    assert hybrid.gguf.layers[8].keys == 32
+    assert hybrid.gguf.layers[0].state_size == 4 * (3 * (64 + 2 * 2 * 16) + 16 * 64)
+    assert card("mamba2").layer_types == ("mamba", "mamba")
+    both = card("falcon-h1").gguf
+    assert both is not None
+    assert both.layers[0].state_size
+    assert both.layers[0].keys
+    plain = card("llama")
+    assert (plain.heads, plain.kv_heads, plain.head_dim, plain.vocab_size) == (4, 2, 16, 259)
+    assert plain.max_model_len == 2048
+    assert plain.quantization == "F32"
+    assert plain.chat_template == tiny_gguf.CHATML
+
+
+def test_the_windows_of_a_file_count_before_those_of_its_architecture() -> None:
+    pattern = value(ARRAY, (BOOL, [True, False, True, False, True, False]))
+    by_file = card("gemma3", attention__sliding_window_pattern=pattern).gguf
+    assert by_file is not None
+    assert [layer.window for layer in by_file.layers] == [64, 0, 64, 0, 64, 0]
+    by_period = card("gemma3", attention__sliding_window_pattern=value(U32, 2)).gguf
+    assert by_period is not None
+    assert [layer.window for layer in by_period.layers] == [64, 0, 64, 0, 64, 0]
+
+
+def test_layers_have_their_own_counts_of_heads() -> None:
+    found = card("llama", attention__head_count_kv=value(ARRAY, (I32, [1, 4]))).gguf
+    assert found is not None
+    assert [layer.keys for layer in found.layers] == [16, 64]
+
+
+def test_the_last_layers_may_share_the_caches_of_others() -> None:
+    found = card("qwen3", attention__shared_kv_layers=value(U32, 1)).gguf
+    assert found is not None
+    assert [layer.keys for layer in found.layers] == [32, 32, 0]
+
+
+def test_an_architecture_with_an_index_is_noted() -> None:
+    values = {
+        "general.architecture": value(TEXT, "glm-dsa"),
+        **{f"glm-dsa.{name}": value(U32, 2) for name in KEYS},
+    }
+    data = assemble(values, {"blk.0.x": (8,)}, {"blk.0.x": bytes(32)})
+    found = describe([("a.gguf", parsed(data))], "/a.gguf")
+    assert "an index of its cache" in str(found.notes[0])
+
+
+def test_a_declared_head_that_the_file_lacks_does_not_draft() -> None:
+    assert card("qwen3", nextn_predict_layers=value(U32, 1)).mtp_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "fewer than any"),
+        (b"GGML" + LLAMA[4:], "does not begin"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (LLAMA[:4] + struct.pack("<I", 1) + LLAMA[8:], "version 1 of the format"),
+        (LLAMA[:4] + struct.pack(">I", 3) + LLAMA[8:], "big-endian"),
+        (LLAMA[:8] + struct.pack("<Q", 2**60) + LLAMA[16:], "claims 1152921504606846976 tensors"),
+        (LLAMA[:16] + struct.pack("<Q", 2**40) + LLAMA[24:], "1099511627776 values"),
+        (LLAMA[:24] + struct.pack("<Q", 2**63) + LLAMA[32:], "a text of 9223372036854775808"),
+        (LLAMA[:1000], "end within its header"),
+        (LLAMA[: len(LLAMA) // 2], "truncated: 218384 bytes"),
+        (LLAMA[:-300], "truncated"),
+    ],
+)
+def test_a_broken_file_is_refused(data: bytes, match: str) -> None:
+    refused(data, match)
+
+
+def odd(values: dict[str, bytes], tensors: tiny_gguf.Tensors | None = None) -> bytes:
+    tensors = tensors or {}
+    data = dict.fromkeys(tensors, bytes(32))
+    return assemble(values, tensors, data)
+
+
+def test_absurd_values_are_refused() -> None:
+    nested = struct.pack("<IIQ", ARRAY, ARRAY, 1)
+    refused(odd({"a": nested}), "an array of the type 9")
+    refused(odd({"a": struct.pack("<IIQ", ARRAY, U32, 2**50)}), "an array of 1125899906842624")
+    refused(odd({"a": struct.pack("<I", 99)}), "unknown type 99")
+    refused(odd({"general.alignment": value(U32, 3)}, {"t": (4,)}), "not a power of two")
+    refused(odd({"general.alignment": value(F32, 32.0)}, {"t": (4,)}), "not a power of two")
+    refused(odd({}, {"t": (4, 1, 1, 1, 1)}), "5 dimensions")
+    refused(odd({}, {"t": (0,)}), "the shape")
+    refused(odd({}, {"t": (2**40, 2**40)}), "the shape")
+    twice = odd({"a": value(U32, 1), "b": value(U32, 1)})
+    refused(twice.replace(b"\x01\0\0\0\0\0\0\0b", b"\x01\0\0\0\0\0\0\0a"), "'a' twice")
+    tensors = odd({}, {"s": (8,), "t": (8,)})
+    refused(tensors.replace(b"\x01\0\0\0\0\0\0\0t", b"\x01\0\0\0\0\0\0\0s"), "'s' twice")
+    refused(
+        tensors.replace(struct.pack("<IQ", 0, 32), struct.pack("<IQ", 0, 2**40)), "expected at 32"
+    )
+    refused(
+        tensors.replace(struct.pack("<IQ", 0, 32), struct.pack("<IQ", 77, 32)), "unknown type 77"
+    )
+
+
+def test_a_header_without_end_is_read_no_further_than_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gguf, "LARGEST_HEADER", 4096)
+    taken = 0
+
+    def read(count: int) -> bytes:
+        nonlocal taken
+        taken += count
+        return bytes(count)
+
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
+    head += struct.pack("<IIQ", ARRAY, U64, 10**6)
+    stream = io.BytesIO(head)
+    with pytest.raises(BadGguf, match="its header is larger"):
+        parse(lambda count: stream.read(count) or read(count), 1 << 60)
+    assert taken <= 2 * gguf.PIECE
+
+
+@given(st.data())
+def test_no_changed_byte_does_more_than_refuse(data: st.DataObject) -> None:
+    changed = bytearray(LLAMA[:20_000] if data.draw(st.booleans()) else LLAMA)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, 9_000))
+        changed[place] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(BadGguf):
+        found = parsed(bytes(changed))
+        assert sum(tensor.size for tensor in found.tensors) <= len(changed)
+
+
+@given(st.binary(max_size=2000))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for one in (data, b"GGUF" + struct.pack("<I", 3) + data):
+        with contextlib.suppress(BadGguf):
+            parsed(one)
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 2**32 - 1).map(lambda n: value(U32, n)),
+    st.integers(0, 2**64 - 1).map(lambda n: value(U64, n)),
+    st.floats(width=32).map(lambda n: value(F32, n)),
+    st.text(max_size=5).map(lambda t: value(TEXT, t)),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5).map(
+        lambda many: value(ARRAY, (I32, many))
+    ),
+)
+KEYS = (
+    "block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+    "nextn_predict_layers", "full_attention_interval", "attention.sliding_window",
+    "attention.sliding_window_pattern", "ssm.state_size", "expert_count", "context_length",
+    "embedding_length", "attention.recurrent_layers", "feed_forward_length",
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(tiny_gguf.LAYERS)), st.sampled_from(KEYS), NUMBERS)
+def test_any_value_of_a_key_makes_a_card_or_a_problem(
+    tmp_path_factory: pytest.TempPathFactory, architecture: str, key: str, packed: bytes
+) -> None:
+    file = tmp_path_factory.mktemp("model") / "a.gguf"
+    file.write_bytes(
+        assemble(
+            {
+                "general.architecture": value(TEXT, architecture),
+                **{f"{architecture}.{name}": value(U32, 2) for name in KEYS},
+                f"{architecture}.{key}": packed,
+            },
+            {"blk.0.x": (8,)},
+            {"blk.0.x": bytes(32)},
+        )
+    )
+    with contextlib.suppress(ModelProblem):
+        found = read_model(str(file))
+        assert found.gguf is not None
+        assert all(layer.keys >= 0 and layer.state_size >= 0 for layer in found.gguf.layers)
+
+
+def test_parts_are_read_together(tmp_path: Path) -> None:
+    first, _, last = tiny_gguf.write_parts("qwen2", tmp_path / "model.gguf", 3)
+    found = read_model(str(tmp_path))
+    whole = describe([("a", parsed(make("qwen2")))], "")
+    assert found.path == str(first)
+    assert found.gguf is not None
+    assert whole.gguf is not None
+    assert found.gguf.layers == whole.gguf.layers
+    assert len(found.gguf.files) == 3
+    with pytest.raises(ModelProblem, match="part 3 of 3: the first one is needed"):
+        read_model(str(last))
+    last.unlink()
+    with pytest.raises(ModelProblem, match=r"model-00003-of-00003\.gguf is missing"):
+        read_model(str(first))
+    last.write_bytes(make("llama"))
+    with pytest.raises(ModelProblem, match="its parts have"):
+        read_model(str(first))
+
+
+def test_a_folder_has_one_model_and_a_projector_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(LLAMA)
+    (tmp_path / "mmproj-F16.gguf").write_bytes(LLAMA)
+    assert read_model(str(tmp_path)).path == str(tmp_path / "a.gguf")
+    (tmp_path / "b.gguf").write_bytes(LLAMA)
+    with pytest.raises(ModelProblem, match=r"several in GGUF files: a\.gguf, b\.gguf"):
+        read_model(str(tmp_path))
+    projector = make("llama", values={"general.architecture": value(TEXT, "clip")})
+    (tmp_path / "b.gguf").write_bytes(projector)
+    with pytest.raises(ModelProblem, match="no language model but a clip part"):
+        read_model(str(tmp_path / "b.gguf"))

@@ -1,0 +1,193 @@
+"""Options, probe, metrics, log phases and rungs of llama.cpp."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.facts.checks import DoctorFacts
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.failure import FAILURES, Finding
+from caovand.core.healing.ladder import LadderRules, decide
+from caovand.core.plan import Plan
+from caovand.core.problem import Problem
+from caovand.engines.llamacpp.engine import ENGINE
+from caovand.engines.llamacpp.healing.cures import CURES, HEALING
+from caovand.engines.llamacpp.healing.rungs import RUNGS
+from caovand.engines.llamacpp.log.explain import explain
+from caovand.engines.llamacpp.log.phases import PHASES, read
+from caovand.engines.llamacpp.metrics import parse_metrics
+from caovand.engines.llamacpp.planning import options
+from caovand.engines.llamacpp.probe import PROBE
+from tests.engines.llamacpp.machines import (
+    HOST,
+    LLAMA_70B,
+    MOE_30B,
+    QWEN_27B_MTP,
+    SAMPLES,
+    machine,
+    plan,
+)
+
+HELP = (SAMPLES / "help.txt").read_text()
+METRICS = (SAMPLES / "metrics.txt").read_text()
+FOUND = {
+    "version": None, "executable": "/e/bin/llama-server", "cuda": False, "python_version": "3.12",
+}  # fmt: skip
+
+
+def test_the_help_names_options_switches_and_choices() -> None:
+    told = "version: 0.6.0-dev (build 11434, commit b11434)"
+    engine = PROBE.read("/e/bin/python", FOUND, {"help": HELP, "build": told})
+    assert engine.version == "11434"
+    assert engine.build == "cpu"
+    assert {"-c", "--ctx-size", "--metrics", "--spec-type", "-ctk"} <= engine.flags
+    assert {"--metrics", "--offline", "--jinja", "-kvu"} <= engine.switches
+    assert not {"--ctx-size", "-np", "--spec-type", "--fit"} & engine.switches
+    choices = dict(engine.choices)
+    assert choices["--cache-type-k"][:2] == ("f32", "f16")
+    assert "draft-mtp" in choices["--spec-type"]
+    assert PROBE.lacking({**FOUND, "executable": None}) == "llama-server"
+
+
+def test_every_option_of_ours_is_in_the_help() -> None:
+    engine = PROBE.read("/e/bin/python", FOUND, {"help": HELP, "build": ""})
+    unknown = {word for row in options.OPTIONS for word in row.spellings} - engine.flags
+    assert unknown == set()
+    for inventory in (machine(QWEN_27B_MTP, 22527, 11264), machine(MOE_30B, 8192), machine()):
+        found = plan(inventory)
+        words = ENGINE.planning.command(found, inventory.engine, None).argv[1:]
+        assert {word for word in words if word.startswith("--")} <= engine.flags
+
+
+def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
+    words = ("-ngl", "20", "--metrics", "-ts", "3,1", "--no-mmap", "x", "--temp", "-1")
+    found = options.read(words)
+    assert options.values(found) == {
+        "gpu_layers": 20, "metrics": True, "tensor_split": "3,1", "no_mmap": True, "temp": -1,
+    }  # fmt: skip
+    assert [one.value for one in found if not one.name] == ["x"]
+
+
+def test_keys_are_shown_to_nobody() -> None:
+    words = ("--api-key", "first-key,second-key", "--port", "1")
+    assert options.redact(words) == ("--api-key", "***", "--port", "1")
+    assert options.secret_values(words) == ("first-key", "second-key")
+    assert options.api_keys(words) == ("first-key", "second-key")
+    assert options.api_keys(("--port", "1")) is None
+
+
+@given(st.lists(st.text(max_size=8), max_size=8))
+def test_any_words_are_read(words: list[str]) -> None:
+    found = options.read(words)
+    assert [word for one in found for word in one.words] == words
+    options.redact(words)
+
+
+def test_counters_are_read_from_its_metrics() -> None:
+    found = parse_metrics(METRICS, None, 7.0).progress
+    assert (found.prompt_tokens, found.generation_tokens, found.iterations) == (6, 8, 9)
+    assert (found.running, found.waiting, found.at, found.pending) == (0, 0, 7.0, None)
+    strange = "llamacpp:n_decode_total nan\nllamacpp:n_decode_total\nllamacpp:x 1\n\0"
+    assert parse_metrics(strange, None, 0.0).progress.iterations == 0
+
+
+@given(st.text())
+def test_any_metrics_are_read(text: str) -> None:
+    parse_metrics(text, None, 0.0)
+
+
+def test_a_start_goes_through_its_phases() -> None:
+    text = (SAMPLES / "start.log").read_text()
+    seen = list(dict.fromkeys(mark.phase for line in text.splitlines() if (mark := read(line)[0])))
+    assert seen == ["resolve", "load", "kv", "warmup", "drafter", "http"]
+    assert set(seen) <= set(PHASES)
+    ends = [line for line in text.splitlines() if (m := read(line)[0]) and m.progress == 1.0]
+    assert len(ends) == 1
+    found = explain(text)
+    assert found.reached == "serving"
+    assert found.finding is None
+    assert [one.phase for one in found.phases] == seen
+    assert found.figures["weights_CPU_Mapped_mib"] == 1.59
+    assert found.figures["context"] == 256
+    journal = "\n".join(f"Nov 23 06:00:00 box llama[7]: {line}" for line in text.splitlines())
+    assert explain(journal).reached == "serving"
+
+
+def test_every_failure_has_a_row_and_every_rung_is_used() -> None:
+    assert {failure for failure, _ in CURES} == set(FAILURES)
+    assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
+    assert {phase for _, phase in CURES if phase} <= set(PHASES)
+
+
+def descend(found: Plan, inventory: Inventory, failure: str) -> list[str]:
+    """The rungs taken until there is none left."""
+    rules = LadderRules(HEALING, conflicts=lambda plan: ENGINE.planning.conflicts(plan, inventory))
+    taken: list[str] = []
+    while (decided := decide(found, Finding(failure, "", "kv"), 99, rules)).plan is not None:  # type: ignore[arg-type]
+        found = decided.plan
+        taken.append(decided.rung)
+        assert len(taken) < 200
+    return taken
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_walk_down_ends(failure: str) -> None:
+    for inventory in (machine(QWEN_27B_MTP, 24576), machine(LLAMA_70B, 8192), machine()):
+        descend(plan(inventory), inventory, failure)
+
+
+def test_memory_is_found_in_the_cheapest_place_first() -> None:
+    host = machine(QWEN_27B_MTP)
+    taken = descend(plan(host), host, "host-oom")
+    assert taken[:3] == ["prompts-off 0", "cache q8_0", "slots 1"]
+    assert "context 16384" in taken
+    card = machine(LLAMA_70B, 8192)
+    loaded = descend(plan(card), card, "device-oom-load")
+    assert loaded[0].startswith("layers ")
+    assert "layers 0" in loaded
+
+
+def test_a_cache_that_the_heads_do_not_divide_is_never_quantised() -> None:
+    inventory = machine()
+    odd = replace(inventory, model=replace(inventory.model, head_dim=80))
+    assert not [rung for rung in descend(plan(odd), odd, "host-oom") if rung.startswith("cache")]
+
+
+def facts(inventory: Inventory, **more: object) -> DoctorFacts:
+    known = {
+        "gpus": inventory.gpus, "host": HOST, "engine": inventory.engine, "engine_problem": None,
+        "model": inventory.model, "model_problem": None, "memory": None, "plan_problem": "",
+        "plan_warnings": (), "port": 8000, "listeners": (), "orphans": (),
+        "python_version": "3.12", "wants_gpu": False, "wants_plugin": False,
+    }  # fmt: skip
+    return DoctorFacts(**{**known, **more})  # type: ignore[arg-type]
+
+
+def test_the_doctor_checks_engine_model_memory_and_port() -> None:
+    inventory = machine()
+    memory = ENGINE.planning.forecast(plan(inventory), inventory)
+    good = ENGINE.planning.checks(facts(inventory, memory=memory))
+    assert {one.verdict for one in good} == {"PASS"}
+    problem = Problem("load model x", "it is cut", "download it again")
+    bad = ENGINE.planning.checks(
+        facts(
+            inventory, model_problem=problem, listeners=("nginx",), orphans=((7, "llama-server"),),
+            plan_problem="no plan",
+        )
+    )  # fmt: skip
+    verdicts = [(one.group, one.verdict) for one in bad]
+    assert ("model", "FAIL") in verdicts
+    assert ("server", "FAIL") in verdicts
+    assert ("server", "WARN") in verdicts
+    assert ("plan", "FAIL") in verdicts
+
+
+def test_gguf_files_prefer_it_and_others_do_not() -> None:
+    assert ENGINE.prefers("/m/a.gguf", ())
+    assert ENGINE.prefers("/m", ("a.gguf", "README.md"))
+    assert not ENGINE.prefers("/m", ("a.gguf", "config.json"))
+    assert not ENGINE.prefers("Qwen/Qwen3-0.6B", ())

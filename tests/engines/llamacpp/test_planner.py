@@ -1,0 +1,264 @@
+"""Plans for llama-server: what goes where, how much fits, and what the operator typed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.llamacpp.engine import ENGINE
+from caovand.engines.llamacpp.memory.forecast import forecast
+from tests.core.machines import QWEN_27B
+from tests.engines.llamacpp.machines import (
+    CPU,
+    HOST,
+    LLAMA_70B,
+    MOE_30B,
+    QWEN_8B,
+    QWEN_27B_MTP,
+    card,
+    machine,
+    model,
+    plan,
+)
+
+
+def argv(found: Plan, inventory: Inventory) -> list[str]:
+    return list(ENGINE.planning.command(found, inventory.engine, None).argv)
+
+
+def of(words: list[str], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
+def test_without_a_card_everything_is_in_host_memory() -> None:
+    inventory = machine()
+    found = plan(inventory)
+    words = argv(found, inventory)
+    assert words[:3] == ["/engine/bin/llama-server", "--model", QWEN_8B.path]
+    assert "--gpu-layers" not in words
+    assert of(words, "--threads") == "8"
+    assert found.value("max_model_len") == 32768
+    assert of(words, "--ctx-size") == str(2 * 32768)
+    assert of(words, "--parallel") == "2"
+    assert of(words, "--fit") == "off"
+    assert of(words, "--cors-origins") == "localhost"
+    assert "--metrics" in words
+    assert found.warnings == ()
+    assert forecast(found, inventory).fits
+
+
+def test_a_step_on_few_cores_is_short_enough_to_answer_in_between() -> None:
+    few = replace(HOST, cpus=2)
+    small, large = plan(machine(model(24, 15), host=few)), plan(machine(LLAMA_70B, host=few))
+    assert small.value("batch_size") > large.value("batch_size") >= 32
+    assert "answers nothing before it is over" in small.settings["batch_size"].reason
+
+
+def test_a_model_that_fits_a_card_is_on_it_with_all_its_context() -> None:
+    inventory = machine(QWEN_8B, 11264)
+    found = plan(inventory)
+    assert found.value("gpu_layers") == 37
+    assert found.cards == ("0",)
+    memory = forecast(found, inventory)
+    assert memory.fits
+    # Two slots of 16384 tokens would take 4.5 GiB in half precision: the cache takes what the
+    # layers leave.
+    assert 8192 <= found.value("max_model_len") < 32768
+    assert "every layer on the cards" in found.settings["max_model_len"].reason
+    assert plan(machine(QWEN_8B, 24576)).value("max_model_len") == 32768
+
+
+def test_slots_and_cache_are_lowered_before_layers_leave_a_card() -> None:
+    inventory = machine(QWEN_8B, 7168)
+    found = plan(inventory)
+    assert found.value("gpu_layers") == 37
+    assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
+    assert "layers off the cards" in found.settings["cache_type_k"].reason
+    smaller = plan(machine(QWEN_8B, 6656))
+    assert (smaller.value("gpu_layers"), smaller.value("parallel")) == (37, 1)
+    typed = plan(inventory, policy={"kv_cache_dtype": "f16", "max_num_seqs": 2})
+    assert typed.value("gpu_layers") < 37
+    assert (typed.value("parallel"), typed.value("cache_type_k")) == (2, "f16")
+
+
+def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
+    inventory = machine(LLAMA_70B, 8192)
+    found = plan(inventory)
+    assert 0 < found.value("gpu_layers") < 20
+    assert forecast(found, inventory).fits
+    assert found.value("max_model_len") == 16384
+    assert "as many as fit" in found.settings["gpu_layers"].reason
+
+
+def test_experts_leave_the_cards_before_layers_do() -> None:
+    inventory = machine(MOE_30B, 8192)
+    found = plan(inventory)
+    assert found.value("gpu_layers") == 49
+    assert 0 < found.value("n_cpu_moe") <= 48
+    assert forecast(found, inventory).fits
+    assert plan(machine(MOE_30B, 24576)).value("n_cpu_moe") is None
+
+
+def test_unequal_cards_take_layers_by_their_memory() -> None:
+    inventory = machine(QWEN_27B_MTP, 22527, 11264)
+    found = plan(inventory, policy={"mtp": 0})
+    first, second = map(int, found.value("tensor_split").split(","))
+    assert first + second == found.value("gpu_layers") == 66
+    assert first > second > 10
+    assert forecast(found, inventory).fits
+    assert found.value("split_mode") == "layer"
+
+
+def test_drafts_are_made_on_cards_and_on_a_processor_only_if_asked_for() -> None:
+    drafting = machine(QWEN_27B_MTP, 24576)
+    assert plan(drafting).mtp == 3
+    assert of(argv(plan(drafting), drafting), "--spec-type") == "draft-mtp"
+    assert plan(drafting, mode="fast").mtp == 4
+    assert plan(drafting, policy={"workload": "batch"}).mtp == 0
+    assert plan(drafting, environ={"CAOVAN_AUTO_SPEC": "2"}).mtp == 2
+    assert plan(machine(QWEN_27B_MTP)).mtp == 0
+    assert plan(machine(QWEN_27B_MTP), policy={"mtp": 2}).mtp == 2
+    assert plan(machine(QWEN_27B_MTP), mode="fast").mtp == 4
+    assert plan(machine(QWEN_8B, 24576)).mtp == 0
+    with pytest.raises(Unplannable, match="neither a depth"):
+        plan(drafting, environ={"CAOVAN_AUTO_SPEC": "lots"})
+
+
+def test_a_model_without_a_head_drafts_by_lookup_where_a_depth_is_typed() -> None:
+    inventory = machine(QWEN_8B, 24576)
+    found = plan(inventory, policy={"mtp": 4})
+    words = argv(found, inventory)
+    assert of(words, "--spec-type") == "ngram-simple"
+    assert of(words, "--spec-ngram-simple-size-m") == "4"
+
+
+def test_what_is_typed_is_planned_as_it_is() -> None:
+    inventory = machine(QWEN_8B, 24576)
+    found = plan(
+        inventory,
+        model={"max_model_len": 8000, "served_name": "eight"},
+        policy={"max_num_seqs": 3, "max_num_batched_tokens": 256, "kv_cache_dtype": "q8_0"},
+        server={"port": 9000},
+    )
+    words = argv(found, inventory)
+    assert of(words, "--ctx-size") == "24000"
+    assert of(words, "--parallel") == "3"
+    assert (of(words, "--batch-size"), of(words, "--ubatch-size")) == ("256", "256")
+    assert of(words, "--cache-type-k") == of(words, "--cache-type-v") == "q8_0"
+    assert of(words, "--alias") == "eight"
+    assert of(words, "--port") == "9000"
+
+
+def test_verbatim_options_win_and_are_said_once() -> None:
+    inventory = machine(QWEN_8B, 24576)
+    typed = ["-c", "4096", "-np", "2", "--no-warmup", "-ctk", "q8_0", "--api-key", "secret-key"]
+    found = plan(inventory, engine={"extra_args": typed})
+    command = ENGINE.planning.command(found, inventory.engine, None)
+    words = list(command.argv)
+    assert "--ctx-size" not in words
+    assert words[words.index("-c") + 1] == "4096"
+    assert words.count("--parallel") == 0
+    assert found.value("max_model_len") == 2048
+    assert found.value("cache_type_k") == "q8_0"
+    assert "secret-key" not in words
+    assert command.env["LLAMA_API_KEY"] == "secret-key"
+    assert "secret-key" not in " ".join(command.shown)
+
+
+@pytest.mark.parametrize(
+    ("sections", "match"),
+    [
+        ({"model": {"max_model_len": 99999}}, "own limit is 32768"),
+        ({"policy": {"kv_cache_dtype": "fp8"}}, "no such cache type; use one of f32, f16"),
+        ({"engine": {"gpus": [7]}}, "GPU 7"),
+        ({"engine": {"extra_args": ["-np", "many"]}}, "it is no count"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(sections: dict[str, Any], match: str) -> None:
+    with pytest.raises(Unplannable, match=match):
+        plan(machine(QWEN_8B, 24576), **sections)
+
+
+def test_other_files_than_gguf_are_for_another_engine() -> None:
+    with pytest.raises(Unplannable, match='kind = "vllm"'):
+        plan(machine(QWEN_27B))
+
+
+def test_an_option_that_the_build_lacks_is_left_out() -> None:
+    flags = frozenset({"--model", "--host", "--port", "--ctx-size", "--parallel"})
+    inventory = machine(engine=replace(CPU, flags=flags))
+    found = plan(inventory)
+    assert "--flash-attn" not in argv(found, inventory)
+    assert "has no --flash-attn" in found.settings["flash_attn"].reason
+
+
+def test_an_open_address_without_a_key_is_warned_of() -> None:
+    warnings = plan(machine(), server={"host": "0.0.0.0"}).warnings
+    assert any("anyone who can reach" in text for text in warnings)
+
+
+def test_keys_of_another_engine_are_warned_of() -> None:
+    warnings = plan(machine(), policy={"dtype": "half"}).warnings
+    assert any("[policy] dtype has no effect" in text for text in warnings)
+
+
+def test_what_does_not_fit_is_planned_and_warned_of() -> None:
+    tiny = replace(HOST, ram_mib=2048, available_mib=1500)
+    inventory = machine(LLAMA_70B, host=tiny)
+    found = plan(inventory)
+    assert forecast(found, inventory).fits is False
+    assert any("it does not fit" in text for text in found.warnings)
+    assert found.advice
+
+
+def test_settings_that_cannot_run_are_conflicts() -> None:
+    inventory = machine()
+
+    def conflicts(*words: str) -> list[str]:
+        found = plan(inventory, engine={"extra_args": list(words)})
+        return [str(one) for one in ENGINE.planning.conflicts(found, inventory)]
+
+    assert conflicts() == []
+    assert "needs flash attention" in conflicts("-fa", "off", "-ctv", "q8_0")[0]
+    assert "is more than --batch-size" in conflicts("-b", "64", "-ub", "128")[0]
+    odd = replace(inventory, model=replace(QWEN_8B, head_dim=80))
+    found = plan(odd, policy={"kv_cache_dtype": "q8_0"})
+    assert "blocks of 32" in str(ENGINE.planning.conflicts(found, odd)[0])
+
+
+MODELS: list[ModelCard] = [QWEN_8B, QWEN_27B_MTP, MOE_30B, LLAMA_70B]
+
+
+@settings(max_examples=40)
+@given(
+    served=st.sampled_from(MODELS),
+    mib=st.lists(st.sampled_from([4096, 8192, 11264, 24576, 81920]), max_size=3),
+    available=st.integers(1000, 200_000),
+    workload=st.sampled_from(["chat", "long", "batch"]),
+)
+def test_every_machine_has_a_plan_that_fits_or_a_warning(
+    served: ModelCard, mib: list[int], available: int, workload: str
+) -> None:
+    host = replace(HOST, ram_mib=available + 4000, available_mib=available)
+    inventory = machine(served, *mib, host=host)
+    found = plan(inventory, policy={"workload": workload})
+    memory = forecast(found, inventory)
+    warned = any("it does not fit" in text for text in found.warnings)
+    assert warned == (memory.fits is False)
+    assert 0 < (found.value("max_model_len") or 0) <= served.max_model_len
+    if mib:
+        assert 0 <= found.value("gpu_layers") <= len(served.gguf.layers) + 1  # type: ignore[union-attr]
+    if memory.fits:
+        assert found.value("ubatch_size") <= found.value("batch_size")
+
+
+def test_a_card_in_use_by_others_holds_fewer_layers() -> None:
+    inventory = machine(QWEN_8B, 11264)
+    busy = replace(inventory, gpus=(replace(card(0, 11264), free_mib=3000),))
+    assert plan(busy).value("gpu_layers") < plan(inventory).value("gpu_layers")
