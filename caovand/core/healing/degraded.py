@@ -24,7 +24,7 @@ from caovand.core.plan import Plan, Setting
 OTHERS = "others_mib"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
-ADDED = (("policy", "workload"), ("policy", "activations"))
+ADDED = (("policy", "workload"), ("policy", "activations"), ("engine", "kind"))
 """Keys that came after the first plans were kept. At their defaults they change no fingerprint, so
 that an upgrade keeps the degraded plan."""
 

@@ -84,8 +84,7 @@ def _plan(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.plan_problem:
         yield CheckResult(PLAN, "FAIL", facts.plan_problem)
     for warning in facts.plan_warnings:
-        text, _, remedy = warning.partition("; ")
-        yield CheckResult(PLAN, "WARN", text, remedy)
+        yield CheckResult(PLAN, "WARN", warning)
 
 
 def _server(facts: DoctorFacts) -> Iterator[CheckResult]:
