@@ -9,6 +9,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.vllm.capabilities import ADA, HOPPER, OWN_FP8
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.precision import HALF, first_of
+from caovand.engines.vllm.planning.toolchain import NO_NVCC, cannot_build, remedy
 from caovand.engines.vllm.planning.turing import (
     backend_in,
     flashinfer_lacks,
@@ -52,6 +53,24 @@ def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gp
     return first_of(gpus, HOPPER[0]) if own or str(backend).upper() == "FLASH_ATTN" else ""
 
 
+def uncompiled(draft: Draft) -> list[str]:
+    """A warning where an 8-bit cache was asked for whose attention nothing can compile.
+
+    Turing has a warning of its own.
+    """
+    values = _values(draft)
+    kind = str(values.get("kv_cache_dtype"))
+    named = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    if named or draft.turing or not cannot_build(draft):
+        return []
+    if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
+        return []
+    return [
+        f"with a {kind} cache attention is FlashInfer's here, which is compiled at the start, and"
+        f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(draft)}", or {remedy(draft.engine)}'
+    ]
+
+
 def may_store_in_eight_bits(draft: Draft) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
@@ -63,8 +82,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return False
     if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
         return False
-    decided = {name: setting.value for name, setting in draft.settings.items()}
-    values = {**decided, **draft.given, "kv_cache_dtype": EIGHT_BITS}
+    values = {**_values(draft), "kv_cache_dtype": EIGHT_BITS}
     if ends_in_half(values, draft.inventory, draft.gpus):
         return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
@@ -73,6 +91,10 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return converts
     native = hopper or (converts and not draft.engine.flashinfer)
     return reads_eight_bits(draft, native=native)
+
+
+def _values(draft: Draft) -> dict[str, Any]:
+    return {**{name: setting.value for name, setting in draft.settings.items()}, **draft.given}
 
 
 def own_type(draft: Draft) -> str:
