@@ -40,7 +40,8 @@ def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gp
     """The card, in words, on which FlashAttention would end the engine; empty where there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
-    model's type: with float16 the start succeeds, and the first request fails. In 0.21 as in 0.33.
+    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32
+    is the same by its sources).
     """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")
