@@ -53,6 +53,16 @@ def test_flashinfers_workspace_is_counted_wherever_it_reads_the_cache(card: str)
     assert activations(without, "--kv-cache-dtype", "fp8") == own
 
 
+@pytest.mark.parametrize("card", [LLAMA, model("gpt-oss-20b")], ids=lambda card: card.model_type)
+def test_on_sm100_attention_is_flashinfers_whatever_the_cache(card: ModelCard) -> None:
+    machine = inventory(card, tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in B200))
+    triton = activations(machine, "--attention-backend", "TRITON_ATTN")
+    assert activations(machine) - triton == FLASHINFER_MIB
+    assert activations(machine, "--kv-cache-dtype", "fp8") - triton == FLASHINFER_MIB
+    compressed = replace(machine, model=replace(card, latent=576))
+    assert activations(compressed) == activations(compressed, "--attention-backend", "TRITON_ATTN")
+
+
 def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
     machine = inventory(LLAMA, H200)
     found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.engines.vllm.capabilities import ADA, HOPPER, OWN_FP8
+from caovand.engines.vllm.capabilities import ADA, BLACKWELL, HOPPER
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.precision import HALF, first_of
 from caovand.engines.vllm.planning.toolchain import NO_NVCC, cannot_build, remedy
@@ -26,14 +26,17 @@ def attended_by_flashinfer(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
 ) -> bool:
     """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
-    vLLM's own choice for an fp8 cache, which off Hopper and its like no other before it keeps."""
+    vLLM's own choice: on SM100 before any other, else for an fp8 cache, which off Hopper no other
+    before it keeps."""
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     if backend or not gpus:
         return str(backend).upper() == "FLASHINFER"
     kind, dtype = str(values.get("kv_cache_dtype")), str(values.get("dtype") or "")
-    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in gpus)
-    able = bool(inventory.engine.flashinfer) and not flashinfer_lacks(inventory.model, dtype)
-    return is_plain_fp8(kind) and not own and able
+    generations = {gpu.compute_capability[0] for gpu in gpus}
+    first = BLACKWELL[0] in generations
+    able = bool(inventory.engine.flashinfer)
+    able = able and not flashinfer_lacks(inventory.model, dtype, sinks=first)
+    return able and (first or (is_plain_fp8(kind) and generations != {HOPPER[0]}))
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
@@ -57,12 +60,13 @@ def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gp
 def uncompiled(draft: Draft) -> list[str]:
     """A warning where an 8-bit cache was asked for whose attention nothing can compile.
 
-    Turing has a warning of its own.
+    Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
     values = _values(draft)
     kind = str(values.get("kv_cache_dtype"))
     named = values.get("attention_backend") or backend_in(values.get("attention_config"))
-    if named or draft.turing or not cannot_build(draft):
+    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in draft.gpus)
+    if named or draft.turing or ready or not cannot_build(draft):
         return []
     if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
         return []
