@@ -1,6 +1,6 @@
 """Reads the scales of a quantised checkpoint for negative ones, which no header tells of.
 
-The folder is one that `model_folder` has read: its headers are whole.
+The files are those of a model that `model_folder` has read: their headers are whole.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ SCALES = ".scales"
 Word = Literal["H", "I", "Q"]
 WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 """Types of scales, as unsigned words of their size: one above the sign's bit alone is negative."""
-
-
-def shards(folder: Path) -> list[Path]:
-    """The files that may hold scales; none where the weights are pickled."""
-    return sorted(folder.glob("*.safetensors"))
 
 
 def negative(shard: Path) -> str:

@@ -158,8 +158,7 @@ def read_model(config: Config) -> ModelCard:
 
 def _negative_scale(card: ModelCard) -> str | None:
     """The first tensor with a negative scale; empty without one, None where none can be read."""
-    folder = model_folder.place_of(card)
-    shards = scales.shards(folder) if folder else []
+    shards = model_folder.shards_of(card)
     for shard in shards:
         try:
             found = scales.negative(shard)

@@ -46,7 +46,14 @@ def test_scales_are_read_only_where_int8_activations_are_asked_for(gptq: Path) -
     assert inspection.read_model(invented).negative_scale is None
     write(gptq / "model-00002-of-00002.safetensors", {"b.scales": ("F16", floats("F16", 2.0))})
     assert inspection.read_model(int8).negative_scale == ""
-    for shard in gptq.glob("*.safetensors"):
+    (gptq / "consolidated.safetensors").touch()  # of no index, so nobody reads it
+    table = {
+        f"{name}.scales": f"model-0000{n}-of-00002.safetensors" for n, name in ((1, "a"), (2, "b"))
+    }
+    write(gptq / table["a.scales"], {"a.scales": ("F16", floats("F16", 1.0))})
+    (gptq / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    assert inspection.read_model(int8).negative_scale == ""
+    for shard in (*gptq.glob("*.safetensors"), gptq / "model.safetensors.index.json"):
         shard.unlink()
     (gptq / "pytorch_model.bin").write_bytes(b"")
     assert inspection.read_model(int8).negative_scale is None

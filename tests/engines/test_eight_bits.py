@@ -53,6 +53,16 @@ def test_flashinfers_workspace_is_counted_wherever_it_reads_the_cache(card: str)
     assert activations(without, "--kv-cache-dtype", "fp8") == own
 
 
+@pytest.mark.parametrize("card", [LLAMA, model("gpt-oss-20b")], ids=lambda card: card.model_type)
+def test_on_sm100_attention_is_flashinfers_whatever_the_cache(card: ModelCard) -> None:
+    machine = inventory(card, tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in B200))
+    triton = activations(machine, "--attention-backend", "TRITON_ATTN")
+    assert activations(machine) - triton == FLASHINFER_MIB
+    assert activations(machine, "--kv-cache-dtype", "fp8") - triton == FLASHINFER_MIB
+    compressed = replace(machine, model=replace(card, latent=576))
+    assert activations(compressed) == activations(compressed, "--attention-backend", "TRITON_ATTN")
+
+
 def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
     machine = inventory(LLAMA, H200)
     found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})
@@ -252,3 +262,32 @@ def test_the_ladder_leaves_an_8_bit_cache_that_float16_cannot_use() -> None:
     while current:
         assert current.value("kv_cache_dtype") != "fp8"
         current = decide(current, short, 99, rules).plan
+
+
+@pytest.mark.parametrize(
+    ("card", "engine", "told"),
+    [
+        ("RTX 3090", ASKED, True),
+        ("RTX 4090", ASKED, True),
+        ("RTX 3090", WITH_NVCC, False),
+        ("RTX 3090", replace(ASKED, jit_cache="0.6.8"), False),
+        ("RTX 3090", WITHOUT_FLASHINFER, False),
+        ("H200", ASKED, False),
+    ],
+)
+def test_an_8_bit_cache_that_nothing_compiles_for_is_told(
+    card: str, engine: EngineInfo, told: bool
+) -> None:
+    machine = inventory(LLAMA, named(card), engine)
+    for asked in (
+        {"policy": {"kv_cache_dtype": "fp8"}},
+        {"engine": {"extra_args": ["--kv-cache-dtype", "fp8"]}},
+    ):
+        found = plan(machine, **asked)
+        texts = [text for text in found.warnings if "attention is FlashInfer's here" in text]
+        assert bool(texts) == told
+        assert all('set [policy] kv_cache_dtype = "bfloat16", or install' in t for t in texts)
+    assert not [text for text in plan(machine).warnings if "FlashInfer's here" in text]
+    toolkit = {"env": {"CUDA_HOME": "/opt/cuda"}}
+    found = plan(machine, policy={"kv_cache_dtype": "fp8"}, engine=toolkit)
+    assert not [text for text in found.warnings if "FlashInfer's here" in text]

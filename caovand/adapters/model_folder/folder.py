@@ -82,6 +82,12 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     return _read(folder, weights)
 
 
+def shards_of(card: ModelCard) -> list[Path]:
+    """The safetensors files of a model that was read; none where its weights are pickled."""
+    folder = Path(card.path) if card.folder else _downloaded(card.path)
+    return _shards(folder, _index(folder)) if folder else []
+
+
 def _read(folder: Path, weights: bool) -> ModelCard:
     config = _json(folder, "config.json")
     if config is None:
@@ -161,11 +167,16 @@ def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) 
     )
 
 
+def _shards(folder: Path, table: dict[str, str]) -> list[Path]:
+    """Those of the index, or all."""
+    named = [folder / name for name in sorted(set(table.values()))]
+    return named or sorted(folder.glob("*.safetensors"))
+
+
 def _tensors(folder: Path) -> Iterable[Tensor]:
     """Every tensor of the checkpoint; ModelProblem names all bad shards."""
     table = _index(folder)
-    shards = [folder / name for name in sorted(set(table.values()))]
-    shards = shards or sorted(folder.glob("*.safetensors"))
+    shards = _shards(folder, table)
     if not shards:
         yield from _other_weights(folder)
         return
@@ -325,11 +336,6 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
     aside = _json(folder, "chat_template.json") or {}
     text = aside.get("chat_template")
     return text if isinstance(text, str) else None
-
-
-def place_of(card: ModelCard) -> Path | None:
-    """The folder that this card was read from; None of a hub model that is not here."""
-    return Path(card.path) if card.folder else _downloaded(card.path)
 
 
 def _downloaded(name: str) -> Path | None:

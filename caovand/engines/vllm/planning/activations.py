@@ -27,7 +27,7 @@ BITS = 4
 _HALF = (
     "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long for a"
     " few tokens without graphs, and missed by 9 to 12 % where single channels stand out, as in"
-    ' real models; [policy] activations = "int8" has it'
+    ' real models; set [policy] activations = "int8" for it all the same'
 )
 _OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
 _AUTO = 'set [policy] activations = "auto"'

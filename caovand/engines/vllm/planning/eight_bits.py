@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.engines.vllm.capabilities import ADA, HOPPER, OWN_FP8
+from caovand.engines.vllm.capabilities import ADA, BLACKWELL, HOPPER
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.precision import HALF, first_of
+from caovand.engines.vllm.planning.toolchain import NO_NVCC, cannot_build, remedy
 from caovand.engines.vllm.planning.turing import (
     backend_in,
     flashinfer_lacks,
@@ -25,21 +26,25 @@ def attended_by_flashinfer(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
 ) -> bool:
     """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
-    vLLM's own choice for an fp8 cache, which off Hopper and its like no other before it keeps."""
+    vLLM's own choice: on SM100 before any other, else for an fp8 cache, which off Hopper no other
+    before it keeps."""
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     if backend or not gpus:
         return str(backend).upper() == "FLASHINFER"
     kind, dtype = str(values.get("kv_cache_dtype")), str(values.get("dtype") or "")
-    own = all(gpu.compute_capability[0] in OWN_FP8 for gpu in gpus)
-    able = bool(inventory.engine.flashinfer) and not flashinfer_lacks(inventory.model, dtype)
-    return is_plain_fp8(kind) and not own and able
+    generations = {gpu.compute_capability[0] for gpu in gpus}
+    first = BLACKWELL[0] in generations
+    able = bool(inventory.engine.flashinfer)
+    able = able and not flashinfer_lacks(inventory.model, dtype, sinks=first)
+    return able and (first or (is_plain_fp8(kind) and generations != {HOPPER[0]}))
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
     """The card, in words, on which FlashAttention would end the engine; empty where there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
-    model's type: with float16 the start succeeds, and the first request fails. In 0.21 as in 0.33.
+    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32
+    is the same by its sources).
     """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")
@@ -50,6 +55,25 @@ def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gp
     if dtype not in HALF or not is_plain_fp8(kind):
         return ""
     return first_of(gpus, HOPPER[0]) if own or str(backend).upper() == "FLASH_ATTN" else ""
+
+
+def uncompiled(draft: Draft) -> list[str]:
+    """A warning where an 8-bit cache was asked for whose attention nothing can compile.
+
+    Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
+    """
+    values = _values(draft)
+    kind = str(values.get("kv_cache_dtype"))
+    named = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in draft.gpus)
+    if named or draft.turing or ready or not cannot_build(draft):
+        return []
+    if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
+        return []
+    return [
+        f"with a {kind} cache attention is FlashInfer's here, which is compiled at the start, and"
+        f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(draft)}", or {remedy(draft.engine)}'
+    ]
 
 
 def may_store_in_eight_bits(draft: Draft) -> bool:
@@ -63,8 +87,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return False
     if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
         return False
-    decided = {name: setting.value for name, setting in draft.settings.items()}
-    values = {**decided, **draft.given, "kv_cache_dtype": EIGHT_BITS}
+    values = {**_values(draft), "kv_cache_dtype": EIGHT_BITS}
     if ends_in_half(values, draft.inventory, draft.gpus):
         return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
@@ -73,6 +96,10 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return converts
     native = hopper or (converts and not draft.engine.flashinfer)
     return reads_eight_bits(draft, native=native)
+
+
+def _values(draft: Draft) -> dict[str, Any]:
+    return {**{name: setting.value for name, setting in draft.settings.items()}, **draft.given}
 
 
 def own_type(draft: Draft) -> str:

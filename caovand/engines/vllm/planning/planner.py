@@ -33,7 +33,7 @@ from caovand.engines.vllm.planning.devices import (
     world_size,
 )
 from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
-from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits
+from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits, uncompiled
 from caovand.engines.vllm.planning.environment import allocator_warnings, environment
 from caovand.engines.vllm.planning.flag_row import Rule
 from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
@@ -302,7 +302,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
-    found += [*allocator_warnings(draft), *activations.warnings(draft)]
+    found += [*uncompiled(draft), *allocator_warnings(draft), *activations.warnings(draft)]
     found += spoiling_warnings(draft)
     if not draft.engine.knows(draft.model.architecture):
         found.append(

@@ -91,11 +91,12 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
     return ""
 
 
-def flashinfer_lacks(model: ModelCard, dtype: str) -> str:
-    """Why FlashInfer's attention cannot serve this model before SM100; empty where it can."""
+def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
+    """Why FlashInfer's attention cannot serve this model; empty where it can. On SM100 it has
+    attention `sinks`."""
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
-    if model.model_type.startswith(WITH_SINKS):
+    if model.model_type.startswith(WITH_SINKS) and not sinks:
         return "FlashInfer's attention knows no attention sinks before SM100"
     if has_heads_of_two_widths(model):
         return f"layers of {model.model_type} have heads of two widths, one of 512"
