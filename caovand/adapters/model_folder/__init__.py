@@ -8,11 +8,11 @@ from caovand.adapters.model_folder.folder import (
     MOST_VALUES,
     TOKENIZERS,
     ModelProblem,
-    place_of,
     read_model,
+    shards_of,
 )
 
 __all__ = [
-    "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "place_of",
-    "read_model",
+    "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "read_model",
+    "shards_of",
 ]  # fmt: skip
