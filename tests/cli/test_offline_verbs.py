@@ -409,7 +409,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (
             replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
             "WARN",
-            "spoil vLLM 0.21.0's answers (a is not b)",
+            "would spoil vLLM 0.21.0's answers (a is not b)",
         ),
         (replace(GOOD, half_asked=True), "WARN", "still being imported"),
         (

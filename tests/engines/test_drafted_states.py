@@ -126,6 +126,71 @@ def test_a_rung_that_leaves_the_plugin_out_takes_the_cache_with_it() -> None:
     assert not alone.settings
 
 
+def test_the_rung_takes_the_cache_where_the_depth_is_left_to_vllm() -> None:
+    typed = {"extra_args": ["-sc", '{"method":"mtp"}']}
+    whole = plan(inventory(engine=FIXED), engine=typed)
+    assert whole.value("enable_prefix_caching") is True
+    blamed = Finding("unknown", "", captures={"component": "plugin"})
+    step = HEALING.by_name["plugin-off"].step(whole, blamed)
+    assert step is not None
+    assert step.settings["enable_prefix_caching"] is False
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"engine": {"extra_args": ["--no-enable-prefix-caching"]}},
+        {"policy": {"max_num_batched_tokens": 512, "mtp": 3}},
+    ],
+    ids=["by a flag", "by short steps"],
+)
+def test_without_a_cache_the_fixes_do_not_act_and_nothing_is_scheduled_asynchronously(
+    sections: dict[str, Any],
+) -> None:
+    sections = {**sections, "policy": {"max_num_seqs": 4, **sections.get("policy", {})}}
+    found = plan(inventory(engine=FIXED), **sections)
+    assert found.mtp
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("async_scheduling") is False
+    assert "CAOVAN_STATES" not in found.env
+
+
+def test_a_rung_that_gives_up_the_cache_gives_up_asynchronous_scheduling_with_it() -> None:
+    step = HEALING.by_name["prefix-caching-off"].step(
+        plan(inventory(engine=FIXED)), Finding("engine-died", "")
+    )
+    assert step is not None
+    assert (step.settings["async_scheduling"], step.env) == (False, {"CAOVAN_STATES": ""})
+    step = HEALING.by_name["prefix-caching-off"].step(
+        plan(policy={"mtp": 0}), Finding("engine-died", "")
+    )
+    assert step is not None
+    assert "async_scheduling" not in step.settings
+
+
+@pytest.mark.parametrize("engine", [CUDA, FIXED])
+@pytest.mark.parametrize(("depth", "mtp"), [("0", 0), ("1", 1), ("3", 2)])
+def test_a_kept_step_never_drafts_more_than_today(engine: EngineInfo, depth: str, mtp: int) -> None:
+    """The prefix cache was decided for what is drafted today."""
+    before = plan(inventory(engine=engine))
+    fewer = Setting({"method": "mtp", "num_speculative_tokens": 2}, "ladder", "MTP 3 -> 2")
+    kept = replace(
+        before, settings={**before.settings, "speculative_config": fewer}, taken=(Taken("mtp"),)
+    )
+    how = {"remembered": kept, "environ": {"CAOVAN_AUTO_SPEC": depth}}
+    assert plan(inventory(engine=engine), how=how).mtp == mtp
+
+
+def test_no_more_requests_are_kept_than_are_planned_today() -> None:
+    before = plan()
+    more = Setting(4, "ladder", "sequences 8 -> 4")
+    kept = replace(
+        before, settings={**before.settings, "max_num_seqs": more}, taken=(Taken("sequences"),)
+    )
+    found = plan(policy={"max_num_seqs": 1}, how={"remembered": kept})
+    assert found.value("max_num_seqs") == 1
+
+
 def test_a_plan_kept_from_before_there_was_a_cache_gets_none_without_the_plugin() -> None:
     """An earlier release's step left the plugin out alone: nothing was cached then."""
     before = plan()

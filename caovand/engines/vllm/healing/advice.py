@@ -33,7 +33,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
     ),
     "device-oom-capture": (
-        "Memory for CUDA graphs and activations is outside vLLM's share of the card.",
+        "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
@@ -88,7 +88,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "port-busy": (
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
     ),
-    "plugin-error": ("A plugin failed. vLLM runs without it.",),
+    "plugin-error": (
+        "A plugin failed. Without caovan's, vLLM runs on its own kernels, and a hybrid model that"
+        " drafts has no prefix cache.",
+    ),
     "compile-failed": ("torch.compile failed.",),
     "engine-died": (
         "The engine process ended while serving; the line says with what. vLLM then exits with "

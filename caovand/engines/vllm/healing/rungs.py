@@ -322,7 +322,7 @@ def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
     if STATES not in plan.env or not plan.env[STATES].value:
         return Step(env=env, change="caovan's kernels off")
     env[STATES] = ""
-    if not plan.mtp:
+    if not plan.value("speculative_config"):
         return Step(env=env, change="caovan's kernels off")
     off = {"enable_prefix_caching": False, "mamba_cache_mode": None, "async_scheduling": False}
     return Step(off, env, change="caovan's kernels off, and the prefix cache with them")
@@ -332,6 +332,11 @@ def _prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
     if plan.value("enable_prefix_caching") is False:
         return None
     changed = {"enable_prefix_caching": False, "mamba_cache_mode": None}
+    if STATES in plan.env and plan.env[STATES].value:
+        # The plugin fixes asynchronous scheduling with a prefix cache only.
+        return Step(
+            {**changed, "async_scheduling": False}, {STATES: ""}, change="prefix caching off"
+        )
     return Step(changed, change="prefix caching off")
 
 

@@ -241,11 +241,13 @@ def states(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if served is None or served.linear is None or not served.mtp_layers:
         return
-    if found.states == "pass":
-        text = f"vLLM {found.version} has a prefix cache while it drafts: its states are fixed"
+    if found.plugin and not found.states:
+        return  # its Python was not asked, or not to the end
+    if found.plugin and found.states == "pass":
+        text = f"vLLM {found.version} may have a prefix cache while it drafts: the fixes fit"
         yield CheckResult("plugin", "PASS", text)
         return
-    why = found.states.removeprefix("fail: ") or "the plugin is not installed"
+    why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
     text = f"no prefix cache while it drafts: it would spoil vLLM {found.version}'s answers ({why})"
     yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
 

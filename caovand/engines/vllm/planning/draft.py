@@ -107,7 +107,10 @@ class Draft:
 
     @property
     def fixes_keep_states(self) -> bool:
-        """Whether this model drafts, and goes on from right states because of the plugin alone."""
+        """Whether this model drafts, and goes on from right states because of the plugin alone.
+
+        The plugin fixes what vLLM does at the borders of blocks, so with a prefix cache only.
+        """
         drafts = isinstance(self.value("speculative_config"), Mapping)
         return drafts and self._needs_fixes and self._has_fixes and not self.drafts_spoil_states
 
@@ -119,10 +122,22 @@ class Draft:
 
     @property
     def _has_fixes(self) -> bool:
-        """Whether the plugin fixes this engine, and that was shown for such models and splits."""
-        loaded = self.plugins is None or PLUGIN in self.plugins.split(",")
+        return not self.why_unfixed
+
+    @property
+    def why_unfixed(self) -> str:
+        """Why the plugin's fixes do not act, or were not shown to; empty where they were."""
         stages = whole_number(self.given.get("pipeline_parallel_size")) or 1
-        return self.engine.states == "pass" and loaded and bool(self.model.linear) and stages == 1
+        if not self.engine.plugin:
+            return "the plugin that fixes it is not installed (package caovan-kernels)"
+        if self.engine.states != "pass":
+            why = self.engine.states.removeprefix("fail: ") or "it was not asked"
+            return f"the plugin's fixes do not fit this engine: {why}"
+        if self.plugins is not None and PLUGIN not in self.plugins.split(","):
+            return f"{PLUGINS} leaves out the plugin that fixes it"
+        if not self.model.linear or stages > 1:
+            return "the plugin's fixes were not shown for such a model or split"
+        return ""
 
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned

@@ -105,7 +105,7 @@ def _kernels(draft: Draft) -> Setting | None:
 
 
 def _states(draft: Draft) -> Setting | None:
-    if not draft.fixes_keep_states:
+    if not draft.fixes_keep_states or not draft.value("enable_prefix_caching"):
         return None
     return policy(
         "required",

@@ -404,7 +404,8 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
-    settings = {**plan.settings, **_by_ladder(remembered.settings, plan.verbatim)}
+    kept = _by_ladder(remembered.settings, plan.verbatim)
+    settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
     config, ours = settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
         # A step may have turned the plugin off there; the mode is today's all the same.
@@ -414,6 +415,18 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     return replace(
         plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
     )
+
+
+def _raises(name: str, kept: Setting, plan: Plan) -> bool:
+    """Whether a step taken earlier would ask for more than today's plan does.
+
+    What depends on these was decided for today's: a plan without drafts has its prefix cache.
+    """
+    if name == "speculative_config":
+        depth = kept.value.get("num_speculative_tokens") if isinstance(kept.value, Mapping) else 0
+        return (whole_number(depth) or 0) > plan.mtp
+    today = whole_number(plan.value(name))
+    return name == "max_num_seqs" and today is not None and (whole_number(kept.value) or 0) > today
 
 
 def _by_ladder(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:

@@ -113,8 +113,8 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
         return policy(
             False,
             f"when a hybrid model drafts, vLLM {draft.engine.version} can silently continue from a"
-            f" wrong state (vllm#43559): draft nothing ([policy] mtp = 0), or use vLLM {fixed} or"
-            " newer",
+            f" wrong state (vllm#43559), and {draft.why_unfixed or 'another model drafts'}; fix"
+            f" that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
     if draft.fixes_keep_states:
         return policy(

@@ -92,7 +92,8 @@ def spoiling_warnings(draft: Draft) -> list[str]:
 
 def _corrupts_other_states(draft: Draft) -> bool:
     """Whether requests that spoil each other's states will run together."""
-    return draft.drafts_spoil_states and draft.value("max_num_seqs") != 1
+    unfixed = draft.fixes_keep_states and not draft.value("enable_prefix_caching")
+    return (draft.drafts_spoil_states or unfixed) and draft.value("max_num_seqs") != 1
 
 
 def _wanted(draft: Draft) -> tuple[int, Setting]:
