@@ -33,7 +33,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
     ),
     "device-oom-capture": (
-        "Memory for CUDA graphs and activations is outside vLLM's share of the card.",
+        "Memory for CUDA graphs and for a step is outside vLLM's share of the card.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
