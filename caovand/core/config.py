@@ -116,8 +116,9 @@ class PolicySection:
     )
     activations: str | None = key(
         None,
-        "What multiplies 4-bit weights: half, the activations as they are; int8, rounded ones"
-        " (symmetric GPTQ weights on SM75 to SM89), faster for long prompts and less exact.",
+        "Activations that 4-bit weights are multiplied by: half, as they are; int8, rounded"
+        " (symmetric GPTQ weights on SM75 to SM89): faster for long prompts, slower for a few"
+        " tokens, less exact.",
         choices=("half", "int8"),
     )
     cuda_graphs: str | None = key(
@@ -225,7 +226,7 @@ class MetricsSection:
 class HistorySection:
     """Figures by the minute, kept in the state folder for `caovanctl history`."""
 
-    days: int = key(30, "Days they are kept; 0 keeps none.", low=0, high=366, once=True)
+    days: int = key(30, "Days to keep the figures; 0 keeps none.", low=0, high=366, once=True)
 
 
 @dataclass(frozen=True)
@@ -277,5 +278,5 @@ def unapplied(before: Config, after: Config) -> Iterable[str]:
 
 
 def auto_spec(config: Config, environ: Mapping[str, str]) -> str | None:
-    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
+    """CAOVAN_AUTO_SPEC in our own environment, else in [engine] env."""
     return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))

@@ -229,7 +229,7 @@ def test_settings_that_cannot_run_are_conflicts() -> None:
     assert "is more than --batch-size" in conflicts("-b", "64", "-ub", "128")[0]
     odd = replace(inventory, model=replace(QWEN_8B, head_dim=80))
     found = plan(odd, policy={"kv_cache_dtype": "q8_0"})
-    assert "blocks of 32" in str(ENGINE.planning.conflicts(found, odd)[0])
+    assert "a multiple of 32" in str(ENGINE.planning.conflicts(found, odd)[0])
 
 
 MODELS: list[ModelCard] = [QWEN_8B, QWEN_27B_MTP, MOE_30B, LLAMA_70B]

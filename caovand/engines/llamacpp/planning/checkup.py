@@ -33,13 +33,13 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if facts.engine.build == "cuda" and not facts.gpus:
         yield CheckResult(
-            "GPU", "FAIL", "a CUDA build, and no NVIDIA card is visible",
+            "GPU", "FAIL", "the engine is a CUDA build, and no NVIDIA card is visible",
             "check nvidia-smi, or install the CPU build: sudo caovanctl engine install --kind"
             " llamacpp --build cpu",
         )  # fmt: skip
     elif facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
-            "GPU", "WARN", f"{len(facts.gpus)} cards are not used by a CPU build",
+            "GPU", "WARN", f"the engine is a CPU build, which leaves {len(facts.gpus)} cards idle",
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
@@ -56,7 +56,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if model.gguf is None:
         yield CheckResult(
-            MODEL, "FAIL", "llama.cpp serves GGUF files, and this is none",
+            MODEL, "FAIL", "llama.cpp serves GGUF files only, and this model is not in one",
             'download a GGUF file, or set [engine] kind = "vllm"',
         )  # fmt: skip
         return
@@ -74,7 +74,8 @@ def _memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None or memory.fits is None:
         return
     if memory.fits:
-        text = f"{memory.max_model_len} tokens of context for each of {memory.concurrency:g} slots"
+        many = f"{memory.concurrency:g} sequences"
+        text = f"a context of {memory.max_model_len} tokens fits for each of {many}"
         yield CheckResult("memory", "PASS", text)
     else:
         yield CheckResult("memory", "FAIL", memory.lack, "; ".join(memory.advice))
@@ -96,6 +97,6 @@ def _server(facts: DoctorFacts) -> Iterator[CheckResult]:
         )  # fmt: skip
     for pid, name in facts.orphans:
         yield CheckResult(
-            SERVER, "WARN", f"{name} (pid {pid}) is an engine that nobody supervises",
+            SERVER, "WARN", f"{name} (pid {pid}) is an engine that no daemon supervises",
             f"kill {pid}",
         )  # fmt: skip

@@ -242,13 +242,13 @@ def states(facts: DoctorFacts) -> Iterator[CheckResult]:
     if served is None or served.linear is None or not served.mtp_layers:
         return
     if found.plugin and not found.states:
-        return  # its Python was not asked, or not to the end
+        return  # the plugin could not be asked
     if found.plugin and found.states == "pass":
-        text = f"vLLM {found.version} may have a prefix cache while it drafts: the fixes fit"
+        text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
         yield CheckResult("plugin", "PASS", text)
         return
     why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
-    text = f"no prefix cache while it drafts: it would spoil vLLM {found.version}'s answers ({why})"
+    text = f"no prefix cache while drafting: vLLM {found.version} would spoil answers ({why})"
     yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
 
 
