@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(text: str) -> tuple[Engine, Explanation]:
-    """A log as explained by the engine it is of: that which knows its version, else its phases."""
+    """The explanation by the engine that wrote the log: it finds its version, or else phases."""
     found = []
     for engine in map(registry.engine_of, registry.MODULES):
         found.append((engine, engine.explain(text)))

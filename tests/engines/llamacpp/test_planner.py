@@ -177,7 +177,7 @@ def test_verbatim_options_win_and_are_said_once() -> None:
         ({"model": {"max_model_len": 99999}}, "own limit is 32768"),
         ({"policy": {"kv_cache_dtype": "fp8"}}, "no such cache type; use one of f32, f16"),
         ({"engine": {"gpus": [7]}}, "GPU 7"),
-        ({"engine": {"extra_args": ["-np", "many"]}}, "it is no count"),
+        ({"engine": {"extra_args": ["-np", "many"]}}, "it is not a whole number"),
     ],
 )
 def test_what_cannot_be_had_is_refused(sections: dict[str, Any], match: str) -> None:
