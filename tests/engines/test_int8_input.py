@@ -126,7 +126,7 @@ def test_the_operators_own_variable_is_respected_and_what_it_breaks_is_told() ->
     found = plan(machine, engine=own)
     assert (found.env[VARIABLE].value, found.env[VARIABLE].origin) == ("int8", "user")
     (told,) = [text for text in found.warnings if VARIABLE in text]
-    assert "AWQ's have zero points; remove VLLM_MARLIN_INPUT_DTYPE from [engine] env" in told
+    assert "AWQ weights have zero points; remove VLLM_MARLIN_INPUT_DTYPE from [engine] env" in told
     both = plan(box(gptq()), policy={"activations": "half"}, engine=own)
     assert both.env[VARIABLE].value == "int8"
     assert [text for text in both.warnings if "activations is half, but [engine] env" in text]

@@ -1,8 +1,8 @@
 """Headers of GGUF files: values and tensors, without the tensors' bytes.
 
 A file is a magic, a version, two counts, the values, a description of each tensor, and then the
-tensors, aligned, in the order described. Only the header is read, in pieces; lengths and counts that a
-file claims are believed only within bounds.
+tensors, aligned, in the order described. Only the header is read, in pieces;
+lengths and counts that a file claims are believed only within bounds.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def speculative_config(
     if not depth:
         return setting
     if not has_head and (not typed or config.policy.mtp is None):
-        return Setting(None, "policy", "the model has no MTP head to draft with")
+        return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
     if has_head and not typed and not on_cards:
         return Setting(
             None,

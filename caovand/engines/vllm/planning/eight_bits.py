@@ -71,7 +71,7 @@ def uncompiled(draft: Draft) -> list[str]:
     if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
         return []
     return [
-        f"a {kind} cache needs FlashInfer's attention here, which is compiled at the start, and"
+        f"an {kind} cache needs FlashInfer's attention here, which is compiled at the start, and"
         f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(draft)}", or {remedy(draft.engine)}'
     ]
 
