@@ -169,8 +169,9 @@ def _seconds(seconds: float | None) -> str:
 VERB = Verb(
     name="explain",
     group=Group.OFFLINE,
-    help="explain a vLLM log: phases, memory, the failure and its fix",
-    description="Read a vLLM log, from any supervisor or none, and explain what happened.",
+    help="explain an engine's log: phases, memory, the failure and its fix",
+    description="Read a log of vLLM or llama.cpp, from any supervisor or none, and explain what"
+    " happened.",
     epilog="example: journalctl -u vllm | caovanctl explain -",
     arguments=arguments,
     run=run,

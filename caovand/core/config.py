@@ -103,7 +103,9 @@ class PolicySection:
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
     )
-    kv_cache_dtype: str | None = key(None, "KV cache type, as vLLM's --kv-cache-dtype.")
+    kv_cache_dtype: str | None = key(
+        None, "KV cache type: a value of vLLM's --kv-cache-dtype or llama.cpp's --cache-type-k."
+    )
     max_num_seqs: int | None = key(None, "Maximum concurrent sequences.", low=1, high=4096)
     max_num_batched_tokens: int | None = key(
         None, "Token budget per engine step.", low=16, high=1_048_576

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.core.facts.shortfalls import small_host
+from caovand.core.facts.shortfalls import more_swap, small_host
 
 ENGINE, MODEL, PLAN, SERVER = "engine", "model", "plan", "server"
 
@@ -66,7 +66,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     for note in model.notes:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
     if not facts.gpus and (lack := small_host(model, facts.host)):
-        yield CheckResult(MODEL, "WARN", lack.message, lack.remedy)
+        yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))
 
 
 def _memory(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -13,7 +13,7 @@ from shlex import quote
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.capabilities import TURING
@@ -291,10 +291,7 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     need, host = facts.model.size() >> 20, facts.host
     lack = small_host(facts.model, host)
     if lack:
-        fix = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
-        yield CheckResult(
-            "memory", "FAIL", lack.fact, f"{fix} && sudo mkswap /swapfile && sudo swapon /swapfile"
-        )
+        yield CheckResult("memory", "FAIL", lack.fact, more_swap(need))
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
         yield CheckResult(
