@@ -23,6 +23,7 @@ from caovand.engines.vllm.planning.toolchain import remedy
 from caovand.engines.vllm.planning.turing import flashinfer_refusal
 
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
+WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
@@ -248,8 +249,8 @@ def states(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("plugin", "PASS", text)
         return
     why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
-    text = f"no prefix cache while drafting: vLLM {found.version} would spoil answers ({why})"
-    yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
+    text = f"no prefix cache while drafting: it would spoil vLLM {found.version}'s answers ({why})"
+    yield CheckResult("plugin", "WARN", text, WITHOUT_FIXES if found.plugin else WITH_PLUGIN)
 
 
 def model(facts: DoctorFacts) -> Iterator[CheckResult]:
