@@ -135,12 +135,12 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
     if drafting := figures["drafting"]:
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
-        yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens a step")
+        yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens per step")
 
 
 def _latency(figures: Mapping[str, Any]) -> str:
     """The medians, and what 99 of 100 requests keep within."""
-    words = (("first_token_s", "first token"), ("token_s", "a token"))
+    words = (("first_token_s", "first token"), ("token_s", "per token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
     return "; ".join(
         f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"

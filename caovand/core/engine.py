@@ -141,8 +141,8 @@ class Kernels:
 class Engine:
     """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
 
-    `prefers` takes a model's path and the names in that folder: whether this engine is the one for
-    it where no kind is set. `explain` reads a whole log of one, after the fact.
+    `prefers` takes a model's path and the names in that folder: whether this engine serves
+    it where no kind is set. `explain` reads a whole log after the fact.
     """
 
     name: str

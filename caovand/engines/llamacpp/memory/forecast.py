@@ -69,7 +69,11 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     model = inventory.model
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):
-        return _unknown("the context is left to llama-server" if model.gguf else "no GGUF file")
+        return _unknown(
+            "llama-server chooses the context itself"
+            if model.gguf
+            else "the model is not in GGUF files"
+        )
     gpus = gpus_of(plan, inventory)
     load = load_of(plan)
     found = devices(model, load, placement_of(plan, gpus, len(model.gguf.layers)))
@@ -118,7 +122,7 @@ def _lack(found: Sequence[Device], over: Sequence[int]) -> str:
 
 def _advice(inventory: Inventory) -> tuple[str, ...]:
     return (
-        "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
+        "a shorter [model] max_model_len or a smaller [policy] max_num_seqs needs less cache",
         "a GGUF file of fewer bits has smaller weights",
     )
 
