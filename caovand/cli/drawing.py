@@ -12,8 +12,7 @@ COLOURS = {
 }  # fmt: skip
 LEGEND = {
     "weights": "weights", "context": "CUDA", "activations": "activations", "graphs": "CUDA graphs",
-    "kv": "cache", "engine": "rest of the engine", "others": "used by others", "used": "used",
-    "free": "free",
+    "kv": "cache", "others": "used by others", "free": "free",
 }  # fmt: skip
 
 
