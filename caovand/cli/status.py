@@ -113,7 +113,7 @@ def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
 
 def row(name: str, text: str, style: str = "") -> Text:
     """One line below the state."""
-    return Text(f"  {name:<9} ", style="dim").append(text, style=style or "default")
+    return Text().append(f"  {name:<9} ", style="dim").append(text, style=style or "default")
 
 
 def _start(start: Mapping[str, Any]) -> Iterator[Text]:

@@ -149,7 +149,7 @@ def happenings(found: Sequence[Happening]) -> list[Text]:
     lines = []
     for one in found:
         style = {"failure": "red", "incident": "yellow"}.get(one.kind, "default")
-        line = Text(f"  {one.moment}  {one.kind:<8} ", style="dim")
+        line = Text().append(f"  {one.moment}  {one.kind:<8} ", style="dim")
         lines.append(line.append(one.text, style=style))
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -21,6 +22,8 @@ from rich.text import Text
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 WAKING = (*ENDING, signal.SIGWINCH, signal.SIGTSTP)
 ESCAPE = "\x1b"
+SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
+"""An arrow or a key like it, which begins with Escape."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,7 @@ class Terminal:
                 typed = os.read(self._keys, 4096)
             if not typed:  # the window is closed
                 return Input(ended_by=signal.SIGHUP)
-            text = typed.decode("utf-8", "replace")
-            keys = text if text == ESCAPE or not text.startswith(ESCAPE) else ""
+            keys = SEQUENCE.sub("", typed.decode("utf-8", "replace"))
         ended_by = next((number for number in ENDING if number in numbers), None)
         return Input(keys, ended_by, signal.SIGTSTP in numbers)
 
