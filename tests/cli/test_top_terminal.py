@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from caovand.core.reporting.wire import Reply
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.daemon_process import ROOT
-from tests.patience import eventually
+from tests.patience import LIMIT_S, eventually
 from tests.terminal import CTRL_C, LEAVE, Terminal
 
 Begin = Callable[..., Terminal]
@@ -130,13 +131,23 @@ def test_stopped_it_gives_the_terminal_back_and_goes_on_where_it_was(begin: Begi
 
 
 def test_a_daemon_that_hangs_holds_up_no_key(begin: Begin, daemon: FakeDaemon) -> None:
+    goes_on = threading.Event()
+
+    def hangs(_: object) -> dict[str, Any]:
+        goes_on.wait(LIMIT_S)
+        return status()
+
     terminal = begin()
-    terminal.until_it_shows("SERVING", "q quit")
-    daemon.answers["status"] = Reply("", None, "busy", "cannot answer: too many requests")
-    terminal.until_it_shows("NO ANSWER", "cannot answer: too many requests")
-    daemon.answers["status"] = status()
+    try:
+        terminal.until_it_shows("SERVING", "q quit")
+        daemon.answers["status"] = hangs
+        terminal.until_it_shows("NO ANSWER", "caovand did not answer within 3 s")
+        terminal.press(b"?")
+        terminal.until_it_shows("l    the engine's latest output")
+    finally:
+        goes_on.set()
+    terminal.press(b"?")
     terminal.until_it_shows("SERVING for 12 s")
-    assert "NO ANSWER" not in terminal.screen
     terminal.press(b"q")
     assert terminal.until_ended() == 0
 
