@@ -330,8 +330,9 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         ]
         # Its events count from 1 again.
         assert [request.args for request in answering.asked if request.op == "events"] == [
-            {"since": 0}, {"since": 0},
+            {"since": 0}, {"since": 1}, {"since": 0}, {"since": 1},
         ]  # fmt: skip
+        assert [one.text for one in found.happenings].count("STARTING -> SERVING") == 2
         answering.answers["status"] = Reply("", None, "busy", "cannot answer: too many requests")
         lost = one.look(Page.MAIN)
         assert lost.lost == "cannot answer: too many requests"

@@ -13,6 +13,7 @@ from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.printing import takes_unicode
 from caovand.cli.top import live, screen
+from caovand.cli.top.terminal import KEYS
 from caovand.cli.top.view import Look
 from caovand.cli.top.watcher import Watcher
 from caovand.cli.verb import Verb
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 def _is_screen(out: Console) -> bool:
     """Whether there are keys, and a terminal whose cursor can be moved."""
     able = out.is_terminal and not out.is_dumb_terminal and os.environ.get("TERM")
-    return bool(able and sys.stdin.isatty() and os.isatty(out.file.fileno()))
+    return bool(able and os.isatty(KEYS) and os.isatty(out.file.fileno()))
 
 
 VERB = Verb(
@@ -46,7 +47,8 @@ VERB = Verb(
     help="show engine, requests and cards live",
     description="Show state, speed, requests, cards and their processes, and the daemon's events"
     " on one screen, which follows along. Keys: m chooses the mode, l shows the engine's output,"
-    " i incidents, ? help, q quits. Needs 40x10 characters. Where output or input is no terminal,"
+    f" i incidents, ? help, q quits. Needs {screen.LEAST_WIDTH}x{screen.LEAST_HEIGHT} characters."
+    " Where output or input is no terminal,"
     " or TERM is dumb: one screen as text; exit status 3 if not serving. Processes of other"
     " containers have no name here.",
     epilog="example: caovanctl top",

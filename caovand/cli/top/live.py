@@ -19,7 +19,7 @@ ASK_S = 1.0
 LEAST_S = 0.2  # between two rounds, whatever keys are typed
 DRAW_S = 0.5
 """Between two drawings of what the daemon answered; keys and sizes are answered at once."""
-OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "h": Page.HELP, "m": Page.MODE}
+OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
 
 
 class Asker:

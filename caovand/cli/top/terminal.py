@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import socket
-import sys
 import termios
 import tty
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from rich.text import Text
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 WAKING = (*ENDING, signal.SIGWINCH, signal.SIGTSTP)
+KEYS = 0
+"""The descriptor that keys come from: standard input."""
 ESCAPE = "\x1b"
 SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
 """An arrow or a key like it, which begins with Escape."""
@@ -42,7 +43,7 @@ class Terminal:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console, self._keys = console, sys.stdin.fileno()
+        self._console = console
         self._woken, self._waker = socket.socketpair()
         self._shown: list[Text] = []
         self._size = (0, 0)
@@ -77,9 +78,9 @@ class Terminal:
 
     def _take(self) -> None:
         """Take the other screen, and keys as they are typed."""
-        modes = termios.tcgetattr(self._keys)
-        self._taken.callback(termios.tcsetattr, self._keys, termios.TCSADRAIN, modes)
-        tty.setcbreak(self._keys)
+        modes = termios.tcgetattr(KEYS)
+        self._taken.callback(termios.tcsetattr, KEYS, termios.TCSADRAIN, modes)
+        tty.setcbreak(KEYS)
         self._taken.enter_context(self._console.screen(hide_cursor=True))
         self._shown = []
 
@@ -96,14 +97,15 @@ class Terminal:
 
     def wait(self, timeout_s: float | None) -> Input:
         """Wait for a key, a signal or `wake`."""
-        ready, _, _ = select.select([self._keys, self._woken], [], [], timeout_s)
+        woken = self._woken.fileno()
+        ready, _, _ = select.select([KEYS, woken], [], [], timeout_s)
         keys, numbers = "", b""
-        if self._woken in ready:
+        if woken in ready:
             numbers = self._woken.recv(4096)
-        if self._keys in ready:
+        if KEYS in ready:
             typed = b""
             with contextlib.suppress(OSError):
-                typed = os.read(self._keys, 4096)
+                typed = os.read(KEYS, 4096)
             if not typed:  # the window is closed
                 return Input(ended_by=signal.SIGHUP)
             keys = SEQUENCE.sub("", typed.decode("utf-8", "replace"))

@@ -95,12 +95,14 @@ class Watcher:
         )
 
     def _follow(self) -> None:
-        """Take the events that are new."""
-        answer = self._asked("events", since=self._seq)
-        for entry in answer["events"] if answer else ():
-            self._seq = entry["seq"]
-            one = Happening(_moment(entry["at"]), entry["kind"], entry["text"])
-            self._happenings = (*self._happenings, one)[-MOST_HAPPENINGS:]
+        """Take the events that are new: an answer has as many as fit it, the oldest first."""
+        while answer := self._asked("events", since=self._seq):
+            new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
+            if not new:
+                return
+            self._seq = new[-1]["seq"]
+            found = [Happening(_moment(one["at"]), one["kind"], one["text"]) for one in new]
+            self._happenings = (*self._happenings, *found)[-MOST_HAPPENINGS:]
 
     def _body(self, page: Page) -> Iterator[str]:
         if page is Page.LOG and (answer := self._asked("logs", lines=LOG_LINES)):
