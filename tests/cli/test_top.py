@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,9 +298,39 @@ def test_a_daemon_from_before_an_upgrade_is_shown_without_figures(
 
 def test_no_command_line_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "command_of", lambda _: "vllm serve --api-key sesame-4711 m")
-    (found,) = watcher.on_cards([card(0, users=[[os.getpid(), 1]])])
+    (found,) = watcher.on_cards(status(gpus=[card(0, users=[[os.getpid(), 1]])]))
     assert "sesame" not in found.command
     assert found.command.startswith("vllm serve --api-key")
+
+
+def test_pids_of_another_host_get_no_name_from_this_one() -> None:
+    unknown = {"figures": {"memory": [{"gpu": 0, "engine_mib": None}]}}
+    gpus = [card(index, users=[[os.getpid(), 1]]) for index in (0, 1)]
+    found = list(watcher.on_cards(status(gpus=gpus, **unknown)))
+    assert [bool(one.user and one.command) for one in found] == [False, True]
+
+
+def test_one_screen_of_text_has_the_latest_events() -> None:
+    many = tuple(Happening("06:00:00", "state", f"event {n}") for n in range(50))
+    found = [line.plain for line in screen.once(replace(SERVES, happenings=many), 80, Look())]
+    assert found[-1].endswith("event 49")
+    assert sum("  state    event" in line for line in found) == 10
+
+
+def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) -> None:
+    """An answer holds what fits a frame, the oldest lines first."""
+    pieces = {0: (["one"], 1), 1: (["two"], 2), 2: (["three"], 3)}
+
+    def logs(args: Mapping[str, Any]) -> dict[str, Any]:
+        lines, last = pieces[args.get("since", 0)]
+        return {"lines": lines, "last": last, "more": True, "end": 3}
+
+    answering.answers["logs"] = logs
+    with Client(folder) as client:
+        assert watcher.Watcher(client).look(Page.LOG).body == ("one", "two", "three")
+        answering.answers["logs"] = {"lines": [], "last": 0, "more": False, "end": 0}
+        found = watcher.Watcher(client).look(Page.LOG).body
+    assert found == ("the engine has printed nothing yet",)
 
 
 def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None:

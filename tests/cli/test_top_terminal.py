@@ -57,7 +57,12 @@ def restored(terminal: Terminal, before: list[object]) -> bool:
 
 def test_pages_keys_and_sizes(begin: Begin, daemon: FakeDaemon) -> None:
     daemon.answers.update(
-        logs={"lines": ["INFO the engine prints", "\x1b[2Jis obeyed"], "last": 2, "more": False},
+        logs={
+            "lines": ["INFO the engine prints", "\x1b[2Jis obeyed"],
+            "last": 2,
+            "more": False,
+            "end": 2,
+        },
         incidents={"incidents": []},
         mode={"mode": "fast", "overruled": "", "state": "RECYCLING"},
     )

@@ -43,7 +43,8 @@ class Asker:
 
     def join(self) -> None:
         """Wait for the end of the latest question."""
-        self._thread.join()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
 
     def turn_to(self, page: Page) -> None:
         """Ask for what this page shows, at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -31,6 +31,7 @@ HELP = (
     "One screen as text: caovanctl top | cat",
 )
 WITHOUT_LIMIT = 1000  # lines: what is printed once, and not on a screen, may be longer than one
+LATEST = 10  # events of that
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ def lines(view: View, page: Page, width: int, height: int, look: Look) -> list[T
 
 
 def once(view: View, width: int, look: Look) -> list[Text]:
-    """The main page for what is no screen: as many lines as it takes."""
-    found = main(view, width, WITHOUT_LIMIT, look)
+    """The main page for what is no screen: as many lines as it takes, and the latest events."""
+    latest = replace(view, happenings=view.happenings[-LATEST:])
+    found = main(latest, width, WITHOUT_LIMIT, look)
     return _fitted(found, width, len(found), look)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.adapters import processes
@@ -87,7 +87,7 @@ class Watcher:
             moment=_moment(time.time()),
             status=now,
             recent=self._recent,
-            processes=tuple(on_cards(now["gpus"])),
+            processes=tuple(on_cards(now)),
             happenings=self._happenings,
             page=page,
             body=tuple(self._body(page)),
@@ -105,10 +105,21 @@ class Watcher:
             self._happenings = (*self._happenings, *found)[-MOST_HAPPENINGS:]
 
     def _body(self, page: Page) -> Iterator[str]:
-        if page is Page.LOG and (answer := self._asked("logs", lines=LOG_LINES)):
-            yield from answer["lines"] or ["the engine has printed nothing yet"]
+        if page is Page.LOG:
+            yield from self._log()
         elif page is Page.INCIDENTS and (answer := self._asked("incidents")):
             yield from incidents.lines(answer["incidents"])
+
+    def _log(self) -> Iterator[str]:
+        """The engine's latest lines: an answer has as many as fit it, the oldest first."""
+        answer = self._asked("logs", lines=LOG_LINES)
+        if answer is not None and not answer["lines"]:
+            yield "the engine has printed nothing yet"
+        end = answer["end"] if answer else 0
+        while answer:
+            yield from answer["lines"]
+            more = answer["lines"] and answer["last"] < end
+            answer = self._asked("logs", since=answer["last"]) if more else None
 
     def _ask(self, op: str, **args: Any) -> Mapping[str, Any]:
         return self._client.ask(op, answer_s=ANSWER_S, **args)
@@ -124,12 +135,18 @@ class Watcher:
             return None
 
 
-def on_cards(gpus: Sequence[Mapping[str, Any]]) -> Iterator[CardProcess]:
-    """The processes on the cards, as far as they can be seen from here."""
-    for gpu in gpus:
+def on_cards(answer: Mapping[str, Any]) -> Iterator[CardProcess]:
+    """The processes on the cards, as far as they can be seen from here.
+
+    In a container the driver reports the host's pids: none is the engine's, and here others' bear
+    them. Then none has a name.
+    """
+    memory = (answer.get("figures") or {}).get("memory", ())
+    strange = {card["gpu"] for card in memory if card["engine_mib"] is None and answer["served"]}
+    for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
-            found = processes.read(pid)
-            command = processes.command_of(pid) or (f"[{found.name}]" if found else "")
+            found = None if gpu["index"] in strange else processes.read(pid)
+            command = (processes.command_of(pid) or f"[{found.name}]") if found else ""
             user = user_name(found.uid) if found else ""
             yield CardProcess(gpu["index"], pid, mib, user, secrets.hide(command))
 
