@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from caovand.cli.client import connect
+from caovand.cli.drawing import BARS, PLAIN_BARS, number, sparkline
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.printing import takes_unicode
 from caovand.cli.verb import Verb
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60
-BARS = " ▁▂▃▄▅▆▇█"
-PLAIN_BARS = " .:-=+*#@"
 MIB_IN_GIB = 1024
 # The name in the answer, the label, the unit, and what a value is divided by.
 ROWS = (
@@ -115,22 +114,8 @@ def _table(
         if known:
             drawn = sparkline([values.get(moment) for moment in slots], bars)
             mean, most = sum(known) / len(known), max(known)
-            numbers = f"mean {_number(mean)}, max {_number(most)} {unit}".rstrip()
+            numbers = f"mean {number(mean)}, max {number(most)} {unit}".rstrip()
             yield f"  {label:<13} {drawn}  {numbers}"
-
-
-def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
-    """One character for each value, blank where it is unknown or 0; the highest is the largest."""
-    most = max((value for value in values if value is not None), default=0.0)
-    top = len(bars) - 1
-    return "".join(
-        bars[0] if not value or most <= 0 else bars[max(round(value / most * top), 1)]
-        for value in values
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _step(seconds: int) -> str:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.cli.history import BARS, PLAIN_BARS, lines, sparkline
+from caovand.cli.drawing import BARS, PLAIN_BARS, sparkline
+from caovand.cli.history import lines
 from caovand.cli.printing import Shown, takes_unicode
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon
