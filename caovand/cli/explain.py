@@ -170,8 +170,7 @@ VERB = Verb(
     name="explain",
     group=Group.OFFLINE,
     help="explain an engine's log: phases, memory, the failure and its fix",
-    description="Read a log of vLLM or llama.cpp, from any supervisor or none, and explain what"
-    " happened.",
+    description="Read an engine's log, from any supervisor or none, and explain what happened.",
     epilog="example: journalctl -u vllm | caovanctl explain -",
     arguments=arguments,
     run=run,
