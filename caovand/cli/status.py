@@ -152,24 +152,30 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
     yield from pace(figures)
 
 
-def pace(figures: Mapping[str, Any]) -> Iterator[Text]:
-    """How the requests of the last minutes fared, and their drafts."""
+def pace(figures: Mapping[str, Any], width: int | None = None) -> Iterator[Text]:
+    """How the requests of the last minutes fared, and their drafts, in rows of this width."""
     if figures["first_token_s"]["p50"] is not None:
-        yield row("latency", _latency(figures))
+        known = _latency(figures)
+        whole = row("latency", "; ".join(known))
+        if width is None or whole.cell_len <= width:
+            yield whole
+        else:
+            for number, text in enumerate(known):
+                yield row("" if number else "latency", text)
     if drafting := figures["drafting"]:
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
         yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens per step")
 
 
-def _latency(figures: Mapping[str, Any]) -> str:
+def _latency(figures: Mapping[str, Any]) -> list[str]:
     """The medians, and what 99 of 100 requests keep within."""
     words = (("first_token_s", "first token"), ("token_s", "per token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
-    return "; ".join(
+    return [
         f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"
         for found, text in known
-    )
+    ]
 
 
 def _seconds(value: float) -> str:

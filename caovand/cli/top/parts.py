@@ -84,8 +84,7 @@ def activity(figures: Mapping[str, Any], width: int, look: Look) -> Iterator[Tex
     colour = "yellow" if used > 0.9 else "green"
     drawn = _gauge(used, _columns(width, SPARK_NUMBERS), colour, look)
     yield status.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
-    for line in status.pace(figures):
-        yield from _broken(line, width)
+    yield from status.pace(figures, width)
 
 
 def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
@@ -152,16 +151,6 @@ def happenings(found: Sequence[Happening]) -> list[Text]:
         line = Text().append(f"  {one.moment}  {one.kind:<8} ", style="dim")
         lines.append(line.append(one.text, style=style))
     return lines
-
-
-def _broken(line: Text, width: int) -> Iterator[Text]:
-    """A row, its second sentence on a row of its own where it is too long."""
-    before, mark, after = line.plain.partition("; ")
-    if line.cell_len <= width or not mark:
-        yield line
-        return
-    yield status.row(before[:LABEL].strip(), before[LABEL:])
-    yield status.row("", after)
 
 
 def _columns(width: int, numbers: int) -> int:

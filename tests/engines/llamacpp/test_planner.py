@@ -93,7 +93,7 @@ def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
     assert 0 < found.value("gpu_layers") < 20
     assert forecast(found, inventory).fits
     assert found.value("max_model_len") == 16384
-    assert "as many as fit" in found.settings["gpu_layers"].reason
+    assert "as many as the cards hold" in found.settings["gpu_layers"].reason
 
 
 def test_experts_leave_the_cards_before_layers_do() -> None:
