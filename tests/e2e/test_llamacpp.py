@@ -87,8 +87,12 @@ def test_a_gguf_file_is_served_by_llama_cpp_without_a_word_about_it(served: Daem
     status = served.status()
     assert (status["served"]["name"], status["failures"]) == ("tiny", 0)
     assert complete(served)["usage"]["completion_tokens"] == 8
+
     # once its own counters are read, work that waits and no progress can be told apart
-    until(lambda: served.status()["activity"].get("generation_tokens"), "its counters are read")
+    def counted() -> float:
+        return float(served.status()["figures"]["totals"]["generation_tokens"])
+
+    until(counted, "its counters are read")
 
 
 def test_a_killed_engine_serves_again(served: Daemon) -> None:

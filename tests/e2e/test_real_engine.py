@@ -157,7 +157,9 @@ def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: 
 @pytest.mark.long
 def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server: Server) -> None:
     before = server.daemon.status()
-    totals = before["figures"]["totals"]
+    earlier = before["figures"]["totals"]
+    assert server.chat(8)["choices"]
+    totals = until(lambda: all_counted(server, earlier, 8), "the first engine's")["totals"]
     old = {p.pid for p in server.daemon.tree()}
     core = next(p for p in server.daemon.tree() if "EngineCor" in p.name)
     os.kill(core.pid, signal.SIGKILL)
@@ -166,8 +168,8 @@ def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server:
     server.daemon.until_state("SERVING")
     assert server.chat(8)["choices"]
     figures = until(lambda: all_counted(server, totals, 8), "what both engines counted")
-    assert figures["totals"]["requests"] > totals["requests"] > 2
-    assert figures["restarts"] == {"plan": 1, "engine-died": 1}
+    assert figures["totals"]["requests"] > totals["requests"] > earlier["requests"]
+    assert figures["restarts"]["engine-died"] == 1
     shown = server.daemon.ctl("history", "--since", "1h").stdout
     assert "restart  engine-died" in shown
     assert "rung" not in shown
