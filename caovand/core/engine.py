@@ -101,7 +101,8 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `completions` takes OpenAI's completions with a prompt of token ids.
+    has no such count. `completions` takes OpenAI's completions with what `prompt` makes of token ids;
+    where it is `exact`, as many tokens come as were asked for, else at least one.
     """
 
     health: str
@@ -110,6 +111,8 @@ class Api:
     pending: str
     pending_key: str
     completions: str
+    prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
+    exact: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +141,27 @@ class Kernels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedModels:
+    """Models that an engine keeps itself: each name has an entry, a JSON file, and a GGUF file.
+
+    `folders` are where they may be, by configuration and our environment; the first that has the
+    name counts. `entry` is the entry's path there, "" for what cannot be a name; `weights` the GGUF
+    file's, "" if the entry names none. `missing` is the problem of a name that is in no folder.
+    """
+
+    folders: Callable[[Config, Mapping[str, str]], Sequence[str]]
+    entry: Callable[[str], str]
+    weights: Callable[[Mapping[str, Any]], str]
+    missing: Callable[[str], Problem]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
 
     `prefers` takes a model's path and the names in that folder: whether this engine is the one for
-    it where no kind is set. `explain` reads a whole log of one, after the fact.
+    it where no kind is set. `explain` reads a whole log of one, after the fact. `models` are those it
+    keeps itself, None if it serves those of [model] path.
     """
 
     name: str
@@ -157,3 +176,4 @@ class Engine:
     explain: Callable[[str], Explanation]
     api: Api
     healing: Healing
+    models: NamedModels | None = None

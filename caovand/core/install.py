@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.problem import Problem
+
 Build = Literal["cuda", "cpu"]
 
 
@@ -45,10 +47,12 @@ class Install:
     """`versions` are the recommended releases by build.
 
     An engine without `source` is in wheels alone, and proven by importing it. One with it is built
-    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build.
+    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build. One that
+    comes from `elsewhere` is never installed here, as that problem says: any Python may ask it.
     """
 
     versions: Mapping[Build, str]
     source: Source | None = None
     trial: Trial | None = None
     takes_plugin: bool = False
+    elsewhere: Problem | None = None

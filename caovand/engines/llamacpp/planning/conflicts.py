@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.llamacpp.memory.sizes import CACHE_TYPES
+from caovand.engines.common.gguf.sizes import CACHE_TYPES
 from caovand.engines.llamacpp.planning.options import count
 
 PLAIN = frozenset({"f32", "f16", "bf16"})
