@@ -84,8 +84,9 @@ class Arguments:
 
     `shown` are the flags without secrets, `secrets` the secrets in them. `api_keys` are the keys
     named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
-    the environment variable for a key. `chat_template` is a file or the template itself, "" for the
-    model's own. `invents_weights` if the flags tell the engine to load dummy weights.
+    the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
+    file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
+    engine to load dummy weights.
     """
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
@@ -101,8 +102,8 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `completions` takes OpenAI's completions with what `prompt` makes of token ids;
-    where it is `exact`, as many tokens come as were asked for, else at least one.
+    has no such count. `completions` takes OpenAI's completions, with what `prompt` makes of token
+    ids; where it is `exact`, as many tokens come as were asked for, else at least one.
     """
 
     health: str
@@ -160,8 +161,8 @@ class Engine:
     """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
 
     `prefers` takes a model's path and the names in that folder: whether this engine is the one for
-    it where no kind is set. `explain` reads a whole log of one, after the fact. `models` are those it
-    keeps itself, None if it serves those of [model] path.
+    it where no kind is set. `explain` reads a whole log of one, after the fact. `models` are those
+    it keeps under names, None if [model] path is where a model lies.
     """
 
     name: str

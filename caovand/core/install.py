@@ -47,8 +47,9 @@ class Install:
     """`versions` are the recommended releases by build.
 
     An engine without `source` is in wheels alone, and proven by importing it. One with it is built
-    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build. One that
-    comes from `elsewhere` is never installed here, as that problem says: any Python may ask it.
+    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build. An
+    engine from `elsewhere` is not installed here, as that problem says; caovan's own Python asks
+    about it.
     """
 
     versions: Mapping[Build, str]

@@ -1,4 +1,4 @@
-"""Reads a model that its engine keeps under a name: the engine's entry, and the GGUF file's header."""
+"""Reads a model that its engine keeps under a name: its entry, and the GGUF file's header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ggml and CUDA print when a card fails, as patterns that the tables of several engines use."""
+"""What ggml and CUDA print when a card fails, as patterns for the tables of engines."""
 
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"

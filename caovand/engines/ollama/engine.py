@@ -14,7 +14,7 @@ from caovand.engines.ollama.metrics import read_ps
 from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.checkup import checkup
 from caovand.engines.ollama.planning.forecast import cards_of, forecast
-from caovand.engines.ollama.planning.planner import make_plan
+from caovand.engines.ollama.planning.planner import conflicts, make_plan
 from caovand.engines.ollama.planning.variables import CONTEXT
 from caovand.engines.ollama.probe import INSTALL, PROBE
 
@@ -42,7 +42,7 @@ ENGINE = Engine(
     probe=PROBE,
     planning=Planning(
         make=make_plan,
-        conflicts=lambda plan, inventory: (),
+        conflicts=conflicts,
         forecast=forecast,
         cards=cards_of,
         context=_context,

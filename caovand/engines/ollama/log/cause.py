@@ -53,8 +53,8 @@ def find_cause(
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
     failed only if it says so.
     """
-    hits = _hits(lines, phase)
-    if alive and not any(hit.row.kind == "wrapper" for hit in hits):
+    hits, announced = _hits(lines, phase)
+    if alive and not announced:
         return None
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
     if causes:
@@ -62,25 +62,27 @@ def find_cause(
     return _finding(hits[0]) if hits else None
 
 
-def _hits(lines: Sequence[str], phase: str) -> list[_Hit]:
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
+    """What was found since the last model was loaded, and whether a runner reported a failure."""
     hits: list[_Hit] = []
-    shown = ""
+    shown, announced = "", False
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
             loaded = mark.phase == "load" and mark.progress == 1.0
             shown = "serving" if loaded else mark.phase
             if loaded:
-                hits = []  # it came up all the same
+                hits, announced = [], False  # it came up all the same
             continue
         parts = take_apart(line)
         text = _whole(parts)
+        announced = announced or announces(line)
         if not _is_evidence(parts, line) or first(HARMLESS, text):
             continue
         found = first(SIGNATURES, text)
         if found is not None:
             hits.append(_Hit(index, text, shown or phase, *found))
-    return hits
+    return hits, announced
 
 
 def _whole(parts: Parts) -> str:

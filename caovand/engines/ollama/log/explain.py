@@ -24,6 +24,7 @@ _WRAPPING = re.compile(
     r"|\d{4}-\d\d-\d\d[T ][\d:.,+-]{5,30}Z? "
 )
 _BEGIN = "server config"
+"""Of its first line; releases before 0.6.7 write that one in another form."""
 
 
 def explain(text: str) -> Explanation:
@@ -54,7 +55,7 @@ def explain(text: str) -> Explanation:
 
 
 def _begins(line: str) -> bool:
-    return take_apart(line[:400]).message == _BEGIN
+    return _BEGIN in line[:100] and (line.startswith("time=") or " routes.go:" in line[:40])
 
 
 def _finding(lines: Sequence[str], begin: int) -> Finding | None:

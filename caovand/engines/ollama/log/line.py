@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 _SHAPE = re.compile(
-    r"time=(?P<time>\S{1,40}) level=(?P<level>[A-Z]{1,8}) source=(?P<source>[\w./-]{1,100}):\d{1,6} "
-    r"msg="
+    r"time=(?P<time>\S{1,40}) level=(?P<level>[A-Z]{1,8}) "
+    r"source=(?P<source>[\w./-]{1,100}):\d{1,6} msg="
 )
 _CLOCK = re.compile(r"\d{4}-\d\d-(\d\d)T(\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')

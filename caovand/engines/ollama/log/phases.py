@@ -36,6 +36,7 @@ def _row(start: str, phase: str | None, detail: str, figures: str = "", end: boo
     return Row(start, phase, detail, re.compile(figures) if figures else None, end)
 
 
+_SIZE = r"device=(?P<device>\w{1,40}) size=\"(?P<size>[\d.]{1,20} \w{1,5})\""
 ROWS = (
     _row("server config", "resolve", "reading the variables"),
     _row("Listening on", "http", "HTTP server up", r"\(version (?P<version>[\w.+-]{1,60})\)", True),
@@ -48,10 +49,9 @@ ROWS = (
     _row("offload", "load", "placing the layers",
          r"layers\.model=(?P<layers>\d{1,6}) layers\.offload=(?P<gpu_layers>\d{1,6})"
          r"|offloaded (?P<on_cards>\d{1,6})/\d{1,6} layers to GPU"),
-    _row("model weights", None, "", r"device=(?P<device>\w{1,40}) size=\"(?P<size>[\d.]{1,20} \w+)\""),
-    _row("kv cache", None, "", r"device=(?P<device>\w{1,40}) size=\"(?P<size>[\d.]{1,20} \w+)\""),
-    _row("compute graph", None, "",
-         r"device=(?P<device>\w{1,40}) size=\"(?P<size>[\d.]{1,20} \w+)\""),
+    _row("model weights", None, "", _SIZE),
+    _row("kv cache", None, "", _SIZE),
+    _row("compute graph", None, "", _SIZE),
     _row("waiting for llama runner to start responding", "load", "waiting for the model's runner"),
     _row("waiting for server to become available", "load", "waiting for the model's runner"),
     _row("llama runner started in", "load", "model loaded", r"in (?P<load_s>[\d.]{1,20}) s", True),

@@ -22,7 +22,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\((?P<free>[\d.]+ \w{1,5})\)"
          r"|requested model \((?P<size>[\d.]+ \w{1,5})\) is too large for this system"),
     signature("ollama.ram.killed", "cause", "host-oom",
-         r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: killed"),
+         r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: kill"),
     signature("ollama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate buffer for kv cache"
          r"|failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),

@@ -11,8 +11,9 @@ from typing import Any
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.gguf import sizing
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import Load, undivided
 from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_layers
@@ -152,7 +153,8 @@ def _sized(
     flash = typed.get(variables.FLASH, "1") not in ("0", "false")
     load = Load(0, int(slots.value), keys=kind.value, values=kind.value, flash=flash)
     loads = [load]
-    if gpus and flash and kind.origin == "policy":
+    fits_heads = not undivided(EIGHT_BITS, inventory.model.head_dim)
+    if gpus and flash and fits_heads and kind.origin == "policy":
         loads.append(replace(load, keys=EIGHT_BITS, values=EIGHT_BITS))
     if gpus and slots.origin == "policy":
         loads += [replace(one, slots=1) for one in loads]
@@ -286,6 +288,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
             " can reach that address can use it, and download and delete models; set host ="
             ' "127.0.0.1"'
         )
+    found += map(str, conflicts(plan, inventory))
     memory = forecast(plan, inventory)
     if memory.fits is False:
         found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
@@ -295,6 +298,14 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
 def load_has_flash(plan: Plan) -> bool:
     """Whether attention runs in one pass."""
     return variables.text(plan, variables.FLASH) == "1"
+
+
+def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
+    """Settings that cannot run on this machine."""
+    lack = undivided(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
+    if not lack:
+        return ()
+    return (Problem("load the model", lack, 'set [policy] kv_cache_dtype = "f16"'),)
 
 
 def _is_loopback(host: str) -> bool:
