@@ -192,9 +192,7 @@ def complete(
     tokens: int,
     timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after `prompt`, a text or token ids; returns how many came.
-
-    Raises Unanswered.
+    """Generate `tokens` tokens after `prompt`, a text or token ids; how many came, or Unanswered.
 
     `ignore_eos` makes a model generate them all, even if it would stop at once.
     """

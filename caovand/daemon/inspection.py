@@ -136,6 +136,14 @@ def check_cards(plan: Plan, before: Inventory) -> None:
         )
 
 
+def no_card(engine: Engine) -> Obstacle:
+    """That a CUDA build has no card; a CPU build only helps where caovan installs the engine."""
+    fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
+    if engine.install.elsewhere is None:
+        fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
+    return Obstacle("gpu-absent", fact, hold=True)
+
+
 def check_port(port: int) -> None:
     """Raise Obstacle if another process listens on the engine's port."""
     others = ports.listeners(port)
@@ -214,12 +222,7 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
         raise Obstacle("model-missing", text, hold=hold) from problem
     gpus = request.before.gpus if request.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
-        raise Obstacle(
-            "gpu-absent",
-            "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
-            f" the CPU build: `{request.engine.probe.install} --build cpu`",
-            hold=True,
-        )
+        raise no_card(request.engine)
     machine = request.before.host if request.before else host.read_host(directories.cache)
     inventory = Inventory(gpus, machine, engine, model)
     mark = degraded.fingerprint(config, inventory)

@@ -2,8 +2,7 @@
 """A stand-in for Ollama: `ollama --version` and `ollama serve`, as its documentation has them.
 
 It reads the variables of the real one, keeps models as entries and blobs, loads one at the first
-completion in a process of its own, and speaks /api/version, /api/tags, /api/ps, /api/show and
-/v1/completions. Prompts are texts, and an answer may end early. Its log lines are the real one's.
+completion in a process of its own, and speaks /api/version, /api/ps and /v1/completions. Prompts are texts, and an answer may end early. Its log lines are the real one's.
 
 STANDIN_FITS are the bytes of cache, at two a token in half precision, that its "memory" has.
 """
@@ -68,7 +67,6 @@ class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answers: dict[str, Any] = {
             "/api/version": {"version": VERSION},
-            "/api/tags": {"models": [{"name": name} for name in entries()]},
             "/api/ps": {"models": [{"name": name, "size_vram": 0} for name in RUNNERS]},
         }
         found = answers.get(self.path)
@@ -80,8 +78,6 @@ class Server(BaseHTTPRequestHandler):
         name = name if ":" in name else f"{name}:latest"
         if name not in entries():
             self.answer(404, {"error": {"message": f"model '{name}' not found"}})
-        elif self.path == "/api/show":
-            self.answer(200, {"details": {"format": "gguf"}})
         elif not isinstance(asked["prompt"], str):
             self.answer(400, {"error": {"message": "cannot unmarshal array into Go struct field"}})
         elif why := load(name):

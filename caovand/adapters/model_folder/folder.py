@@ -139,6 +139,7 @@ def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
 
 
 def read_gguf(file: Path) -> ModelCard:
+    """The card of a GGUF file, the first of its parts. Raises ModelProblem."""
     try:
         return gguf_files.read_model(file)
     except gguf_files.BadParts as problem:

@@ -10,7 +10,6 @@ from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_t
 from caovand.core.config import Config
 from caovand.core.engine import NamedModels
 from caovand.core.facts.inventory import ModelCard
-from caovand.core.problem import Problem
 
 
 def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:
@@ -31,5 +30,5 @@ def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) 
                 f"serve model {name}", f"{place / entry} names no GGUF file", "choose another model"
             )
         return read_gguf(place / weights)
-    problem: Problem = models.missing(name)
+    problem = models.missing(name)
     raise ModelProblem(problem.cannot, problem.fact, problem.remedy)

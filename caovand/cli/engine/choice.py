@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import cast
 
 from caovand.adapters.engine_install import lock
 from caovand.adapters.engine_install.errors import EngineError
@@ -44,10 +43,9 @@ def kind_argument(parser: argparse.ArgumentParser) -> None:
 
 def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
     """The lock to use; says which build was chosen, and why, where none was asked for."""
-    engine, build = registry.engine_of(args.kind), cast("Build | None", args.build)
-    if engine.install.elsewhere is not None:
-        problem = engine.install.elsewhere
+    if problem := registry.engine_of(args.kind).install.elsewhere:
         raise EngineError(problem.cannot, problem.fact, problem.remedy)
+    build: Build | None = args.build
     if build is None:
         # WSL has no card on its bus, but a driver that knows it.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})

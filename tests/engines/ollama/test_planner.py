@@ -144,6 +144,7 @@ def test_keys_become_variables() -> None:
         ({"policy": {"kv_cache_dtype": "fp8"}}, "set [policy] kv_cache_dtype to one of"),
         ({"engine": {"env": {"OLLAMA_HOST": "0.0.0.0"}}}, "set [server] host and port instead"),
         ({"engine": {"env": {"OLLAMA_CONTEXT_LENGTH": "9"}}}, "set [model] max_model_len"),
+        ({"engine": {"env": {"CUDA_VISIBLE_DEVICES": "0"}}}, "set [engine] gpus instead"),
         ({"engine": {"env": {"OLLAMA_NUM_PARALLEL": "many"}}}, "a whole number"),
     ],
 )
@@ -151,6 +152,16 @@ def test_what_ollama_cannot_do_is_refused(sections: dict[str, Any], text: str) -
     with pytest.raises(Unplannable) as caught:
         plan(machine(22527), **sections)
     assert text in str(caught.value)
+
+
+def test_flash_attention_that_is_off_keeps_the_cache_in_half_precision() -> None:
+    made = plan(machine(6656), engine={"env": {"OLLAMA_FLASH_ATTENTION": "false"}})
+    assert values(made)["OLLAMA_KV_CACHE_TYPE"] == "f16"
+    typed = {"engine": {"env": {"OLLAMA_FLASH_ATTENTION": "0", "OLLAMA_KV_CACHE_TYPE": "q8_0"}}}
+    kept = "without flash attention Ollama keeps the cache in half precision"
+    assert kept in plan(machine(22527), **typed).warnings
+    on = {"engine": {"env": {"OLLAMA_FLASH_ATTENTION": "true", "OLLAMA_KV_CACHE_TYPE": "q8_0"}}}
+    assert kept not in plan(machine(22527), **on).warnings
 
 
 def test_warnings_name_what_has_no_effect_and_what_is_open_to_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from caovand.cli.progress import Screen
 from caovand.core.config_parser import parse
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.problem import Problem
-from caovand.daemon.inspection import PlanRequest
+from caovand.daemon.inspection import PlanRequest, no_card
+from caovand.engines import registry
 from caovand.engines.ollama.engine import ENGINE
 from caovand.engines.ollama.metrics import read_ps
 from tests.engines.ollama.store import add_program
@@ -61,6 +63,11 @@ def test_it_is_not_installed_here(words: list[str]) -> None:
         "cannot install Ollama: it installs and updates itself, outside of caovan"
     )
     assert "ollama.com/install.sh" in caught.value.problem.remedy
+
+
+def test_a_missing_card_is_no_reason_to_install_another_build_of_it() -> None:
+    assert str(no_card(ENGINE)).endswith("check `nvidia-smi`")
+    assert "install the CPU build" in str(no_card(registry.engine_of("llamacpp")))
 
 
 def test_an_answer_is_a_sign_of_life_without_counts() -> None:
@@ -108,3 +115,27 @@ def test_the_doctor_warns_of_cards_that_are_not_used() -> None:
     inventory = machine()
     found = ENGINE.planning.checks(facts(engine=inventory.engine))
     assert [one.group for one in found if one.verdict == "WARN"] == ["GPU"]
+
+
+def test_caovanctl_names_it(tmp_path: Path) -> None:
+    program = add_program(tmp_path)
+    (tmp_path / "c.toml").write_text('[model]\npath = "tiny:8b"\n[engine]\nkind = "ollama"\n')
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "OLLAMA_MODELS": str(tmp_path / "models"),
+    }
+
+    def ctl(verb: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "caovand.cli.main", verb, "--config", "c.toml"]
+        environ["PYTHONPATH"] = str(Path(__file__).parents[3])
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+
+    shown = ctl("inventory").stdout
+    assert "engine  Ollama 0.12.3 (cpu)\n" in shown
+    assert str(program) in shown
+    refused = ctl("plan")
+    assert refused.returncode == 1
+    assert "download it: ollama pull tiny:8b" in refused.stderr

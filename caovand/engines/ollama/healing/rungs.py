@@ -43,7 +43,7 @@ def _cache(plan: Plan, finding: Finding) -> Step | None:
 
 def _flash_off(plan: Plan, finding: Finding) -> Step | None:
     """A quantised cache would need it."""
-    if variables.text(plan, FLASH) != "1":
+    if not variables.has_flash(plan):
         return None
     change = "flash attention on -> off"
     return Step(env={FLASH: "0", CACHE_TYPE: "f16"}, value="off", change=change)

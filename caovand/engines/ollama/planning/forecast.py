@@ -49,7 +49,7 @@ def load_of(plan: Plan) -> Load:
         slots=variables.number(plan, variables.PARALLEL) or 1,
         keys=kind,
         values=kind,
-        flash=variables.text(plan, variables.FLASH) == "1",
+        flash=variables.has_flash(plan),
     )
 
 

@@ -110,6 +110,7 @@ def _check(config: Config) -> None:
     for variable, key in (
         (command.HOST, "[server] host and port"),
         (command.CONTEXT_LENGTH, "[model] max_model_len"),
+        (variables.CARDS, "[engine] gpus"),
     ):
         if variable in typed:
             raise Unplannable(f"cannot use {variable} of [engine] env: set {key} instead")
@@ -117,10 +118,8 @@ def _check(config: Config) -> None:
 
 def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those named, else all that are new enough; none without CUDA."""
-    if inventory.engine.build == "cpu" or variables.CARDS in dict(config.engine.env):
-        visible = dict(config.engine.env).get(variables.CARDS, "").split(",")
-        every = inventory.gpus if inventory.engine.build == "cuda" else ()
-        return tuple(gpu for gpu in every if device_name(gpu) in visible)
+    if inventory.engine.build == "cpu":
+        return ()
     wanted = config.engine.gpus
     gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
     if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
@@ -150,7 +149,7 @@ def _sized(
 ) -> tuple[Load, Setting, Setting, Setting]:
     """The load with its context, type of cache and requests at once."""
     kind, slots = _cache_type(config, typed), _slots(config, typed)
-    flash = typed.get(variables.FLASH, "1") not in ("0", "false")
+    flash = typed.get(variables.FLASH, "1") not in variables.OFF
     load = Load(0, int(slots.value), keys=kind.value, values=kind.value, flash=flash)
     loads = [load]
     fits_heads = not undivided(EIGHT_BITS, inventory.model.head_dim)
@@ -280,7 +279,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
     for section, key, why in IDLE_KEYS:
         if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
             found.append(f"[{section}] {key} has no effect on Ollama: {why}")
-    if variables.text(plan, variables.CACHE_TYPE) != "f16" and not load_has_flash(plan):
+    if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         found.append("without flash attention Ollama keeps the cache in half precision")
     if not _is_loopback(config.server.host):
         found.append(
@@ -293,11 +292,6 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
     if memory.fits is False:
         found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
     return replace(plan, warnings=tuple(found), advice=memory.advice)
-
-
-def load_has_flash(plan: Plan) -> bool:
-    """Whether attention runs in one pass."""
-    return variables.text(plan, variables.FLASH) == "1"
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:

@@ -16,12 +16,19 @@ OVERHEAD = "OLLAMA_GPU_OVERHEAD"
 CARDS = "CUDA_VISIBLE_DEVICES"
 NO_CARD = "-1"
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
+OFF = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
+"""What Ollama reads as no."""
 
 
 def text(plan: Plan, name: str) -> str:
     """A variable's value, "" without one."""
     setting = plan.env.get(name)
     return "" if setting is None or setting.value is None else str(setting.value)
+
+
+def has_flash(plan: Plan) -> bool:
+    """Whether attention runs in one pass."""
+    return text(plan, FLASH) not in OFF
 
 
 def number(plan: Plan, name: str) -> int:
