@@ -15,7 +15,7 @@ from tests.engines.ollama.store import add_model, add_program
 from tests.patience import until
 
 CONTEXT = 256
-CACHE_FITS = 2 * CONTEXT  # tokens of two requests in eight bits: half of what is planned
+CACHE_FITS = 2 * CONTEXT  # bytes: one request in half precision, and two are planned
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def test_ollama_is_chosen_started_proven_killed_healed_and_stopped(daemon: Daemo
     assert (first["last_failure"]["failure"], first["last_failure"]["signature"]) == (
         "host-oom", "ollama.ram",
     )  # fmt: skip
-    assert first["rungs"] == ["cache q8_0"]
+    assert first["rungs"] == ["parallel 1"]
     assert first["reported"]["version"] == "0.12.3"
     assert {tuple(command[1:]) for command in daemon.commands()} == {("serve",)}
     set_for_it = variables(first["engine_pid"])
     assert set_for_it["OLLAMA_HOST"] == f"127.0.0.1:{first['served']['url'].split(':')[2][:-3]}"
     assert set_for_it["OLLAMA_MODELS"] == str(daemon.folder / "home/.ollama/models")
     assert set_for_it["OLLAMA_CONTEXT_LENGTH"] == str(CONTEXT)
-    assert set_for_it["OLLAMA_KV_CACHE_TYPE"] == "q8_0"
+    assert set_for_it["OLLAMA_NUM_PARALLEL"] == "1"
     assert len(daemon.tree()) == 2  # the server, and the model's runner
 
     os.kill(first["engine_pid"], signal.SIGKILL)
