@@ -76,4 +76,9 @@ PROBE = Probe(
     env={},
     lacking=_lacking,
     read=_read,
+    missing=Problem(
+        "use Ollama as the engine",
+        "there is no program `ollama` on PATH or in /usr/local/bin",
+        f"install it: {HOW}",
+    ),
 )

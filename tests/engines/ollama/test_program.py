@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,12 @@ def test_the_program_on_path_is_asked_for_its_version(
     assert (found.version, found.build, found.executable) == ("0.12.3", "cpu", str(program))
 
 
-def test_a_machine_without_it_is_told_how_to_get_it() -> None:
-    assert ENGINE.probe.lacking({"executable": None}) == "ollama"
-    assert ENGINE.probe.lacking({"executable": "/usr/local/bin/ollama"}) == ""
-    assert "ollama.com/install.sh" in ENGINE.probe.install
+def test_a_machine_without_it_learns_how_to_get_it() -> None:
+    absent = replace(ENGINE.probe, versions='print(MARK + \'{"executable": null, "stamp": 1}\')')
+    with pytest.raises(probe.EngineMissing) as caught:
+        probe.probe_engine(absent, sys.executable, None)
+    assert caught.value.problem.message.startswith("cannot use Ollama as the engine: there is no")
+    assert "ollama.com/install.sh" in caught.value.problem.remedy
 
 
 @pytest.mark.parametrize(
