@@ -2,8 +2,8 @@
 """A stand-in for Ollama: `ollama --version` and `ollama serve`, as its documentation has them.
 
 It reads the variables of the real one, keeps models as entries and blobs, loads one at the first
-completion in a process of its own, and speaks /api/version, /api/ps and /v1/completions. Prompts are
-texts, and an answer may end early. Its log lines are the real one's.
+completion in a process of its own, and speaks /api/version, /api/ps and /v1/completions. Prompts
+are texts, and an answer may end early. Its log lines are the real one's.
 
 STANDIN_FITS are the bytes of cache, at two a token in half precision, that its "memory" has.
 """
