@@ -24,8 +24,8 @@ from caovand.core.healing.ladder import REACTIONS  # noqa: E402
 from caovand.core.healing.rung import ANY  # noqa: E402
 from caovand.core.lifecycle.state import State  # noqa: E402
 from caovand.core.lifecycle.transitions import EDGES  # noqa: E402
+from caovand.engines.registry import engine_of  # noqa: E402
 from caovand.engines.vllm.healing.cures import CURES  # noqa: E402
-from caovand.engines.vllm.healing.rungs import RUNGS  # noqa: E402
 
 STATES: Mapping[State, str] = {
     State.STOPPED: "The operator stopped the engine.",
@@ -169,7 +169,7 @@ def failures() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
         yield failure, "" if phase == ANY else phase, reaction.kind + again, names
 
 
-def rungs() -> Iterator[tuple[str, str, str]]:
-    """Each rung of the ladder: its name, what it does, the key it goes below."""
-    for rung in RUNGS:
+def rungs(kind: str) -> Iterator[tuple[str, str, str]]:
+    """Each rung of this engine's ladder: its name, what it does, the key it goes below."""
+    for rung in engine_of(kind).healing.rungs:
         yield rung.name, rung.does, rung.key

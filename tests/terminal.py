@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
+import re
 import select
+import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.patience import PATIENCE_S, until
 
 CTRL_C = b"\x03"
 LOOK_S = 0.1
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 
 # Whoever runs the tests in the background, or by nohup, makes all they start ignore these.
@@ -24,8 +30,16 @@ HEEDED = "--default-signal=INT,QUIT,HUP"
 class Terminal:
     """Runs `argv` as the session leader of a new terminal."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        size: tuple[int, int] | None = None,
+    ) -> None:
         self._keys, inside = pty.openpty()
+        if size is not None:
+            self.resize(*size)
         self._seen, self._closing = "", threading.Event()
         self.process = subprocess.Popen(
             ["setsid", "--ctty", "env", HEEDED, *argv],
@@ -62,6 +76,41 @@ class Terminal:
         except AssertionError as problem:
             raise AssertionError(f"{problem}: {self._seen[-6000:]}") from None
         return self._seen
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal this size; what runs on it gets WINCH."""
+        fcntl.ioctl(self._keys, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    @property
+    def modes(self) -> list[Any]:
+        """How keys are read: what a program that changes it must restore."""
+        return termios.tcgetattr(self._keys)
+
+    @property
+    def screen(self) -> str:
+        """What now stands on the other screen; empty where the program has left it."""
+        rows: dict[int, str] = {}
+        drawn = self._seen.rpartition(ENTER)[2]
+        if ENTER not in self._seen or LEAVE in drawn:
+            return ""
+        for row, text in re.findall(r"\x1b\[(\d+);1H((?:(?!\x1b\[\d+;1H).)*)", drawn, re.S):
+            rows[int(row)] = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip()
+        return "\n".join(rows[row] for row in sorted(rows))
+
+    def until_it_shows(self, *words: str) -> str:
+        """Wait until all `words` are on the other screen at once; that screen."""
+
+        def look() -> str:
+            shown = self.screen
+            if all(word in shown for word in words):
+                return shown
+            assert self.process.poll() is None, f"ended: {self._seen[-6000:]}"
+            return ""
+
+        try:
+            return until(look, f"{words} on the screen")
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}: {self.screen or self._seen[-6000:]}") from None
 
     def press(self, keys: bytes) -> None:
         """Type `keys`."""

@@ -1,6 +1,6 @@
 """The status document as metrics of Prometheus: names and units by its conventions.
 
-What is not known is left out: no series, rather than one that is wrong.
+An unknown value has no series, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -141,19 +141,24 @@ BY_LABEL: tuple[tuple[str, str, str, Callable[[Document], Labelled]], ...] = (
     ),
     (
         "restarts",
-        "Engine starts after the first, by what ended the one before.",
+        "Engine starts after the first, by what ended the previous engine.",
         "cause",
         lambda slot: _counted(slot["figures"]["restarts"], CAUSES),
     ),
     (
         "failures",
-        "Failures.",
+        "Failures, by id.",
         "failure",
         lambda slot: _counted(slot["failed"], FAILURES),
     ),
     ("accepted_tokens", "Drafted tokens accepted, by position.", "position", _accepted),
-    ("memory_forecast_bytes", "Memory as forecast.", "part", _sizes("forecast")),
-    ("memory_reported_bytes", "Memory as the engine reports it.", "part", _sizes("reported")),
+    ("memory_forecast_bytes", "Forecast memory, by part.", "part", _sizes("forecast")),
+    (
+        "memory_reported_bytes",
+        "Memory that the engine reports, by part.",
+        "part",
+        _sizes("reported"),
+    ),
 )
 
 
@@ -167,13 +172,13 @@ def _hertz(mhz: float | None) -> Value:
 
 TIMES = (
     ("time_to_first_token_seconds", "From a request to its first token.", "first_token_s"),
-    ("time_per_output_token_seconds", "Time a token, of each finished request.", "token_s"),
+    ("time_per_output_token_seconds", "Time per token of each finished request.", "token_s"),
     ("step_duration_seconds", "Time between two outputs of a request.", "step_s"),
 )
 CARDS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
     ("gpu_memory_used_bytes", "Memory in use.", lambda gpu: gpu["used_mib"] * MIB),
     ("gpu_memory_total_bytes", "Memory of the card.", lambda gpu: gpu["total_mib"] * MIB),
-    ("gpu_utilization_ratio", "Share of the time busy.", _hundredth),
+    ("gpu_utilization_ratio", "Share of the time that the card was busy.", _hundredth),
     ("gpu_temperature_celsius", "Temperature.", lambda gpu: gpu["temperature"]),
     ("gpu_power_watts", "Power drawn.", lambda gpu: gpu["power_w"]),
     ("gpu_power_limit_watts", "Power limit in force.", lambda gpu: gpu["power_limit_w"]),

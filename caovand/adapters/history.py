@@ -1,7 +1,8 @@
 """The history in SQLite: written by the daemon's thread, read by whoever asks it.
 
 One transaction a batch, on the disk when it returns: a crash loses what was not handed over yet.
-What is older than the days kept is deleted, and marks are counted too, so that the file is bounded.
+What is older than the days kept is deleted, and so are the oldest of too many marks: the file
+cannot grow without bounds.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ FORMAT = 1
 MOST_MARKS = 20_000
 BUSY_S = 5.0
 DAY_S = 86_400
-PIECE_VALUES = 3_500  # of an answer, which with LATEST_MARKS has to fit a frame of `wire`
+PIECE_VALUES = 3_500  # of an answer, which has to fit a frame of `wire` together with LATEST_MARKS
 LATEST_MARKS = 100
-DIGITS = 5  # that count
+DIGITS = 5  # significant ones
 
 TABLES: dict[type[Row], str] = {Minute: "minutes", CardMinute: "cards", Mark: "marks"}
 KEYS = {Minute: "PRIMARY KEY (slot, at)", CardMinute: "PRIMARY KEY (gpu, at)"}

@@ -86,6 +86,15 @@ def name_of(pid: int) -> str | None:
     return one_line(text.removesuffix("\n"))
 
 
+def command_of(pid: int) -> str:
+    """A process's command line, on one line; empty where it is gone, hidden or the kernel's."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return one_line(words.replace(b"\0", b" ").decode("utf-8", "replace").strip())
+
+
 def every() -> list[Process]:
     """All processes there are."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())

@@ -1,4 +1,4 @@
-"""Reads the scales of a quantised checkpoint for negative ones, which no header tells of.
+"""Reads the scales of a quantised checkpoint for negative ones, which no header shows.
 
 The files are those of a model that `model_folder` has read: their headers are whole.
 """
@@ -24,7 +24,7 @@ WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 def negative(shard: Path) -> str:
     """The first tensor of a shard with a negative scale; empty without one. BadShard or OSError.
 
-    Half a gigabyte of scales goes with 32B parameters, so a file that did not change is read once.
+    A model of 32B parameters has half a gigabyte of scales: an unchanged file is read only once.
     """
     seen = shard.stat()
     return _negative(shard, seen.st_ino, seen.st_size, seen.st_mtime_ns)

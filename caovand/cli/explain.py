@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(text: str) -> tuple[Engine, Explanation]:
-    """A log as explained by the engine it is of: that which knows its version, else its phases."""
+    """The explanation by the engine that wrote the log: it finds its version, or else phases."""
     found = []
     for engine in map(registry.engine_of, registry.MODULES):
         found.append((engine, engine.explain(text)))
@@ -169,8 +169,8 @@ def _seconds(seconds: float | None) -> str:
 VERB = Verb(
     name="explain",
     group=Group.OFFLINE,
-    help="explain a vLLM log: phases, memory, the failure and its fix",
-    description="Read a vLLM log, from any supervisor or none, and explain what happened.",
+    help="explain an engine's log: phases, memory, the failure and its fix",
+    description="Read an engine's log, from any supervisor or none, and explain what happened.",
     epilog="example: journalctl -u vllm | caovanctl explain -",
     arguments=arguments,
     run=run,

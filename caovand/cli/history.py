@@ -1,4 +1,4 @@
-"""`caovanctl history`: what the engine did by the minute, and what happened meanwhile."""
+"""`caovanctl history`: what engine and cards did over hours or days, with all events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from caovand.cli.client import connect
+from caovand.cli.drawing import BARS, PLAIN_BARS, number, sparkline
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.printing import takes_unicode
 from caovand.cli.verb import Verb
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60
-BARS = " ▁▂▃▄▅▆▇█"
-PLAIN_BARS = " .:-=+*#@"
 MIB_IN_GIB = 1024
-# Name in the answer, what it is called, its unit, what one unit is of it.
+# The name in the answer, the label, the unit, and what a value is divided by.
 ROWS = (
     ("up", "serving", "%", 0.01),
     ("generation_tokens_per_s", "generated", "tokens/s", 1.0),
@@ -30,16 +29,16 @@ ROWS = (
     ("waiting", "waiting", "", 1.0),
     ("kv_cache_usage", "KV cache", "%", 0.01),
     ("prefix_hits", "prefix hits", "%", 0.01),
-    ("tokens_per_step", "tokens a step", "", 1.0),
+    ("tokens_per_step", "tokens/step", "", 1.0),
     ("first_token_p50_s", "first token", "ms", 0.001),
     ("first_token_p99_s", "  99 % within", "ms", 0.001),
-    ("token_p50_s", "a token", "ms", 0.001),
+    ("token_p50_s", "per token", "ms", 0.001),
     ("token_p99_s", "  99 % within", "ms", 0.001),
 )
 CARD_ROWS = (
     ("used_mib", "memory", "GiB", float(MIB_IN_GIB)),
     ("utilization", "busy", "%", 1.0),
-    ("temperature", "heat", "°C", 1.0),
+    ("temperature", "temperature", "°C", 1.0),
     ("power_w", "power", "W", 1.0),
     ("throttled", "slowed down", "%", 0.01),
 )
@@ -50,7 +49,7 @@ def duration(text: str) -> float:
     found = re.fullmatch(r"(\d{1,6})([mhd])", text)
     if found is None or not 60 <= int(found[1]) * UNITS[found[2]] <= 366 * UNITS["d"]:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no length from 1m to 366d, such as 90m or 24h"
+            f"{text!r} is not a length from 1m to 366d, such as 90m or 24h"
         )
     return float(int(found[1]) * UNITS[found[2]])
 
@@ -63,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LENGTH",
         help="how far back: minutes, hours or days, such as 90m, 24h or 7d (default 24h)",
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON, in finer steps")
+    parser.add_argument("--json", action="store_true", help="print it as JSON, in shorter steps")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
     if not answer["at"] and not answer["marks"]:
         raise CommandError(
             Exit.FAILED,
-            "cannot show a history: nothing is kept yet for that time",
-            answer["problem"] or "figures are kept from the end of the daemon's first minute on",
+            "cannot show a history: none is kept for that time",
+            answer["problem"]
+            or "the daemon keeps its first after a minute: try again then, or a longer --since",
         )
     bars = BARS if takes_unicode(sys.stdout) else PLAIN_BARS
     for line in lines(answer, bars):
@@ -90,7 +90,7 @@ def lines(answer: Mapping[str, Any], bars: str = BARS) -> Iterator[str]:
     """The history for people."""
     begin, step = answer["since"] // answer["step_s"] * answer["step_s"], answer["step_s"]
     slots = range(begin, answer["until"], step)
-    yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} a column"
+    yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} per column"
     yield from _table(answer["at"], answer["figures"], ROWS, slots, bars)
     for gpu, card in answer["cards"].items():
         yield f"GPU {gpu}"
@@ -114,22 +114,8 @@ def _table(
         if known:
             drawn = sparkline([values.get(moment) for moment in slots], bars)
             mean, most = sum(known) / len(known), max(known)
-            numbers = f"mean {_number(mean)}, most {_number(most)} {unit}".rstrip()
+            numbers = f"mean {number(mean)}, max {number(most)} {unit}".rstrip()
             yield f"  {label:<13} {drawn}  {numbers}"
-
-
-def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
-    """One character for each value, blank where it is unknown or 0; the highest is the largest."""
-    most = max((value for value in values if value is not None), default=0.0)
-    top = len(bars) - 1
-    return "".join(
-        bars[0] if not value or most <= 0 else bars[max(round(value / most * top), 1)]
-        for value in values
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _step(seconds: int) -> str:
@@ -146,9 +132,9 @@ def _moment(at: float, *, seconds: bool = False) -> str:
 VERB = Verb(
     name="history",
     help="show speed, requests and cards over hours or days",
-    description="Show what the engine did by the minute, as the daemon keeps it for [history] days,"
-    " with each restart, mode, rung and incident. Times to tokens of a longer step are the mean of"
-    " its minutes' medians and the largest of their 99th percentiles.",
+    description="Show speed, requests and cards over time, with each restart, mode, rung and"
+    " incident. The daemon keeps each minute for [history] days. A column of several minutes shows"
+    " the mean of their medians and the largest of their 99th percentiles.",
     epilog="example: caovanctl history --since 7d",
     arguments=arguments,
     run=run,

@@ -18,6 +18,7 @@ from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
+from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
@@ -40,14 +41,6 @@ from caovand.core.secrets import shown_value
 from caovand.daemon import degraded_plan, memories
 
 BAR = 60
-COLOURS = {
-    "weights": "blue", "context": "magenta", "activations": "yellow", "graphs": "cyan",
-    "kv": "green", "others": "red", "free": "bright_black",
-}  # fmt: skip
-LEGEND = {
-    "weights": "weights", "context": "CUDA", "activations": "activations", "graphs": "CUDA graphs",
-    "kv": "cache", "others": "used by others", "free": "free",
-}  # fmt: skip
 ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
 
 
@@ -188,12 +181,9 @@ def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
     sizes = {**dict(memory.parts), "others": occupancy.in_use(gpu), "free": 0.0}
     over = sum(sizes.values()) - gpu.total_mib
     sizes["free"] = max(-over, 0.0)
-    drawn, cells, text = 0.0, 0, Text(f"GPU {gpu.index}  ")
-    for name, size in sizes.items():
-        drawn += size
-        end = min(round(drawn / gpu.total_mib * BAR), BAR)
-        text.append("█" * (end - cells), style=COLOURS[name])
-        cells = end
+    text = Text(f"GPU {gpu.index}  ")
+    for name, count in cells(sizes, gpu.total_mib, BAR):
+        text.append("█" * count, style=COLOURS[name])
     text.append(f"  {gpu.total_mib / 1024:.1f} GiB")
     if over >= 1:
         text.append(f", {over / 1024:.2f} GiB short", style=COLOURS["others"])

@@ -36,7 +36,8 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
         if peer not in (0, owner):
             raise CommandError(
                 Exit.NOT_REACHABLE,
-                f"cannot trust {path}: {_name(peer)} listens there, the folder is {_name(owner)}'s",
+                f"cannot trust {path}: {user_name(peer)} listens there, the folder is"
+                f" {user_name(owner)}'s",
                 f"end that process and remove {path.parent}",
             )
     except CommandError:
@@ -59,11 +60,11 @@ def _check_folder(folder: Path, *, named: bool) -> int:
     if seen.st_mode & 0o022:
         raise CommandError(
             Exit.NOT_REACHABLE,
-            f"cannot trust {folder}: users other than {_name(seen.st_uid)} may write there",
+            f"cannot trust {folder}: users other than {user_name(seen.st_uid)} may write there",
             f"chmod go-w {folder}",
         )
     if not named and seen.st_uid not in (0, os.getuid()) and not _is_roots_alone(above):
-        text = f"cannot trust {folder}: it belongs to {_name(seen.st_uid)}"
+        text = f"cannot trust {folder}: it belongs to {user_name(seen.st_uid)}"
         raise CommandError(Exit.NOT_REACHABLE, text, remedy)
     return seen.st_uid
 
@@ -94,7 +95,8 @@ def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError
     return CommandError(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
 
 
-def _name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """A user's name, or the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -41,29 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
 def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     """The status for people, line by line, as rich texts."""
-    head = Text(answer["state"], style=f"bold {COLOURS.get(answer['state'], 'cyan')}")
-    head.append(f" for {_duration(answer['since_s'])}", style="")
-    if answer["served"]:
-        head.append(f"  {answer['served']['name']} on {answer['served']['url']}")
-    elif answer["phase"]:
-        done = f" {answer['progress']:.0%}" if answer["progress"] is not None else ""
-        head.append(f"  {answer['phase']}{done} {answer['detail']}".rstrip())
-    yield head
-
-    if answer["reason"]:
-        yield row("why", answer["reason"])
-    if answer["looking"]:
-        yield row("next", "checking whether it can start")
-    elif answer["retry_in_s"] is not None:
-        yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
-    depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
-    now = answer["engine_mode"]
-    later = f"; from the next start, now {now}" if now and now != answer["mode"] else ""
-    yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
-    if answer["model"]:
-        yield row("model", answer["model"])
-    if answer["engine_pid"]:
-        yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
+    yield head(answer)
+    yield from outlook(answer)
+    yield from identity(answer)
     if lost := answer.get("log_bytes_lost"):  # a daemon from before an upgrade does not count
         text = f"engine.log lacks {lost:,} bytes: its disk was full or too slow"
         yield row("log", text, "yellow")
@@ -75,6 +55,45 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield from _activity(figures)
     for gpu in answer["gpus"]:
         yield row(f"GPU {gpu['index']}", _gpu(gpu), "red" if gpu["fault"] else "")
+    yield from troubles(answer)
+
+
+def head(answer: Mapping[str, Any]) -> Text:
+    """The state, and what is served or how far the start is."""
+    text = Text(answer["state"], style=f"bold {COLOURS.get(answer['state'], 'cyan')}")
+    text.append(f" for {duration(answer['since_s'])}", style="")
+    if answer["served"]:
+        text.append(f"  {answer['served']['name']} on {answer['served']['url']}")
+    elif answer["phase"]:
+        done = f" {answer['progress']:.0%}" if answer["progress"] is not None else ""
+        text.append(f"  {answer['phase']}{done} {answer['detail']}".rstrip())
+    return text
+
+
+def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
+    """Why the state is what it is, and what comes next."""
+    if answer["reason"]:
+        yield row("why", answer["reason"])
+    if answer["looking"]:
+        yield row("next", "checking whether it can start")
+    elif answer["retry_in_s"] is not None:
+        yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
+
+
+def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
+    """The mode, the model and the engine's process."""
+    depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
+    now = answer["engine_mode"]
+    later = f"; from the next start, now {now}" if now and now != answer["mode"] else ""
+    yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
+    if answer["model"]:
+        yield row("model", answer["model"])
+    if answer["engine_pid"]:
+        yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
+
+
+def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
+    """What is not as it should be, or was not."""
     degraded = answer["degraded"]
     if degraded:
         since = degraded["since"]
@@ -94,7 +113,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 
 def row(name: str, text: str, style: str = "") -> Text:
     """One line below the state."""
-    return Text(f"  {name:<9} ", style="dim").append(text, style=style or "default")
+    return Text().append(f"  {name:<9} ", style="dim").append(text, style=style or "default")
 
 
 def _start(start: Mapping[str, Any]) -> Iterator[Text]:
@@ -130,22 +149,33 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
     if figures["prefix_hits"] is not None:
         text += f", prefix hits {figures['prefix_hits']:.0%}"
     yield row("activity", text)
+    yield from pace(figures)
+
+
+def pace(figures: Mapping[str, Any], width: int | None = None) -> Iterator[Text]:
+    """How the requests of the last minutes fared, and their drafts, in rows of this width."""
     if figures["first_token_s"]["p50"] is not None:
-        yield row("latency", _latency(figures))
+        known = _latency(figures)
+        whole = row("latency", "; ".join(known))
+        if width is None or whole.cell_len <= width:
+            yield whole
+        else:
+            for number, text in enumerate(known):
+                yield row("" if number else "latency", text)
     if drafting := figures["drafting"]:
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
-        yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens a step")
+        yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens per step")
 
 
-def _latency(figures: Mapping[str, Any]) -> str:
+def _latency(figures: Mapping[str, Any]) -> list[str]:
     """The medians, and what 99 of 100 requests keep within."""
-    words = (("first_token_s", "first token"), ("token_s", "a token"))
+    words = (("first_token_s", "first token"), ("token_s", "per token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
-    return "; ".join(
+    return [
         f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"
         for found, text in known
-    )
+    ]
 
 
 def _seconds(value: float) -> str:
@@ -160,22 +190,32 @@ def _failure(answer: Mapping[str, Any]) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
     text = failure["text"]
     text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
-    return f"last one {_duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
+    return f"last one {duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
     if gpu["fault"]:
         return str(gpu["fault"])
+    slowed = f", {slow}" if (slow := slowdown(gpu)) else ""
+    return load(gpu) + slowed
+
+
+def load(gpu: Mapping[str, Any]) -> str:
+    """A card's memory, load, temperature and power."""
     parts = [f"{gpu['used_mib']:,} of {gpu['total_mib']:,} MiB"]
     for name, unit in (("utilization", "% busy"), ("temperature", " °C"), ("power_w", " W")):
         if gpu[name] is not None:
             parts.append(f"{gpu[name]:.0f}{unit}")
-    if gpu["throttled"]:
-        parts.append(f"slowed down by {gpu['throttled']}")
     return ", ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def slowdown(gpu: Mapping[str, Any]) -> str:
+    """What slows a card down, in words; empty for nothing."""
+    return f"slowed down by {gpu['throttled']}" if gpu["throttled"] else ""
+
+
+def duration(seconds: float) -> str:
+    """A time in the largest unit of which there are two."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

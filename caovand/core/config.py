@@ -105,7 +105,9 @@ class PolicySection:
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
     )
-    kv_cache_dtype: str | None = key(None, "KV cache type, as vLLM's --kv-cache-dtype.")
+    kv_cache_dtype: str | None = key(
+        None, "KV cache type: a value of vLLM's --kv-cache-dtype or llama.cpp's --cache-type-k."
+    )
     max_num_seqs: int | None = key(None, "Maximum concurrent sequences.", low=1, high=4096)
     max_num_batched_tokens: int | None = key(
         None, "Token budget per engine step.", low=16, high=1_048_576
@@ -118,8 +120,9 @@ class PolicySection:
     )
     activations: str | None = key(
         None,
-        "What multiplies 4-bit weights: half, the activations as they are; int8, rounded ones"
-        " (symmetric GPTQ weights on SM75 to SM89), faster for long prompts and less exact.",
+        "Activations that 4-bit weights are multiplied by: half, as they are; int8, rounded"
+        " (symmetric GPTQ weights on SM75 to SM89): faster for long prompts, slower for a few"
+        " tokens, less exact.",
         choices=("half", "int8"),
     )
     cuda_graphs: str | None = key(
@@ -227,7 +230,7 @@ class MetricsSection:
 class HistorySection:
     """Figures by the minute, kept in the state folder for `caovanctl history`."""
 
-    days: int = key(30, "Days they are kept; 0 keeps none.", low=0, high=366, once=True)
+    days: int = key(30, "Days to keep the figures; 0 keeps none.", low=0, high=366, once=True)
 
 
 @dataclass(frozen=True)
@@ -279,5 +282,5 @@ def unapplied(before: Config, after: Config) -> Iterable[str]:
 
 
 def auto_spec(config: Config, environ: Mapping[str, str]) -> str | None:
-    """CAOVAN_AUTO_SPEC of our own environment, else of the one that the engine is given."""
+    """CAOVAN_AUTO_SPEC in our own environment, else in [engine] env."""
     return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))

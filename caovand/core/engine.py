@@ -160,9 +160,9 @@ class NamedModels:
 class Engine:
     """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
 
-    `prefers` takes a model's path and the names in that folder: whether this engine is the one for
-    it where no kind is set. `explain` reads a whole log of one, after the fact. `models` are those
-    it keeps under names, None if [model] path is where a model lies.
+    `prefers` takes a model's path and the names in that folder: whether this engine serves it where
+    no kind is set. `explain` reads a whole log after the fact. `models` are those it keeps under
+    names, None if [model] path is where a model lies.
     """
 
     name: str

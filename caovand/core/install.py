@@ -13,7 +13,7 @@ Build = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A program that CMake builds here, of a source archive that the lock names.
+    """A program that CMake builds here from a source archive that the lock names.
 
     `package` is the archive's distribution, `folder` the folder in it that CMake begins with,
     `target` what is built, which is also the program's name. `options` are CMake's for a build of a
@@ -32,8 +32,8 @@ class Trial:
     """A server that is started once to prove an installation.
 
     `version` are the arguments with which it prints its version and ends. `model` is the content of
-    a model that takes next to no time, `suffix` how its file's name ends; `command` takes the
-    program, the model's path and a port of the loopback address.
+    a model that loads and answers at once, `suffix` the end of its file's name; `command` makes the
+    command line from the program, the model's path and a loopback port.
     """
 
     version: tuple[str, ...]
@@ -46,10 +46,9 @@ class Trial:
 class Install:
     """`versions` are the recommended releases by build.
 
-    An engine without `source` is in wheels alone, and proven by importing it. One with it is built
-    here, and proven by its `trial`. `takes_plugin` if caovan's plugin goes into a CUDA build. An
-    engine from `elsewhere` is not installed here, as that problem says; caovan's own Python asks
-    about it.
+    An engine without `source` comes in wheels and is proven by importing it; one with it is built
+    here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build. One from
+    `elsewhere` is not installed here, as that problem says; caovan's own Python asks about it.
     """
 
     versions: Mapping[Build, str]

@@ -27,7 +27,7 @@ class SlotFigures:
         self._engine: object = None
 
     def engine(self) -> OnReading:
-        """Another engine begins: returns what takes its readings, until the one after it."""
+        """Another engine begins: returns what takes its readings, until the next engine."""
         self.track = track.restarted(self.track)
         mark = self._engine = object()
 
@@ -38,12 +38,12 @@ class SlotFigures:
         return take
 
     def gone(self) -> None:
-        """The engine has ended: nothing is known of what one does."""
+        """The engine has ended: until another answers there are no readings."""
         self._engine = None
         self.track = track.restarted(self.track)
 
     def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
-        """Follow why engines end, and count the starts after that: of such a start, its cause."""
+        """Follow why engines end, and count the starts after that; the cause of such a start."""
         self._cause = cause_of_end(before, event, after) or self._cause
         if not after.spawns > before.spawns > 0:
             return ""

@@ -1,6 +1,6 @@
-"""What the daemon keeps of its figures by the minute, and of what happened.
+"""Collects the daemon's figures by the minute, and marks of what happened, for the history.
 
-It looks when the loop does; disks are the writer's.
+The loop calls it at each turn; only the writer touches the disk.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class History:
         """What is kept of the last `seconds` before `until`, or now; raises ProblemError."""
         if not self.days:
             fact = "[history] days is 0"
-            raise ProblemError("show a history", fact, "set it, then restart the daemon")
+            remedy = "set it to a number of days, then: sudo systemctl restart caovan"
+            raise ProblemError("show a history", fact, remedy)
         end = int(self._clock() if until is None else until) + 1
         since = int(end - seconds)
         try:

@@ -25,7 +25,7 @@ BACKLOG = 2_000
 RETRY_S = 15.0
 PRUNE_S = 3600.0
 HUNG_S = 30.0
-WITHOUT = "figures are shown and served, and not kept, until then"
+WITHOUT = "until then figures are shown and served, but not kept"
 
 
 class Writer:
@@ -49,7 +49,7 @@ class Writer:
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps it from writing."""
+        """Why nothing can be written at the moment, None if it can."""
         since = self._busy_since
         if since is not None and time.monotonic() - since > HUNG_S:
             return self._cannot("its disk has not answered for half a minute", "check that disk")

@@ -110,14 +110,14 @@ async def end_orphans(
 def check_kind(config: Config, engine: Engine) -> None:
     """Raise Obstacle if the model is for another engine than this one (blocking).
 
-    A daemon keeps to the kind of engine it began with: ladder, log and probe are of one kind.
+    A daemon keeps the kind of engine it began with, whose ladder, log reader and probe it has.
     """
     wanted = chosen_engine(config)
     if wanted.name != engine.name:
         raise Obstacle(
             "bad-arguments",
             f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
-            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovand",
+            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
             hold=True,
         )
 

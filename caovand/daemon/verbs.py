@@ -289,7 +289,7 @@ async def _recent(slot: Slot, args: Mapping[str, Any]) -> Result:
 async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
     """The `seconds` before `until`, Unix time, or now: in at most about `points` steps.
 
-    As many steps come as fit a frame: who wants finer ones asks for shorter times.
+    No more steps come than fit a frame: ask for shorter times to get shorter steps.
     """
     seconds = _argument(args, "seconds", float, DAY_S)
     points = _argument(args, "points", int, MOST_POINTS)

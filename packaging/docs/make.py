@@ -67,8 +67,17 @@ def _example(key: reference.Key) -> Iterator[str]:
 
 
 def rungs() -> Iterator[str]:
-    """Every rung of the ladder."""
-    rows = ((f"`{name}`", does, key and f"`{key}`") for name, does, key in reference.rungs())
+    """Every rung of vLLM's ladder."""
+    yield from _rungs("vllm")
+
+
+def llamacpp() -> Iterator[str]:
+    """Every rung of llama.cpp's ladder."""
+    yield from _rungs("llamacpp")
+
+
+def _rungs(kind: str) -> Iterator[str]:
+    rows = ((f"`{name}`", does, key and f"`{key}`") for name, does, key in reference.rungs(kind))
     yield from table(("rung", "what it does", "key it may go below"), *rows)
 
 
@@ -124,7 +133,7 @@ def verbs() -> Iterator[str]:
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
-    part.__name__: part for part in (keys, rungs, failures, states, events, edges, verbs)
+    part.__name__: part for part in (keys, rungs, llamacpp, failures, states, events, edges, verbs)
 }
 
 

@@ -143,8 +143,9 @@ def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ct
         "  engine    pid 42, restarts 0",
         "  speed     84.2 tokens/s generated, 512.3 tokens/s of prompts",
         "  activity  2 running, 1 waiting, KV 25%, prefix hits 50%",
-        "  latency   first token 213.4 ms, 99 % within 1.2 s; a token 11.8 ms, 99 % within 20.0 ms",
-        "  drafts    accepted 90% 70% 40% by position, 3.00 tokens a step",
+        "  latency   first token 213.4 ms, 99 % within 1.2 s;"
+        " per token 11.8 ms, 99 % within 20.0 ms",
+        "  drafts    accepted 90% 70% 40% by position, 3.00 tokens per step",
     ]
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.cli.history import BARS, PLAIN_BARS, lines, sparkline
+from caovand.cli.drawing import BARS, PLAIN_BARS, sparkline
+from caovand.cli.history import lines
 from caovand.cli.printing import Shown, takes_unicode
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon
@@ -35,20 +36,20 @@ def answer(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_each_figure_is_a_line_with_its_mean_and_its_most(daemon: FakeDaemon, ctl: Ctl) -> None:
+def test_each_figure_is_a_line_with_its_mean_and_its_maximum(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["history"] = answer()
     said = ctl("history", "--since", "4h")
     assert (said.code, said.err) == (0, "")
     head, *rest = said.out.splitlines()
     assert head.startswith("from 2027-")
-    assert head.endswith(", 1 h a column")
+    assert head.endswith(", 1 h per column")
     assert rest[:4] == [
-        "  serving       █▄ █  mean 83.3, most 100 %",
-        "  generated      ▄ █  mean 40.0, most 80.0 tokens/s",
-        "  requests       ▁ █  mean 840, most 2,400",
-        "  first token    ▄ █  mean 375, most 500 ms",
+        "  serving       █▄ █  mean 83.3, max 100 %",
+        "  generated      ▄ █  mean 40.0, max 80.0 tokens/s",
+        "  requests       ▁ █  mean 840, max 2,400",
+        "  first token    ▄ █  mean 375, max 500 ms",
     ]
-    assert rest[4:6] == ["GPU 1", "  memory        █     mean 10.0, most 10.0 GiB"]
+    assert rest[4:6] == ["GPU 1", "  memory        █     mean 10.0, max 10.0 GiB"]
     assert rest[6].endswith("  restart  hang")
     (request,) = daemon.asked
     assert request.args == {"seconds": 4 * 3600.0, "points": 60}
@@ -65,7 +66,7 @@ def test_without_anything_kept_it_says_why(daemon: FakeDaemon, ctl: Ctl) -> None
     daemon.answers["history"] = answer(at=[], marks=[], problem="cannot write x: full; free space")
     said = ctl("history")
     assert (said.code, said.out) == (1, "")
-    assert "nothing is kept yet for that time" in said.err
+    assert "none is kept for that time" in said.err
     assert "cannot write x: full; free space" in said.err
 
 
@@ -78,7 +79,7 @@ def test_what_keeps_the_daemon_from_writing_is_shown(daemon: FakeDaemon, ctl: Ct
 def test_a_length_that_is_none_is_refused(ctl: Ctl, text: str) -> None:
     said = ctl("history", f"--since={text}")
     assert said.code == 2
-    assert "is no length from 1m to 366d, such as 90m or 24h" in said.err
+    assert "is not a length from 1m to 366d, such as 90m or 24h" in said.err
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,17 @@ def test_an_inventory_survives_being_saved(saved: Path, capsys: pytest.CaptureFi
     assert parse(printed(capsys)) == (turing(2), HOST, CUDA)
 
 
+def test_an_inventory_names_the_engine_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = EngineInfo("/e/bin/python", "11434.0.0", "", "cpu", executable="/e/bin/llama-server")
+    for engine, shown in ((server, "llama-server 11434.0.0 (cpu)\n"), (CUDA, "vLLM ")):
+        path = tmp_path / "machine.json"
+        path.write_text(json.dumps(render((), HOST, engine)))
+        assert main(["inventory", "--inventory", str(path)]) == Exit.DONE
+        assert f"engine  {shown}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("capability", ["7.5", 7.5, [7, 5], "sm_75", "75"])
 def test_a_capability_may_be_written_in_many_ways(capability: object) -> None:
     gpu = {"index": 0, "name": "x", "compute_capability": capability, "total_mib": 22527}

@@ -245,7 +245,7 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
     assert whole.gguf is not None
     assert found.gguf.layers == whole.gguf.layers
     assert len(found.gguf.files) == 3
-    with pytest.raises(ModelProblem, match="part 3 of 3: the first one is needed"):
+    with pytest.raises(ModelProblem, match=r"part 3 of 3; set \[model\] path to the first"):
         read_model(str(last))
     last.unlink()
     with pytest.raises(ModelProblem, match=r"model-00003-of-00003\.gguf is missing"):
@@ -264,5 +264,5 @@ def test_a_folder_has_one_model_and_a_projector_is_none(tmp_path: Path) -> None:
         read_model(str(tmp_path))
     projector = make("llama", values={"general.architecture": value(TEXT, "clip")})
     (tmp_path / "b.gguf").write_bytes(projector)
-    with pytest.raises(ModelProblem, match="no language model but a clip part"):
+    with pytest.raises(ModelProblem, match="not a language model but a clip part"):
         read_model(str(tmp_path / "b.gguf"))

@@ -284,10 +284,10 @@ def test_an_8_bit_cache_that_nothing_compiles_for_is_told(
         {"engine": {"extra_args": ["--kv-cache-dtype", "fp8"]}},
     ):
         found = plan(machine, **asked)
-        texts = [text for text in found.warnings if "attention is FlashInfer's here" in text]
+        texts = [text for text in found.warnings if "needs FlashInfer's attention here" in text]
         assert bool(texts) == told
         assert all('set [policy] kv_cache_dtype = "bfloat16", or install' in t for t in texts)
-    assert not [text for text in plan(machine).warnings if "FlashInfer's here" in text]
+    assert not [text for text in plan(machine).warnings if "FlashInfer's attention here" in text]
     toolkit = {"env": {"CUDA_HOME": "/opt/cuda"}}
     found = plan(machine, policy={"kv_cache_dtype": "fp8"}, engine=toolkit)
-    assert not [text for text in found.warnings if "FlashInfer's here" in text]
+    assert not [text for text in found.warnings if "FlashInfer's attention here" in text]

@@ -68,7 +68,7 @@ def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, .
 @pytest.mark.parametrize(
     ("card", "gpus", "fact"),
     [
-        (QWEN_27B_AWQ, turing(2), "and AWQ's have zero points"),
+        (QWEN_27B_AWQ, turing(2), "and AWQ weights have zero points"),
         (QWEN_27B, H200, "the weights are not quantised"),
         (GPT_OSS, named("RTX 4090"), "the weights are mxfp4"),
         (ABSENT, turing(2), "the model is not on this machine yet"),
@@ -76,11 +76,11 @@ def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, .
         (gptq(desc_act=True), turing(2), "(desc_act)"),
         (gptq(bits=8), turing(2), "the weights are of 8 bits"),
         (gptq(dynamic={"model.layers.0": {"bits": 8}}), turing(2), "of several kinds"),
-        (gptq(group_size=-1), turing(2), "a whole column of the weights shares a scale"),
-        (replace(gptq(), experts=8), turing(2), "no such kernel for experts"),
-        (gptq(), H200, "GPU 0 is SM90, where vLLM takes another kernel"),
-        (gptq(), named("RTX 5090"), "GPU 0 is SM120, where nobody tried them"),
-        (gptq(None), turing(2), "no scales could be read"),
+        (gptq(group_size=-1), turing(2), "each column of the weights has a single scale"),
+        (replace(gptq(), experts=8), turing(2), "no int8 kernel for 4-bit experts"),
+        (gptq(), H200, "GPU 0 is SM90, where vLLM prefers another kernel"),
+        (gptq(), named("RTX 5090"), "GPU 0 is SM120, where they were never tried"),
+        (gptq(None), turing(2), "the scales could not be read"),
         (gptq("layers.0.q_proj.scales"), turing(2), "layers.0.q_proj.scales has negative scales"),
     ],
 )
@@ -115,7 +115,7 @@ def test_other_flags_and_engines_refuse_it_too() -> None:
             plan(machine, **INT8, engine={"extra_args": list(words)})
         return str(found.value)
 
-    assert "--quantization gptq takes a kernel" in refused(box(gptq()), "--quantization", "gptq")
+    assert "--quantization gptq chooses a kernel" in refused(box(gptq()), "--quantization", "gptq")
     assert "CPU build" in refused(inventory(gptq(), (), CPU))
     made_up = {"extra_args": ["--load-format", "dummy"]}
     assert variable(box(gptq(None)), **INT8, engine=made_up) == "int8"
@@ -126,7 +126,7 @@ def test_the_operators_own_variable_is_respected_and_what_it_breaks_is_told() ->
     found = plan(machine, engine=own)
     assert (found.env[VARIABLE].value, found.env[VARIABLE].origin) == ("int8", "user")
     (told,) = [text for text in found.warnings if VARIABLE in text]
-    assert "AWQ's have zero points; remove VLLM_MARLIN_INPUT_DTYPE from [engine] env" in told
+    assert "AWQ weights have zero points; remove VLLM_MARLIN_INPUT_DTYPE from [engine] env" in told
     both = plan(box(gptq()), policy={"activations": "half"}, engine=own)
     assert both.env[VARIABLE].value == "int8"
     assert [text for text in both.warnings if "activations is half, but [engine] env" in text]

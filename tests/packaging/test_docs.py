@@ -18,7 +18,7 @@ from caovand.cli.verb import verbs_of
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES
-from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.registry import MODULES, engine_of
 from tests.daemon_process import ROOT
 from tests.documents import DOCUMENTS, FENCED, PAGES, READMES, name_of
 
@@ -110,7 +110,7 @@ def test_every_state_transition_failure_and_rung_has_a_row() -> None:
     assert set(re.findall(r"^\| `([A-Z]+)` \| [^`]", states, re.M)) == {s.value for s in State}
     rows = re.findall(r"^\| `([A-Z]+)` \| `(\w+)` \|", states, re.M)
     assert rows == [(state.value, event.__name__) for state, event in EDGES]
-    for name in (*FAILURES, *HEALING.by_name):
+    for name in (*FAILURES, *(name for one in MODULES for name in engine_of(one).healing.by_name)):
         assert f"| `{name}` |" in healing, name
 
 

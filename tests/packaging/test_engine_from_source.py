@@ -194,7 +194,7 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
     last, work = capsys.readouterr().err.splitlines()[-1], house / "engines" / NAME / "build"
     assert last == (
         f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command"
-        f" again; what was made is kept, and the whole output is in {work / 'log'}"
+        f" again, which keeps what is compiled; the whole output is in {work / 'log'}"
     )
     assert (work / "log").read_text() == "x.cpp:1: error: no cat\n"
     assert places.unfinished(house / "engines") == [NAME]
@@ -266,12 +266,15 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
             "c++: fatal error: Killed signal terminated program cc1plus",
             "want of memory; .*--jobs 1",
         ),
-        ("as: No space left on device", "the disk is full; make room and run the command again"),
+        (
+            "as: No space left on device",
+            "the disk is full; free some space and run the command again",
+        ),
         (
             "CMake Error at x:1 (message):\n  ld: cannot find -lm",
             "reported: ld: cannot find -lm; run",
         ),
-        ("", "cmake reported: nothing; run the command again; what was made is kept"),
+        ("", "cmake reported: nothing; run the command again, which keeps what is compiled"),
     ],
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
@@ -322,7 +325,7 @@ def test_what_a_cuda_build_needs_to_know_is_asked_for(
     assert "cannot add the plugin: Tabby takes none" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5", "--capability", "8.6") == 0
     assert "-DCMAKE_CUDA_ARCHITECTURES=75-real;86-real" in (house / "cmake.args").read_text()
-    assert "note: only what runs without a card is proven" in capsys.readouterr().err
+    assert "note: proven without a card only: no layer ran on one" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5") == 0
     assert "is installed already" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "9.0") == 0

@@ -1,8 +1,8 @@
-"""Build an engine's program from the source archive of its lock, with the lock's CMake and ninja.
+"""Build an engine's program from its lock's source archive, with the lock's CMake and ninja.
 
-Only a C++ compiler is the system's. What is built is the one program that runs, in a folder of the
-engine that is deleted afterwards. A package of the archive's name then owns the program: `engine
-verify` knows it like any other file.
+Only the C++ compiler is the system's. The one program that runs is built in a folder of the engine
+that is deleted afterwards. A package of the archive's name then owns the program, so that `engine
+verify` checks it like any other file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from caovand.core.install import Source
 
 FOLDER = "build"
 _TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
-"""What a line that names the cause has in it, the most telling first."""
+"""Marks of a line that names the cause, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _idle() -> None:
 
 
 def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
-    """What the compilers may see: the lock's tools first, and no configuration of somebody's."""
+    """What the compilers may see: the lock's tools first, and none of the user's flags."""
     environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
     environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}
     environ |= {"CMAKE_BUILD_PARALLEL_LEVEL": str(compilers.jobs)}
@@ -162,15 +162,15 @@ def _must(
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
     marked = (line for mark in _TELLING for line in lines if mark in line)
     text = next(marked, lines[-1])
-    remedy = "run the command again; what was made is kept"
+    remedy = "run the command again, which keeps what is compiled"
     if "No space left on device" in finished.output:
-        text, remedy = "the disk is full", "make room and run the command again"
+        text, remedy = "the disk is full", "free some space and run the command again"
     elif "Killed signal" in finished.output:
         text = "a compiler was killed, most likely for want of memory"
-        remedy = "run it again with fewer compilers: --jobs 1"
+        remedy = "run the command again with fewer compilers: --jobs 1"
     else:
         (work / "log").write_text(finished.output, encoding="utf-8")
-        remedy += f", and the whole output is in {work / 'log'}"
+        remedy += f"; the whole output is in {work / 'log'}"
     raise EngineError(
         f"build {work.parent.name}", f"{Path(command[0]).name} reported: {text}", remedy
     )

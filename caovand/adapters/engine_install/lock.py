@@ -3,7 +3,7 @@
 A lock is a pip requirements file (every package pinned, every acceptable wheel's sha256 named) so
 that pip and uv read it unchanged. Comments of the form `# caovan: KEY = VALUE` say what
 pip cannot: which Python, how much disk, what to adapt afterwards. A comment `# N bytes` under a
-pin is the size of its largest wheel. Pins that `source` names are source archives, of which the
+pin is the size of its largest wheel. Pins that `source` names are source archives, from which the
 engine is built here. `packaging/engines/*.in` is what a lock is resolved from.
 """
 

@@ -42,7 +42,7 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
         return _by_import(lock, path, run, plugin=plugin)
     try_server(engine, engine.install.trial, lock, path, run)
     asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
-    notes = ["only what runs without a card is proven"] if lock.build == "cuda" else []
+    notes = ["proven without a card only: no layer ran on one"] if lock.build == "cuda" else []
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 

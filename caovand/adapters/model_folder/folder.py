@@ -97,8 +97,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         raise ModelProblem(
             f"read model {folder}",
             "it has no config.json",
-            "set [model] path to a folder that has one, or download the model with `sudo caovanctl"
-            " model pull OWNER/NAME`",
+            "set [model] path to a folder that has one or to a GGUF file, or download a model with"
+            " `sudo caovanctl model pull OWNER/NAME`",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
         config = {**config, "quantization_config": read_table(folder, "hf_quant_config.json")}
@@ -131,7 +131,7 @@ def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
         names = ", ".join(file.name for file in files[:4])
         more = f" and {len(files) - 4} more" if len(files) > 4 else ""
         raise ModelProblem(
-            f"choose a model of {folder}",
+            f"choose a model in {folder}",
             f"it has several in GGUF files: {names}{more}",
             "set [model] path to one of these files",
         )
@@ -143,7 +143,7 @@ def read_gguf(file: Path) -> ModelCard:
     try:
         return gguf_files.read_model(file)
     except gguf_files.BadParts as problem:
-        why, remedy = str(problem), "download the model again"
+        why, remedy = str(problem), problem.remedy
     except PermissionError:
         raise _closed(str(file), file.parent) from None
     except OSError as problem:

@@ -14,13 +14,17 @@ from caovand.core.facts.inventory import ModelCard
 
 PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 PROJECTOR = re.compile(r"^mmproj", re.I)
-"""Files of a vision tower, which are no model by themselves."""
+"""Files of a vision tower, which is no model by itself."""
 MOST_PARTS = 1000
 SUFFIX = ".gguf"
 
 
 class BadParts(Exception):
-    """Why these files make no model."""
+    """Why these files make no model, and what to do about it."""
+
+    def __init__(self, why: str, remedy: str = "download the model again") -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 def first_files(folder: Path) -> list[Path]:
@@ -48,7 +52,9 @@ def read_model(path: Path) -> ModelCard:
     try:
         return describe(files, str(path))
     except BadConfig as problem:
-        raise BadParts(f"{names[0]} describes no language model: {problem}") from problem
+        raise BadParts(
+            f"{names[0]} describes no language model: {problem}", "set [model] path to another file"
+        ) from problem
 
 
 def _header(path: Path) -> GgufFile:
@@ -62,14 +68,18 @@ def _parts(path: Path) -> list[str]:
         return [path.name]
     count = int(part["count"])
     if int(part["number"]) != 1:
-        raise BadParts(f"it is part {int(part['number'])} of {count}: the first one is needed")
+        first = f"{part['stem']}-00001-of-{part['count']}.gguf"
+        raise BadParts(
+            f"it is part {int(part['number'])} of {count}",
+            f"set [model] path to the first, {first}",
+        )
     if not 1 <= count <= MOST_PARTS:
         raise BadParts(f"its name claims {count} parts")
     return [f"{part['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
 def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
-    """That the parts belong together, as the first one counts them."""
+    """Raise BadParts unless the files are as many, and have as many tensors, as the first says."""
     told = files[0][1].values.get("split.count", 1)
     if told not in (len(files), 0) and not (told == 1 and len(files) == 1):
         raise BadParts(
@@ -78,4 +88,4 @@ def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
     wanted = files[0][1].values.get("split.tensors.count")
     have = sum(len(file.tensors) for _, file in files)
     if len(files) > 1 and wanted is not None and wanted != have:
-        raise BadParts(f"its parts have {have} tensors of {wanted}")
+        raise BadParts(f"its parts have {have} of its {wanted} tensors")

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _compilers(
     args: argparse.Namespace, wanted: lock.Lock, source: Source, root: Path
 ) -> Compilers:
-    """One compiler a core, as far as memory goes; the cards here, or those that are named."""
+    """One compiler per core, as far as memory goes; the cards named, else those here."""
     here = host.read_host(root)
     room = here.available_mib // source.compiler_mib[wanted.build]
     jobs = args.jobs or max(1, min(here.cpus, room))

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 VERB = engine_verb(
     "list",
-    "list engines; * is the one in use of its kind",
+    "list engines; * marks the one in use of each kind",
     example="caovanctl engine list --json",
     run=run,
 )

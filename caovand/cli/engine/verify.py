@@ -56,7 +56,7 @@ def _proven(engine: places.Engine, proof: Proof) -> str:
 
 VERB = engine_verb(
     "verify",
-    "check every file of an engine and that it runs",
+    "check every file of an engine, and that it runs",
     example="caovanctl engine verify",
     arguments=arguments,
     run=run,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from caovand.cli.client import connect
 from caovand.cli.errors import Exit
@@ -20,14 +22,21 @@ def run(args: argparse.Namespace) -> int:
         rows = client.ask("incidents")["incidents"]
     if args.json:
         print(json.dumps(rows))
-    elif not rows:
-        print("no incidents")
-    for row in () if args.json else rows:
+    else:
+        for line in lines(rows):
+            print(line)
+    return Exit.DONE
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The incidents for people."""
+    if not rows:
+        yield "no incidents"
+    for row in rows:
         action = f" -> {row['action']}" if row["action"] else ""
         phase = f" in phase {row['phase']}" if row["phase"] else ""
-        print(f"{row['number']:>4}  {row['at'][:19]}  {row['failure']}{phase}{action}")
-        print(f"      {row['text']}")
-    return Exit.DONE
+        yield f"{row['number']:>4}  {row['at'][:19]}  {row['failure']}{phase}{action}"
+        yield f"      {row['text']}"
 
 
 VERB = Verb(

@@ -1,8 +1,8 @@
 """Headers of GGUF files: values and tensors, without the tensors' bytes.
 
 A file is a magic, a version, two counts, the values, a description of each tensor, and then the
-tensors, aligned, in the order described. The header alone is read, in pieces, as far as it goes;
-what a file claims of lengths and counts is believed only within bounds.
+tensors, aligned, in the order described. Only the header is read, in pieces;
+lengths and counts that a file claims are believed only within bounds.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def parse(read: Callable[[int], bytes], size: int) -> GgufFile:
         raise BadGguf(
             "it is a Git LFS pointer, not the file itself"
             if is_pointer
-            else "it does not begin as a GGUF file does"
+            else "it does not begin as a GGUF file must"
         )
     version = source.number(4)
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0 and version != 0
         what = "it is big-endian" if swapped else f"it has version {version} of the format"
-        raise BadGguf(f"{what}; version 2 and 3, little-endian, are read")
+        raise BadGguf(f"{what}; caovan reads versions 2 and 3, little-endian")
     tensors, keys = source.number(10), source.number(10)
     if keys > MOST_KEYS or tensors > MOST_TENSORS:
         raise BadGguf(f"its header claims {tensors} tensors and {keys} values")

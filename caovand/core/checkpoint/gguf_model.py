@@ -36,17 +36,17 @@ NO_TEXT = frozenset({
     "clip", "wavtokenizer-dec", "t5encoder", "bert", "nomic-bert", "nomic-bert-moe", "neo-bert",
     "modern-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed",
 })  # fmt: skip
-"""Architectures that complete no text: they embed it, or see, or speak."""
+"""Architectures that generate no text: they embed text, see or speak."""
 INDEXED = frozenset({
     "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy-v4", "dots3note", "minimax-m3",
     "qwen4exp",
 })  # fmt: skip
-"""Architectures that keep more than keys, values and states for a token: an index of them."""
+"""Architectures that also keep an index of their keys."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The values of one architecture, by the names without it."""
+    """The values of one architecture, named without its prefix."""
 
     values: Mapping[str, Any]
     architecture: str
@@ -55,7 +55,7 @@ class _Keys:
         return self.values.get(f"{self.architecture}.{name}")
 
     def number(self, name: str, default: int = 0) -> int:
-        """A count, the largest of those by layer."""
+        """A count; of one for each layer, the largest."""
         found = self.raw(name)
         if found is None:
             return default
@@ -73,13 +73,13 @@ class _Keys:
 
 
 def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
-    """The card of the model in these parts, first things first; BadConfig if there is none."""
+    """The card of the model in these parts, in their order; BadConfig if they make none."""
     values = files[0][1].values
     architecture = values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.isprintable():
         raise BadConfig("its header names no architecture")
     if architecture in NO_TEXT or values.get("general.type") == "mmproj":
-        raise BadConfig(f"it is no language model but a {architecture} part of one")
+        raise BadConfig(f"it is not a language model but a {architecture} part of one")
     keys = _Keys(values, architecture)
     every = keys.number("block_count")
     if not 1 <= every <= MOST_LAYERS:
@@ -128,7 +128,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
 def _notes(architecture: str) -> tuple[Problem, ...]:
     if architecture not in INDEXED:
         return ()
-    fact = f"{architecture} keeps an index of its cache, which the forecast of memory leaves out"
+    fact = f"{architecture} keeps an index of its cache, which the memory forecast leaves out"
     return (Problem("", fact, "if it does not fit, set a shorter [model] max_model_len"),)
 
 
@@ -254,7 +254,7 @@ def _state_size(keys: _Keys) -> int:
 
 
 def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
-    """Bytes of what is outside of the layers."""
+    """Bytes of the tensors outside the layers, by part."""
     found = {"embedding": 0, "output": 0, "rest": 0}
     for tensor in tensors:
         number = _LAYER.match(tensor.name)

@@ -9,7 +9,7 @@ from caovand.core.checkpoint.values import number, table, word
 from caovand.core.facts.inventory import Gptq
 
 LEFT_OUT = "-:"
-"""Begins a key of `dynamic` whose modules are not quantised; others store theirs otherwise."""
+"""Begins a key of `dynamic` for modules left unquantised; other keys store theirs differently."""
 
 
 def gptq(config: Mapping[str, Any]) -> Gptq | None:

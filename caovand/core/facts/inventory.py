@@ -160,8 +160,8 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order` groups are not of neighbours, and in a `mixed`
-    checkpoint some modules are stored otherwise."""
+    """How GPTQ stored the weights: with `act_order` a group's weights are not neighbours, and in a
+    `mixed` checkpoint some modules are stored differently."""
 
     bits: int
     symmetric: bool
@@ -173,10 +173,10 @@ class Gptq:
 class GgufLayer:
     """One layer of a GGUF model; sizes in bytes.
 
-    `size` is that of its tensors, `expert_size` that of the routed experts among them. A token's
-    `keys` and `values` have so many elements in its cache; the cache has `window` tokens, 0 for the
-    whole context. `state_size` is that of its recurrent state for one sequence. A layer that only
-    drafts is `mtp`.
+    `size` is that of its tensors, `expert_size` that of the routed experts among them. `keys` and
+    `values` are the elements that its cache has for a token, `window` the tokens in that cache, 0
+    for the whole context, `state_size` the recurrent state of one sequence. `mtp` marks a layer
+    that only drafts.
     """
 
     size: int
@@ -190,10 +190,10 @@ class GgufLayer:
 
 @dataclass(frozen=True)
 class Gguf:
-    """A model in GGUF files: its layers, and the bytes of what is outside of them.
+    """A model in GGUF files: its layers, and the bytes of all other tensors.
 
-    `embedding` is looked up by token, `output` multiplied with each step's; a model without an
-    `output` of its own uses the embedding for both. `types` are the bytes of each type of tensor,
+    Each token looks up a row of `embedding` and is multiplied by `output`; a model whose `output`
+    is 0 uses the embedding for both. `types` are the bytes of each type of tensor,
     `files` names and sizes of the parts.
     """
 

@@ -41,6 +41,14 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
     )
 
 
+def more_swap(need_mib: int) -> str:
+    """The commands that add swap for a checkpoint of this size."""
+    return (
+        f"sudo fallocate -l {need_mib // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
+        " && sudo mkswap /swapfile && sudo swapon /swapfile"
+    )
+
+
 def _major(release: str) -> int:
     number = release.partition(".")[0]
     return int(number) if number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What an engine counts, and what that adds up to over the lives of several engines."""
+"""What an engine counts, and how that adds up over engine restarts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 def drafting(counters: Counters) -> Mapping[str, Any] | None:
-    """How drafts fared: accepted by position, and tokens of a step; None without drafts."""
+    """Drafts accepted by position, and tokens per step; None without drafts."""
     if not counters.drafts:
         return None
     return {

@@ -15,9 +15,8 @@ MINUTE_S = 60
 
 @dataclass(frozen=True)
 class Minute:
-    """`at` is its beginning, Unix time; `seconds` how long it was looked at, `up_s` how much of
-    that the engine served. Means, the largest share of the cache, counts and quantiles; None is
-    unknown.
+    """`at` is its beginning, Unix time; `seconds` how long it was watched, `up_s` how long the
+    engine served. Means, the largest share of the cache, counts and quantiles; None is unknown.
     """
 
     slot: str
@@ -113,7 +112,7 @@ class Tally:
 def card_minute(
     samples: Sequence[GpuSample], before: GpuSample | None, at: int
 ) -> CardMinute | None:
-    """The minute of one card from its samples and the one before; None without one in order."""
+    """The minute of one card from its samples and the one before; None if all have faults."""
     well = [sample for sample in samples if not sample.fault]
     if not well:
         return None

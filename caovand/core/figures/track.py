@@ -40,7 +40,7 @@ class Track:
 
 
 def restarted(track: Track) -> Track:
-    """Another engine begins, which counts from 0."""
+    """Another engine begins and counts from 0."""
     return replace(track, last=None)
 
 
@@ -82,7 +82,7 @@ def describe(track: Track, now: float) -> dict[str, Any]:
 
 
 def series(track: Track, now: float) -> dict[str, list[float | None]]:
-    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` is falling."""
+    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` falls."""
     pairs = list(pairwise(track.recent))
     found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b in pairs]}
     for name in RATES:

@@ -1,4 +1,4 @@
-"""Why an engine is ended: what a start after that is counted under."""
+"""Why an engine ended: what the start after it is counted under."""
 
 from __future__ import annotations
 

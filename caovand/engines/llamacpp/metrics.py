@@ -1,7 +1,7 @@
 """Reads llama-server's Prometheus text into the counters that prove progress.
 
-They come from the thread that decodes, between two steps: while it hangs, `/metrics` does not
-answer. A missing name counts as 0 and never moves.
+The thread that decodes answers `/metrics`, between two steps: while it hangs, no answer comes. A
+missing name counts as 0 and never moves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an environment has of llama.cpp: its release, its llama-server, and that one's options."""
+"""Finds the llama-server of an environment: its release, its build and its options."""
 
 from __future__ import annotations
 

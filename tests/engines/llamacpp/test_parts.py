@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.checks import DoctorFacts
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Inventory, Weights
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
@@ -26,6 +26,7 @@ from tests.engines.llamacpp.machines import (
     HOST,
     LLAMA_70B,
     MOE_30B,
+    QWEN_8B,
     QWEN_27B_MTP,
     SAMPLES,
     machine,
@@ -184,6 +185,16 @@ def test_the_doctor_checks_engine_model_memory_and_port() -> None:
     assert ("server", "FAIL") in verdicts
     assert ("server", "WARN") in verdicts
     assert ("plan", "FAIL") in verdicts
+
+
+def test_a_machine_smaller_than_the_file_gets_the_commands_for_swap() -> None:
+    weights = (Weights("layers", "sharded", "GGUF", 4 << 30),)
+    large = machine(replace(QWEN_8B, weights=weights))
+    small = replace(HOST, ram_mib=1024, swap_mib=0)
+    found = ENGINE.planning.checks(facts(large, host=small))[-1]
+    assert found.verdict == "WARN"
+    assert "1024 MiB RAM" in found.text
+    assert "mkswap /swapfile && " in found.remedy
 
 
 def test_gguf_files_prefer_it_and_others_do_not() -> None:

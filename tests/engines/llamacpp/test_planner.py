@@ -57,7 +57,7 @@ def test_a_step_on_few_cores_is_short_enough_to_answer_in_between() -> None:
     few = replace(HOST, cpus=2)
     small, large = plan(machine(model(24, 15), host=few)), plan(machine(LLAMA_70B, host=few))
     assert small.value("batch_size") > large.value("batch_size") >= 32
-    assert "answers nothing before it is over" in small.settings["batch_size"].reason
+    assert "answers nothing until it is done" in small.settings["batch_size"].reason
 
 
 def test_a_model_that_fits_a_card_is_on_it_with_all_its_context() -> None:
@@ -93,7 +93,7 @@ def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
     assert 0 < found.value("gpu_layers") < 20
     assert forecast(found, inventory).fits
     assert found.value("max_model_len") == 16384
-    assert "as many as fit" in found.settings["gpu_layers"].reason
+    assert "as many as the cards hold" in found.settings["gpu_layers"].reason
 
 
 def test_experts_leave_the_cards_before_layers_do() -> None:
@@ -177,7 +177,7 @@ def test_verbatim_options_win_and_are_said_once() -> None:
         ({"model": {"max_model_len": 99999}}, "own limit is 32768"),
         ({"policy": {"kv_cache_dtype": "fp8"}}, "no such cache type; use one of f32, f16"),
         ({"engine": {"gpus": [7]}}, "GPU 7"),
-        ({"engine": {"extra_args": ["-np", "many"]}}, "it is no count"),
+        ({"engine": {"extra_args": ["-np", "many"]}}, "it is not a whole number"),
     ],
 )
 def test_what_cannot_be_had_is_refused(sections: dict[str, Any], match: str) -> None:
@@ -229,7 +229,7 @@ def test_settings_that_cannot_run_are_conflicts() -> None:
     assert "is more than --batch-size" in conflicts("-b", "64", "-ub", "128")[0]
     odd = replace(inventory, model=replace(QWEN_8B, head_dim=80))
     found = plan(odd, policy={"kv_cache_dtype": "q8_0"})
-    assert "blocks of 32" in str(ENGINE.planning.conflicts(found, odd)[0])
+    assert "a multiple of 32" in str(ENGINE.planning.conflicts(found, odd)[0])
 
 
 MODELS: list[ModelCard] = [QWEN_8B, QWEN_27B_MTP, MOE_30B, LLAMA_70B]

@@ -19,7 +19,7 @@ MIB = 1 << 20
 CONTEXT_MIB = 350
 """Of a card, for CUDA's context and the pools of its kernels."""
 HOST_GB_S = 20.0
-"""Memory bandwidth of a usual desktop, of which a step gets so much: two channels of DDR4."""
+"""What a step reaches of a usual desktop's memory bandwidth: two channels of DDR4."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Device:
-    """Bytes on one card, or in host memory (`card` None), and what of the weights a token reads."""
+    """Bytes on one card or in host memory (`card` None); `read` are those that a token reads."""
 
     card: int | None
     weights: int = 0
@@ -181,9 +181,9 @@ def _fewest_experts_in_ram(
 def _spread(
     model: ModelCard, load: Load, rooms: Sequence[int], layers: int, experts_in_ram: int
 ) -> Placement | None:
-    """So many layers over the cards, filled in order of size, smallest overflow last; None if not.
+    """This many layers spread over the cards; None where they do not fit.
 
-    Each card takes its share of the room, and what the others could not take.
+    Each card takes its share by room, and then what the others could not hold.
     """
     counts = _counts(rooms, layers)
     for _ in range(layers + 1):

@@ -20,7 +20,7 @@ from caovand.engines.common.gguf.sizes import CELLS, Load
 SLOTS = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""
 ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context for which layers leave the cards; a longer one is taken only where it costs nothing."""
+"""A context worth moving layers off the cards for; a longer one is chosen only where it is free."""
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 LEAST = 2048
@@ -42,7 +42,7 @@ class Sized:
 
 
 def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
-    """What of each card may be used, in bytes."""
+    """How many bytes of each card may be used."""
     return [
         (min(gpu.free_mib, int(gpu.total_mib * share)) if share else int(gpu.free_mib * 0.97)) * MIB
         for gpu in gpus
@@ -50,7 +50,7 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
 
 
 def host_room(inventory: Inventory) -> int:
-    """What of host memory may be used, in bytes."""
+    """How many bytes of host memory may be used."""
     return int(inventory.host.available_mib * HOST_SHARE) * MIB
 
 
@@ -77,8 +77,8 @@ def longest(
 ) -> Sized:
     """The load with the longest context that is worth its price.
 
-    With every layer on the cards, all that fits; else at most `ENOUGH`, for which layers leave the
-    cards. On a processor, what fits its memory, up to LONGEST_ON_HOST.
+    The longest with which every layer fits the cards; else at most `ENOUGH`, for which layers leave
+    them. On a processor, what fits its memory, up to LONGEST_ON_HOST.
     """
     limit = inventory.model.max_model_len or LONGEST_ON_HOST
     enough = min(ENOUGH[workload], limit)

@@ -19,7 +19,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
-        "The machine has too little memory: {mib} MiB were wanted at once.",
+        "The machine has too little free memory for an allocation of {mib} MiB.",
         "Close other programs, add memory, or use a GGUF file of fewer bits.",
     ),
     "gpu-absent": ("llama.cpp found no usable card: run nvidia-smi.",),
@@ -35,7 +35,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "llama-server refused {option}; starting again cannot help. Correct it in [engine]"
         " extra_args.",
     ),
-    "model-missing": ("Check [model] path, and download the file again.",),
+    "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),
     "port-busy": (
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
@@ -49,36 +49,52 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The file {path} is missing: correct its path, or download it with all its parts.",
     ),
     "llama.file.magic": (
-        "The file is no GGUF file, or a pointer of Git LFS: download the file itself.",
+        "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",
     ),
     "llama.file.cut": (
         "The file is shorter than its header says: a download was cut. Download it again.",
     ),
     "llama.file.header": ("The file's header is broken or cut: download it again.",),
     "llama.model.architecture": (
-        "This llama.cpp does not know the architecture {architecture}: install a newer one (`sudo"
-        " caovanctl engine install --kind llamacpp`), or use another model.",
+        "This llama.cpp does not know the architecture {architecture}: use another model, or a"
+        " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
+        " recommends).",
     ),
     "llama.model.key": (
-        "The file lacks {key}: it was made for another release of llama.cpp. Download a newer one.",
+        "The file lacks {key}: it was made for another release of llama.cpp. Download a newer"
+        " file.",
     ),
     "llama.model.tensor": (
-        "The file lacks a tensor: it was made for another release of llama.cpp, or is broken.",
+        "The file lacks a tensor: it was made for another release of llama.cpp, or is broken."
+        " Download it again, or a newer file.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
-    "llama.cache.flash": ("A quantised cache for values needs flash attention.",),
+    "llama.cache.flash": (
+        "A quantised cache for values needs flash attention: leave --flash-attn out of [engine]"
+        " extra_args.",
+    ),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or leave the"
         " certificate out.",
     ),
-    "llama.threads": ("The engine may start no more threads: raise its limit of tasks.",),
-    "llama.model.tokenizer": (
-        "This llama.cpp cannot use the file's tokenizer: install a newer one (`sudo caovanctl"
-        " engine install --kind llamacpp`), or download a newer file.",
+    "llama.threads": (
+        "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit"
+        " -u`).",
     ),
-    "llama.model.lora": ("The adapter {path} cannot be read: correct --lora.",),
-    "llama.args.override": ("--override-kv has the form KEY=TYPE:VALUE.",),
-    "llama.model.template": ("The chat template is broken: correct [model] chat_template.",),
+    "llama.model.tokenizer": (
+        "This llama.cpp cannot use the file's tokenizer: download a newer file, or use a newer"
+        " release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
+        " recommends).",
+    ),
+    "llama.model.lora": (
+        "The adapter {path} cannot be read: correct --lora in [engine] extra_args.",
+    ),
+    "llama.args.override": (
+        "--override-kv in [engine] extra_args must have the form KEY=TYPE:VALUE.",
+    ),
+    "llama.model.template": (
+        "The chat template is broken: correct [model] chat_template, or leave it out.",
+    ),
 }  # fmt: skip
 
 

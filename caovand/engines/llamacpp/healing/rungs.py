@@ -13,7 +13,7 @@ from caovand.engines.llamacpp.planning.options import CONTEXT, count
 LEAST_CONTEXT = 2048
 LEAST_BATCH = 32
 LESS_LAYERS = 8
-"""Of the layers on cards, one in so many leaves them at a time."""
+"""A step takes one in so many of the layers off the cards."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
@@ -34,11 +34,11 @@ def _halved(plan: Plan, name: str, least: int, label: str) -> Step | None:
 
 
 def _slots(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, "parallel", 1, "slots")
+    return _halved(plan, "parallel", 1, "sequences")
 
 
 def _batch(plan: Plan, finding: Finding) -> Step | None:
-    """The micro-batch with it, which buffers are sized for."""
+    """Halves the micro-batch, which sizes the buffers, and the batch with it."""
     step = _halved(plan, "ubatch_size", LEAST_BATCH, "micro-batch")
     if step is None:
         return None
@@ -65,7 +65,7 @@ def _cache_plain(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _flash_auto(plan: Plan, finding: Finding) -> Step | None:
-    """llama-server tests then whether the card can; a quantised cache would need it."""
+    """llama-server then tests whether the card can; a quantised cache would insist on it."""
     if plan.value("flash_attn") != "on":
         return None
     changed = {"flash_attn": "auto", "cache_type_k": "f16", "cache_type_v": "f16"}
@@ -105,7 +105,7 @@ def _mmap_off(plan: Plan, finding: Finding) -> Step | None:
 
 RUNGS = (
     Rung("prompts-off", "keep no prompts in host memory", "", ("cache_ram",), _prompts_off),
-    Rung("slots", "serve fewer requests at once", "max_num_seqs", ("parallel",), _slots),
+    Rung("slots", "decode fewer sequences at once", "max_num_seqs", ("parallel",), _slots),
     Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
          ("cache_type_k", "cache_type_v"), _cache),
     Rung("cache-plain", "keep the cache in half precision", "kv_cache_dtype",

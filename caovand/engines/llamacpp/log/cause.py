@@ -1,6 +1,6 @@
 """Finds the first cause of a failure in llama-server's log.
 
-Errors of its loader come innermost first: the line that explains is before those that pass it on.
+Its loader logs errors innermost first: the line that explains precedes those that pass it on.
 A server that serves goes on after an error of one request, so that there only a crash counts.
 """
 

@@ -2,7 +2,7 @@
 
 It writes `0.00.010.603 E srv  llama_server: text`: minutes, seconds, milliseconds and microseconds
 since its start, a level, and with some lines a component and the name of a function, cut short.
-What the libraries print by themselves has none of it.
+What its libraries print themselves has none of this.
 """
 
 from __future__ import annotations

@@ -72,7 +72,11 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     model = inventory.model
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):
-        return unknown("the context is left to llama-server" if model.gguf else "no GGUF file")
+        return unknown(
+            "llama-server chooses the context itself"
+            if model.gguf
+            else "the model is not in GGUF files"
+        )
     gpus = gpus_of(plan, inventory)
     load = load_of(plan)
     found = devices(model, load, placement_of(plan, gpus, len(model.gguf.layers)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.core.facts.shortfalls import small_host
+from caovand.core.facts.shortfalls import more_swap, small_host
 from caovand.engines.common.checks import memory_checks, plan_checks, server_checks
 
 ENGINE, MODEL = "engine", "model"
@@ -34,13 +34,13 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if facts.engine.build == "cuda" and not facts.gpus:
         yield CheckResult(
-            "GPU", "FAIL", "a CUDA build, and no NVIDIA card is visible",
+            "GPU", "FAIL", "the engine is a CUDA build, and no NVIDIA card is visible",
             "check nvidia-smi, or install the CPU build: sudo caovanctl engine install --kind"
             " llamacpp --build cpu",
         )  # fmt: skip
     elif facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
-            "GPU", "WARN", f"{len(facts.gpus)} cards are not used by a CPU build",
+            "GPU", "WARN", f"the engine is a CPU build, which leaves {len(facts.gpus)} cards idle",
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
@@ -57,7 +57,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if model.gguf is None:
         yield CheckResult(
-            MODEL, "FAIL", "llama.cpp serves GGUF files, and this is none",
+            MODEL, "FAIL", "llama.cpp serves GGUF files only, and this model is not in one",
             'download a GGUF file, or set [engine] kind = "vllm"',
         )  # fmt: skip
         return
@@ -67,4 +67,4 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     for note in model.notes:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
     if not facts.gpus and (lack := small_host(model, facts.host)):
-        yield CheckResult(MODEL, "WARN", lack.message, lack.remedy)
+        yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))

@@ -24,7 +24,7 @@ def _found(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
         yield Problem(
             "start llama-server",
             f"a cache of type {kind} for values needs flash attention, and --flash-attn is off",
-            "leave --flash-attn out, or use f16 for --cache-type-v",
+            "leave --flash-attn out of [engine] extra_args, or use f16 for --cache-type-v",
         )
     wide = inventory.model.head_dim
     for option, name in (("--cache-type-k", "cache_type_k"), ("--cache-type-v", "cache_type_v")):
@@ -38,4 +38,8 @@ def _found(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
             "lower --ubatch-size",
         )
     if plan.value("split_mode") == "tensor" and len(inventory.gpus) < 2:
-        yield Problem("split the model", "--split-mode tensor needs several cards", "leave it out")
+        yield Problem(
+            "split the model",
+            "--split-mode tensor needs several cards",
+            "leave --split-mode out of [engine] extra_args",
+        )

@@ -17,7 +17,7 @@ TYPED = ("spec_type", "spec_draft_n_max", "model_draft", "md", "spec_draft_model
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """What sets the depth in the place of a chosen mode; "" for nothing."""
+    """What sets the depth instead of a chosen mode; "" for nothing."""
     given = options.values(options.read(config.engine.extra_args))
     for name in TYPED:
         if name in given:
@@ -53,14 +53,16 @@ def speculative_config(
         return Setting(
             None,
             "policy",
-            "nothing is drafted on a processor: it takes as long to verify tokens as to make them",
+            "no drafts on a processor, which takes as long to verify a token as to generate it",
         )
     known = dict(inventory.engine.choices).get("--spec-type")
     if known is not None and method not in known:
-        return Setting(None, "policy", f"this llama-server has no {method}")
+        return Setting(None, "policy", f"this llama-server cannot draft with {method}")
     reason = setting.reason
     if method == LOOKUP:
-        reason += "; the model has no MTP head, so drafts are looked up in the text so far"
+        reason += (
+            "; the model has no MTP head, so drafts are copied from earlier text of the request"
+        )
     return Setting({"method": method, "num_speculative_tokens": depth}, setting.origin, reason)
 
 

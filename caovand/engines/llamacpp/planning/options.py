@@ -11,7 +11,7 @@ from caovand.core import secrets
 
 HIDDEN = "***"
 CONTEXT = "max_model_len"
-"""The context of one request; llama-server is told that of all its slots together."""
+"""The context of one request; llama-server wants that of all its slots together."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ SWITCHES = frozenset({
     "log_timestamps", "no_perf", "perf", "special", "sp", "reuse_port", "no_mmproj", "webui", "ui",
     "mmproj_auto", "no_mmproj_auto", "no_cache_prompt", "cache_prompt", "no_host", "agent", "ag",
 })  # fmt: skip
-"""Options without a value, for an engine that was not asked."""
+"""Options that take no value, for when the engine's own list is not known."""
 PLACES = {
     "alias": "served_model_name", "ctx_size": CONTEXT, "chat_template_file": "chat_template",
     "ssl_cert_file": "ssl_certfile", "verbosity": "log_verbosity",

@@ -25,11 +25,11 @@ EIGHT_BITS = "q8_0"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 IDLE_KEYS = (
-    ("policy", "dtype", "the file's types are those it runs in"),
-    ("policy", "cuda_graphs", "llama.cpp decides about graphs by itself"),
-    ("server", "tool_call_parser", "tool calls are read by the chat template"),
-    ("server", "reasoning_parser", "reasoning is read by the chat template"),
-    ("model", "revision", "a GGUF file has none"),
+    ("policy", "dtype", "a GGUF file fixes the types it runs in"),
+    ("policy", "cuda_graphs", "llama.cpp decides on CUDA graphs itself"),
+    ("server", "tool_call_parser", "llama.cpp reads tool calls by the chat template"),
+    ("server", "reasoning_parser", "llama.cpp reads reasoning by the chat template"),
+    ("model", "revision", "the file itself is the revision"),
 )
 
 
@@ -56,7 +56,7 @@ def make_plan(
     rest = {
         name: Setting(_shown(name, value), "user", "passed verbatim")
         for name, value in given.items()
-        if name != CONTEXT  # typed for all slots together
+        if name != CONTEXT  # typed for all sequences together
     }
     plan = Plan(
         model=model.path,
@@ -77,8 +77,8 @@ def _check(given: Mapping[str, Any]) -> None:
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
         if name in given and count(given[name]) is None and given[name] != 0:
             raise Unplannable(
-                f"cannot use {options.option(name)} {given[name]} of [engine] extra_args: it is no"
-                " count; pass a whole number"
+                f"cannot use {options.option(name)} {given[name]} of [engine] extra_args: it is"
+                " not a whole number from 0 up; correct it"
             )
 
 
@@ -94,7 +94,9 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
     if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
         raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card", "gpu-absent"
+            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
+            " `nvidia-smi -L` lists them",
+            "gpu-absent",
         )
     gpus = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
     most = config.policy.tensor_parallel_size
@@ -144,24 +146,28 @@ def _settings(
         "flash_attn": Setting(
             "on",
             "policy",
-            "attention in one pass needs less memory, and a quantised cache needs it",
+            "flash attention takes less memory, and a quantised cache needs it",
         ),
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
         "threads": Setting(host.cpus, "policy", f"one for each of the {host.cpus} cores"),
         "load_mode": Setting(
-            "mmap", "policy", "weights stay in the file cache, which makes the next start quick"
+            "mmap", "policy", "mapped weights stay in the file cache, so the next start is quick"
         ),
         "cache_ram": _cache_ram(inventory),
         "speculative_config": speculative,
-        "fit": Setting("off", "policy", "caovan decides what fits"),
+        "fit": Setting("off", "policy", "caovan itself decides what fits"),
         "cors_origins": Setting(
-            "localhost", "policy", "other web pages must not use the engine through a browser"
+            "localhost",
+            "policy",
+            "web pages of other hosts must not reach the engine through a browser",
         ),
-        "metrics": Setting(True, "policy", "its counters show that it works"),
-        "log_verbosity": Setting(4, "policy", "sizes of buffers are in the log, prompts are not"),
-        "log_colors": Setting("off", "policy", "the log is read by caovan"),
-        "offline": Setting(True, "policy", "the model is here: nothing is downloaded"),
+        "metrics": Setting(True, "policy", "caovan watches its counters for progress"),
+        "log_verbosity": Setting(4, "policy", "the log has the sizes of buffers, but no prompts"),
+        "log_colors": Setting("off", "policy", "caovan reads the log"),
+        "offline": Setting(
+            True, "policy", "the model is on this machine: nothing needs a download"
+        ),
     }
     if config.model.chat_template:
         found["chat_template"] = Setting(
@@ -190,7 +196,9 @@ def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
     workload = config.policy.workload
     many = sizing.SLOTS[workload]
-    return Setting(many, "policy", f"requests at once for {workload}; each has the whole context")
+    return Setting(
+        many, "policy", f"sequences at once for workload {workload}; each has the whole context"
+    )
 
 
 def _cache_types(
@@ -206,7 +214,7 @@ def _cache_types(
     if typed not in (None, "auto"):
         kind = Setting(typed, "user", "[policy] kv_cache_dtype")
     else:
-        kind = Setting("f16", "policy", "half precision loses nothing")
+        kind = Setting("f16", "policy", "half precision is the default of llama.cpp")
     return tuple(  # type: ignore[return-value]
         Setting(str(given[name]), "user", "passed verbatim") if name in given else kind
         for name in ("cache_type_k", "cache_type_v")
@@ -229,10 +237,10 @@ def _batches(
             tokens,
             "policy",
             f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and"
-            " llama-server answers nothing before it is over",
+            " llama-server answers nothing until it is done",
         )
     micro = count(given.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
-    reason = "compute buffers grow with it"
+    reason = "larger ones need larger compute buffers"
     return batch, Setting(micro, "user" if "ubatch_size" in given else "policy", reason)
 
 
@@ -243,7 +251,7 @@ def _loads(
     inventory: Inventory,
     gpus: Sequence[Gpu],
 ) -> tuple[Load, ...]:
-    """The load as it is wanted, and cheaper ones that may keep every layer on the cards."""
+    """The wanted load, and cheaper ones that may keep every layer on the cards."""
     if not gpus:
         return (load,)
     block = CACHE_TYPES[EIGHT_BITS][0]
@@ -259,9 +267,11 @@ def _lowered(
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""
     if load.slots != slots.value:
-        slots = Setting(load.slots, "policy", "with more, layers would have to leave the cards")
+        slots = Setting(load.slots, "policy", "more sequences would push layers off the cards")
     if load.keys != kinds[0].value:
-        kind = Setting(load.keys, "policy", "a larger cache would take layers off the cards")
+        kind = Setting(
+            load.keys, "policy", "a half-precision cache would push layers off the cards"
+        )
         kinds = (kind, kind)
     return slots, kinds
 
@@ -279,7 +289,7 @@ def _context(
     if CONTEXT in given:
         typed = max((given[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
         loads = [load for load in loads if load.slots == loads[0].slots]
-        source = "passed verbatim, for all slots together"
+        source = "passed verbatim, for all sequences together"
     if typed is not None:
         if model.max_model_len and typed > model.max_model_len and CONTEXT not in given:
             raise Unplannable(
@@ -299,7 +309,7 @@ def _context(
     elif gpus and sized.whole:
         reason = "the longest with every layer on the cards"
     elif gpus:
-        reason = f"enough for {workload}; a longer one would take layers off the cards"
+        reason = f"enough for workload {workload}; a longer one would push layers off the cards"
     elif context == max(sizing.LONGEST_ON_HOST, sizing.ENOUGH[workload]):
         reason = "a longer prompt takes minutes to read on a processor"
     else:
@@ -312,7 +322,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
         return {}
     placement = sized.placement
     pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds else ""
-    where = "every layer is on the cards" if sized.whole else "as many as fit the cards"
+    where = "every layer fits on the cards" if sized.whole else "as many as the cards hold"
     found = {
         "gpu_layers": Setting(placement.layers, "policy", f"{where}, {pace}".rstrip(", ")),
     }
@@ -324,7 +334,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
         found["n_cpu_moe"] = Setting(
             placement.experts_in_ram,
             "policy",
-            "routed experts of so many layers are in host memory: a token reads few of them",
+            "layers whose routed experts stay in host memory: a token reads few of them",
         )
     return found
 
@@ -333,11 +343,13 @@ def _cache_ram(inventory: Inventory) -> Setting:
     spare = inventory.host.available_mib // 8
     if spare >= CACHE_RAM_MIB:
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
-    return Setting(spare, "policy", "an eighth of the free host memory, for prompts seen before")
+    return Setting(
+        spare, "policy", "MiB for prompts seen before: an eighth of the free host memory"
+    )
 
 
 def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings, without value where this build has no such option."""
+    """The settings; those whose option this build lacks have no value."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -350,13 +362,17 @@ def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, S
 def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, Setting]:
     found = {
         "GGML_NO_BACKTRACE": Setting(
-            "1", "policy", "gdb would keep a dead engine and its memory for a while"
+            "1",
+            "policy",
+            "a backtrace by gdb would keep a crashed engine, and its memory, alive for a while",
         )
     }
     if cuda:
         names = ",".join(map(device_name, gpus))
         found["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this plan")
-        found["CUDA_DEVICE_ORDER"] = Setting("PCI_BUS_ID", "policy", "cards are numbered by slot")
+        found["CUDA_DEVICE_ORDER"] = Setting(
+            "PCI_BUS_ID", "policy", "cards are numbered as nvidia-smi numbers them"
+        )
     for name, value in config.engine.env:
         found[name] = Setting(value, "user", "[engine] env")
     return found
@@ -383,14 +399,14 @@ def _warned(
         if value not in (None, "", "none", "auto"):
             found.append(f"[{section}] {key} has no effect on llama.cpp: {why}")
     if config.policy.gpu_memory_utilization is not None and not gpus:
-        found.append("[policy] gpu_memory_utilization has no effect without a card")
+        found.append("[policy] gpu_memory_utilization has no effect on a plan without a card")
     for one in words:
         if not one.name:
-            found.append(f'"{one.value}" in extra_args belongs to no option')
+            found.append(f'"{one.value}" in [engine] extra_args belongs to no option: remove it')
         elif inventory.engine.flags and one.words[0] not in inventory.engine.flags:
             found.append(
-                f"llama.cpp {inventory.engine.version} has no {one.words[0]}: it will refuse to"
-                " start"
+                f"llama.cpp {inventory.engine.version} has no {one.words[0]} and will refuse to"
+                " start: remove it from [engine] extra_args"
             )
     if not _is_loopback(config.server.host) and not (
         config.server.api_key_file or "api_key" in plan.verbatim
@@ -415,7 +431,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _kept(plan: Plan, remembered: Plan) -> Plan:
-    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    """The plan, with the rungs taken again that a remembered plan of the same model had."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
     kept = "kept from the last plan that served: "

@@ -1,4 +1,4 @@
-"""How many tokens a step may have: llama-server answers nothing before it is over."""
+"""How many tokens a step may process: llama-server answers nothing until it is done."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
     ),
     "plugin-error": (
-        "A plugin failed. Without caovan's, vLLM runs on its own kernels, and a hybrid model that"
-        " drafts has no prefix cache.",
+        "A plugin failed. Without caovan's plugin vLLM runs on its own kernels, and before 0.32 a"
+        " hybrid model that drafts has no prefix cache.",
     ),
     "compile-failed": ("torch.compile failed.",),
     "engine-died": (

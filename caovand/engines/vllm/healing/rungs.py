@@ -253,7 +253,7 @@ def _half(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _half_input(plan: Plan, finding: Finding) -> Step | None:
-    """Without int8 activations, where a kernel of the weights is at fault."""
+    """Half-precision activations, where an int8 kernel of the weights is at fault."""
     now = plan.env[VARIABLE].value if VARIABLE in plan.env else None
     if now != INT8 or not _is_of_weights(finding):
         return None

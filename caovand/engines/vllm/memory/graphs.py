@@ -20,7 +20,7 @@ one graph, and its experts: fitted to measured starts.
 Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
 """
 DRAFTER_MIB = 12
-"""What capturing takes at all for the layers that draft: between 0 and 28 in three starts."""
+"""What capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
 """What a layer of a second piecewise graph and of a second full one take."""
 

@@ -1,9 +1,9 @@
-"""int8 activations: where Marlin multiplies 4-bit weights by them, and what stands against it.
+"""int8 activations: where Marlin multiplies 4-bit weights by them, and what prevents it.
 
-vLLM asserts that weights are symmetric, has no such kernel for experts or for groups that are not
-of neighbours, and hands no scale to one of a single group; negative scales it turns into garbage
-and says nothing. On Hopper its first choice of kernel (Machete, Humming) is another. 0.21 and 0.32
-are alike in that.
+vLLM asserts that weights are symmetric, has no such kernel for experts or for weights stored in
+another order (desc_act), and passes no scale where all weights are one group; it silently turns
+negative scales into garbage. On Hopper it prefers other kernels (Machete, Humming). 0.21 and 0.32
+agree in all of this.
 
 `auto` is half wherever int8 may run: its bound is an error of 1 % a layer, a tenth of what four
 bits cost the weights, and where one channel in 500 stands out, as in real models, int8 activations
@@ -26,8 +26,8 @@ INT8 = "int8"
 BITS = 4
 _HALF = (
     "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long for a"
-    " few tokens without graphs, and missed by 9 to 12 % where single channels stand out, as in"
-    ' real models; set [policy] activations = "int8" for it all the same'
+    " few tokens without graphs, and erred by 9 to 12 % where single channels stand out, as in"
+    ' real models; [policy] activations = "int8" chooses it all the same'
 )
 _OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
 _AUTO = 'set [policy] activations = "auto"'
@@ -41,7 +41,7 @@ def input_type(draft: Draft) -> Setting | None:
     refused = _refusal(draft)
     if typed == INT8 and refused:
         raise Unplannable(str(refused))
-    if typed:  # a goal, which the ladder may give up; it may not what [engine] env sets
+    if typed:  # a goal that the ladder may give up, unlike what [engine] env sets
         return policy(INT8 if typed == INT8 else None, f"[policy] activations is {typed}")
     return None if refused else policy(None, _HALF)
 
@@ -53,7 +53,7 @@ def variables(draft: Draft) -> dict[str, str]:
 
 
 def warnings(draft: Draft) -> Iterator[str]:
-    """What [engine] env overrules, or asks for where it cannot be had."""
+    """Warnings of what [engine] env overrules, or asks for in vain."""
     own, typed = dict(draft.config.engine.env).get(VARIABLE), draft.config.policy.activations
     if own is None:
         return
@@ -68,7 +68,7 @@ def _refusal(draft: Draft) -> Problem | None:
     """Why int8 activations cannot be used here; None where they can."""
     found = _of_weights(draft.model)
     if found is None and draft.given.get("quantization") == "gptq":
-        found = "--quantization gptq takes a kernel without them", "leave that flag out"
+        found = "--quantization gptq chooses a kernel that cannot use them", "leave that flag out"
     if found is None:
         found = _of_machine(draft) or _of_scales(draft)
     if found is None:
@@ -84,19 +84,26 @@ def _of_weights(model: ModelCard) -> tuple[str, str] | None:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
     if stored is None:
         how = model.quantization
-        zeros = ", and AWQ's have zero points" if how == "awq" else ""
+        zeros = ", and AWQ weights have zero points" if how == "awq" else ""
         how = f"the weights are {how}" if how else "the weights are not quantised"
-        return f"{how}: vLLM has them for symmetric GPTQ weights{zeros}", _OTHER
+        return f"{how}; vLLM multiplies only symmetric GPTQ weights by them{zeros}", _OTHER
     if model.experts:
-        return "vLLM has no such kernel for experts of 4 bits", "serve a model without experts"
+        return "vLLM has no int8 kernel for 4-bit experts", "serve a model without experts"
     if stored.bits != BITS or stored.mixed:
         bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
-        return f"the weights are {bits}, and vLLM has them for 4-bit ones", _OTHER
+        return f"the weights are {bits}, and vLLM multiplies only 4-bit weights by them", _OTHER
     if not stored.symmetric or stored.act_order:
-        why = "in the order of activations (desc_act)" if stored.symmetric else "not symmetric"
-        return f"the weights are {why}, for which vLLM has no such kernel", _OTHER
+        why = (
+            "stored in the order of the activations (desc_act)"
+            if stored.symmetric
+            else "not symmetric"
+        )
+        return f"the weights are {why}, and vLLM has no int8 kernel for that", _OTHER
     if not model.group_size:
-        return "a whole column of the weights shares a scale, which vLLM cannot use there", _OTHER
+        return (
+            "each column of the weights has a single scale, which vLLM's int8 kernel cannot use",
+            _OTHER,
+        )
     return None
 
 
@@ -106,18 +113,23 @@ def _of_machine(draft: Draft) -> tuple[str, str] | None:
     card = first_outside(draft.gpus, TURING, HOPPER)
     if card:
         hopper = first_of(draft.gpus, HOPPER[0])
-        why = "where vLLM takes another kernel" if card == hopper else "where nobody tried them"
+        why = (
+            "where vLLM prefers another kernel" if card == hopper else "where they were never tried"
+        )
         return f"{card}, {why}", ""
     return None
 
 
 def _of_scales(draft: Draft) -> tuple[str, str] | None:
     if draft.model.negative_scale:
-        return f"{draft.model.negative_scale} has negative scales, which become garbage", _OTHER
+        return (
+            f"{draft.model.negative_scale} has negative scales, which vLLM would turn into garbage",
+            _OTHER,
+        )
     typed = draft.config.policy.activations == INT8  # else nobody has read them
     if typed and draft.model.negative_scale is None and draft.given.get("load_format") != "dummy":
         return (
-            "no scales could be read, which may be negative",
+            "the scales could not be read, and may be negative",
             "convert the weights to safetensors",
         )
     return None

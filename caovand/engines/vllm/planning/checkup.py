@@ -13,7 +13,7 @@ from shlex import quote
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.capabilities import TURING
@@ -23,6 +23,7 @@ from caovand.engines.vllm.planning.toolchain import remedy
 from caovand.engines.vllm.planning.turing import flashinfer_refusal
 
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
+WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
@@ -242,14 +243,14 @@ def states(facts: DoctorFacts) -> Iterator[CheckResult]:
     if served is None or served.linear is None or not served.mtp_layers:
         return
     if found.plugin and not found.states:
-        return  # its Python was not asked, or not to the end
+        return  # the plugin could not be asked
     if found.plugin and found.states == "pass":
-        text = f"vLLM {found.version} may have a prefix cache while it drafts: the fixes fit"
+        text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
         yield CheckResult("plugin", "PASS", text)
         return
     why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
-    text = f"no prefix cache while it drafts: it would spoil vLLM {found.version}'s answers ({why})"
-    yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
+    text = f"no prefix cache while drafting: it would spoil vLLM {found.version}'s answers ({why})"
+    yield CheckResult("plugin", "WARN", text, WITHOUT_FIXES if found.plugin else WITH_PLUGIN)
 
 
 def model(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -291,10 +292,7 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     need, host = facts.model.size() >> 20, facts.host
     lack = small_host(facts.model, host)
     if lack:
-        fix = f"sudo fallocate -l {need // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
-        yield CheckResult(
-            "memory", "FAIL", lack.fact, f"{fix} && sudo mkswap /swapfile && sudo swapon /swapfile"
-        )
+        yield CheckResult("memory", "FAIL", lack.fact, more_swap(need))
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
         yield CheckResult(

@@ -16,7 +16,7 @@ from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import whole_number
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
-"""The variable that lists the plugins to load, without which all are, and ours in it."""
+"""The variable that lists the plugins to load (all, where it is not set), and ours."""
 WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
 """Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
 
@@ -107,7 +107,7 @@ class Draft:
 
     @property
     def fixes_keep_states(self) -> bool:
-        """Whether this model drafts, and goes on from right states because of the plugin alone.
+        """Whether this model drafts, and only the plugin keeps the states it continues from right.
 
         The plugin fixes what vLLM does at the borders of blocks, so with a prefix cache only.
         """
@@ -126,17 +126,17 @@ class Draft:
 
     @property
     def why_unfixed(self) -> str:
-        """Why the plugin's fixes do not act, or were not shown to; empty where they were."""
+        """Why the plugin's fixes do not act, or are not proven to; empty where they are."""
         stages = whole_number(self.given.get("pipeline_parallel_size")) or 1
         if not self.engine.plugin:
             return "the plugin that fixes it is not installed (package caovan-kernels)"
         if self.engine.states != "pass":
-            why = self.engine.states.removeprefix("fail: ") or "it was not asked"
+            why = self.engine.states.removeprefix("fail: ") or "the plugin could not be asked"
             return f"the plugin's fixes do not fit this engine: {why}"
         if self.plugins is not None and PLUGIN not in self.plugins.split(","):
             return f"{PLUGINS} leaves out the plugin that fixes it"
         if not self.model.linear or stages > 1:
-            return "the plugin's fixes were not shown for such a model or split"
+            return "the plugin's fixes are not proven for this kind of model or for pipeline stages"
         return ""
 
     def pinned(self, name: str) -> bool:

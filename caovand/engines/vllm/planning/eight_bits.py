@@ -58,7 +58,7 @@ def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gp
 
 
 def uncompiled(draft: Draft) -> list[str]:
-    """A warning where an 8-bit cache was asked for whose attention nothing can compile.
+    """A warning where nothing can compile the attention of an 8-bit cache that was asked for.
 
     Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
@@ -71,7 +71,7 @@ def uncompiled(draft: Draft) -> list[str]:
     if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
         return []
     return [
-        f"with a {kind} cache attention is FlashInfer's here, which is compiled at the start, and"
+        f"an {kind} cache needs FlashInfer's attention here, which is compiled at the start, and"
         f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(draft)}", or {remedy(draft.engine)}'
     ]
 

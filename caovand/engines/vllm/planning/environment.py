@@ -12,7 +12,7 @@ from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MOST_THREADS = 12
 STATES = "CAOVAN_STATES"
-"""Tells the plugin that an engine without its fixes of recurrent states must not start."""
+"""Makes the plugin end an engine in which its fixes of recurrent states do not act."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -109,7 +109,7 @@ def _states(draft: Draft) -> Setting | None:
         return None
     return policy(
         "required",
-        "without the plugin's fixes the prefix cache spoils answers: the engine must not start",
+        "without the plugin's fixes the prefix cache would spoil answers: the engine ends instead",
     )
 
 

@@ -19,6 +19,6 @@ def refuse(model: ModelCard) -> None:
     name = TYPE.split(file.removesuffix(".gguf"), maxsplit=1)[0] or "the model"
     raise Unplannable(
         f"cannot serve model {model.path} with vLLM: GGUF files are for llama.cpp; set [engine]"
-        ' kind = "llamacpp", or download a safetensors checkpoint in four bits, which takes as much'
-        f" memory: {name}-AWQ or {name}-GPTQ-Int4"
+        ' kind = "llamacpp", or download a 4-bit safetensors checkpoint, such as'
+        f" {name}-AWQ or {name}-GPTQ-Int4"
     )

@@ -180,8 +180,8 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
         yield Problem(
             f"keep the cache in {kind} while computing in float16",
-            f"{card}, where attention of an 8-bit cache writes bfloat16 alone and the first"
-            " request ends the engine",
+            f"{card}, where attention over an 8-bit cache writes only bfloat16: the first request"
+            " would end the engine",
             flags if "kv_cache_dtype" in scene.plan.verbatim else typed,
         )
 

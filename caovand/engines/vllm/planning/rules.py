@@ -113,14 +113,15 @@ def enable_prefix_caching(draft: Draft) -> Setting | None:
         return policy(
             False,
             f"when a hybrid model drafts, vLLM {draft.engine.version} can silently continue from a"
-            f" wrong state (vllm#43559), and {draft.why_unfixed or 'another model drafts'}; fix"
-            f" that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
+            f" wrong state (vllm#43559), and"
+            f" {draft.why_unfixed or 'the plugin does not fix a separate draft model'};"
+            f" change that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
     if draft.fixes_keep_states:
         return policy(
             True,
-            "a prompt that begins like an earlier one skips that part; the plugin's fixes of vLLM"
-            f" {draft.engine.version} keep its state right while it drafts",
+            "a prompt that begins like an earlier one skips that part; the plugin keeps vLLM"
+            f" {draft.engine.version}'s states right while it drafts",
         )
     if draft.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")

@@ -1,0 +1,41 @@
+"""What several verbs draw with characters: figures over time, and the memory of a card by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+BARS = " ▁▂▃▄▅▆▇█"
+PLAIN_BARS = " .:-=+*#@"
+COLOURS = {
+    "weights": "blue", "context": "magenta", "activations": "yellow", "graphs": "cyan",
+    "kv": "green", "engine": "white", "others": "red", "used": "white", "free": "bright_black",
+}  # fmt: skip
+LEGEND = {
+    "weights": "weights", "context": "CUDA", "activations": "activations", "graphs": "CUDA graphs",
+    "kv": "cache", "others": "used by others", "free": "free",
+}  # fmt: skip
+
+
+def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
+    """One character for each value, blank where it is unknown or 0; the highest is the largest."""
+    most = max((value for value in values if value is not None), default=0.0)
+    top = len(bars) - 1
+    return "".join(
+        bars[0] if not value or most <= 0 else bars[max(round(value / most * top), 1)]
+        for value in values
+    )
+
+
+def cells(sizes: Mapping[str, float], total: float, width: int) -> Iterator[tuple[str, int]]:
+    """How many of `width` characters each part of `total` gets, never more than there are."""
+    drawn, done = 0.0, 0
+    for name, size in sizes.items():
+        drawn += size
+        end = min(round(drawn / total * width), width)
+        yield name, end - done
+        done = end
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as people read."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

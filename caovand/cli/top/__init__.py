@@ -1,0 +1,56 @@
+"""`caovanctl top`: a live screen of the engine, its requests and its cards."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from rich.console import Console
+
+from caovand.cli.client import connect
+from caovand.cli.console import console
+from caovand.cli.errors import Exit
+from caovand.cli.printing import takes_unicode
+from caovand.cli.top import live, screen
+from caovand.cli.top.terminal import KEYS
+from caovand.cli.top.view import Look
+from caovand.cli.top.watcher import Watcher
+from caovand.cli.verb import Verb
+
+
+def run(args: argparse.Namespace) -> int:
+    """top."""
+    out = console()
+    look = Look(
+        unicode=takes_unicode(sys.stdout),
+        colour=out.color_system is not None and not out.no_color,
+    )
+    with connect(args) as client:
+        watcher = Watcher(client)
+        if _is_screen(out):
+            return live.run(out, watcher, look)
+        view = watcher.first()
+    for line in screen.once(view, out.width, look):
+        out.print(line)
+    return Exit.DONE if view.status["state"] == "SERVING" else Exit.NOT_SERVING
+
+
+def _is_screen(out: Console) -> bool:
+    """Whether there are keys, and a terminal whose cursor can be moved."""
+    able = out.is_terminal and not out.is_dumb_terminal and os.environ.get("TERM")
+    return bool(able and os.isatty(KEYS) and os.isatty(out.file.fileno()))
+
+
+VERB = Verb(
+    name="top",
+    help="show engine, requests and cards live",
+    description="Show state, speed, requests, cards and their processes, and the daemon's events"
+    " on one screen, which follows along. Keys: m chooses the mode, l shows the engine's output,"
+    f" i incidents, ? help, q quits. Needs {screen.LEAST_WIDTH}x{screen.LEAST_HEIGHT} characters."
+    " Where output or input is no terminal,"
+    " or TERM is dumb: one screen as text; exit status 3 if not serving. Processes of other"
+    " containers have no name here.",
+    epilog="example: caovanctl top",
+    run=run,
+)

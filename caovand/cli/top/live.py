@@ -1,0 +1,122 @@
+"""The loop of the live screen: a thread asks once a second; keys and signals are not held up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+
+from caovand.cli.errors import Exit
+from caovand.cli.top import screen
+from caovand.cli.top.terminal import ESCAPE, Terminal
+from caovand.cli.top.view import Look, Page, View
+from caovand.cli.top.watcher import Watcher
+
+ASK_S = 1.0
+LEAST_S = 0.2  # between two rounds, whatever keys are typed
+DRAW_S = 0.5
+"""Between two drawings of what the daemon answered; keys and sizes are answered at once."""
+OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
+
+
+class Asker:
+    """The thread that asks: a daemon that hangs must not hold up a key."""
+
+    def __init__(self, watcher: Watcher, first: View, wake: Callable[[], None]) -> None:
+        self.view, self.page = first, Page.MAIN
+        self.fault: BaseException | None = None
+        self._watcher, self._wake = watcher, wake
+        self._chosen: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="asks", daemon=True)
+
+    def __enter__(self) -> Asker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._chosen.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the latest question."""
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
+
+    def turn_to(self, page: Page) -> None:
+        """Ask for what this page shows, at once."""
+        self.page = page
+        self._chosen.put(None)
+
+    def choose(self, mode: str) -> None:
+        """Choose a mode."""
+        self._chosen.put(mode)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                try:
+                    chosen = self._chosen.get(timeout=ASK_S)
+                except queue.Empty:
+                    chosen = None
+                if chosen is not None:
+                    self._watcher.choose(chosen)
+                if not self._ending.is_set():
+                    self.view = self._watcher.look(self.page)
+                    self._wake()
+                self._ending.wait(LEAST_S)
+        except BaseException as fault:  # a fault of ours: the main thread ends with it
+            self.fault = fault
+            self._wake()
+
+
+def run(console: Console, watcher: Watcher, look: Look) -> int:
+    """Show it until a key or a signal ends it; the exit status."""
+    first = watcher.first()
+    terminal = Terminal(console)
+    asker = Asker(watcher, first, terminal.wake)
+    try:
+        with terminal, asker:
+            return _show(terminal, asker, look)
+    finally:
+        asker.join()
+
+
+def _show(terminal: Terminal, asker: Asker, look: Look) -> int:
+    page, drawn_at = Page.MAIN, float("-inf")
+    shown: tuple[Page, tuple[int, int], View] | None = None
+    while True:
+        if asker.fault is not None:
+            raise asker.fault
+        now, state = time.monotonic(), (page, terminal.size, asker.view)
+        due_s = drawn_at + DRAW_S - now
+        if shown is None or state[:2] != shown[:2] or (state[2] is not shown[2] and due_s <= 0):
+            terminal.show(screen.lines(state[2], page, *state[1], look), state[1])
+            drawn_at, shown, due_s = now, state, DRAW_S
+        found = terminal.wait(None if state[2] is shown[2] else max(due_s, 0.0))
+        if found.ended_by is not None:
+            return 128 + found.ended_by
+        if found.stopped:
+            terminal.stop()
+            shown = None
+        for key in found.keys:
+            if key == "q":
+                return Exit.DONE
+            page = _pressed(key, page, asker)
+
+
+def _pressed(key: str, page: Page, asker: Asker) -> Page:
+    """The page after a key."""
+    if page is Page.MODE:
+        if key in screen.MODE_KEYS:
+            asker.choose(screen.MODE_KEYS[key])
+        return Page.MAIN
+    wanted = Page.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
+    if wanted is page and key in OF_KEYS:
+        wanted = Page.MAIN  # the same key leads back
+    if wanted is not page:
+        asker.turn_to(wanted)
+    return wanted

@@ -1,0 +1,169 @@
+"""The parts of the live screen, each from the daemon's answer to lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from caovand.cli import status
+from caovand.cli.drawing import (
+    BARS,
+    COLOURS,
+    LEGEND,
+    PLAIN_BARS,
+    cells,
+    number,
+    sparkline,
+)
+from caovand.cli.top.view import CardProcess, Happening, Look
+from caovand.core.figures.track import RECENT_S
+
+LABEL = 12  # columns of what stands before a row's text
+MOST_COLUMNS = 50
+"""Of a sparkline: the daemon reads an engine every 5 s, so that each column has a reading."""
+SPARK_NUMBERS = 31
+CARD_NUMBERS = 46
+LETTERS = {
+    "weights": "W", "context": "C", "activations": "A", "graphs": "G", "kv": "K", "engine": "E",
+    "others": "o", "used": "#", "free": ".",
+}  # fmt: skip
+NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
+# The list among the recent readings, what it is called, and its unit.
+SPARKS = (
+    ("generation_tokens_per_s", "generated", "tokens/s"),
+    ("prompt_tokens_per_s", "prompts", "tokens/s"),
+    ("requests_per_s", "requests", "a second"),
+)
+
+
+def progress(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+    """A bar for how far the start is, where its phase counts that."""
+    if answer["progress"] is not None and not answer["served"]:
+        drawn = _gauge(answer["progress"], _columns(width, SPARK_NUMBERS), "cyan", look)
+        yield status.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
+
+
+def speed(recent: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+    """Five minutes of tokens and requests, drawn, with the latest reading and the largest."""
+    for name, label, unit in SPARKS:
+        values = recent.get(name, ())
+        known = [value for value in values if value is not None]
+        if known:
+            columns = _columns(width, SPARK_NUMBERS)
+            drawn = sparkline(
+                columns_of(recent["age_s"], values, columns), BARS if look.unicode else PLAIN_BARS
+            )
+            now = "" if values[-1] is None else f"{number(values[-1])} {unit}, "
+            yield status.row(label, drawn, "green").append(
+                f"  {now}max {number(max(known))}", style="default"
+            )
+
+
+def columns_of(
+    ages: Sequence[float], values: Sequence[float | None], columns: int
+) -> list[float | None]:
+    """The means of the readings in `columns` equal spans of the last minutes; None without one."""
+    spans: list[list[float]] = [[] for _ in range(columns)]
+    for age, value in zip(ages, values, strict=False):
+        if value is not None and 0 <= age < RECENT_S:
+            spans[columns - 1 - int(age / RECENT_S * columns)].append(value)
+    return [sum(span) / len(span) if span else None for span in spans]
+
+
+def activity(figures: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+    """The requests under way, the cache, how requests fared, and their drafts."""
+    if figures.get("running") is None:
+        return  # no engine answers
+    under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"
+    if figures["prefix_hits"] is not None:
+        under_way += f", prefix hits {figures['prefix_hits']:.0%}"
+    yield status.row("activity", under_way, "yellow" if figures["waiting"] else "")
+    used = figures["kv_cache_usage"]
+    colour = "yellow" if used > 0.9 else "green"
+    drawn = _gauge(used, _columns(width, SPARK_NUMBERS), colour, look)
+    yield status.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
+    yield from status.pace(figures, width)
+
+
+def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+    """A bar a card by part of its memory, what its parts are, and what slows it down."""
+    memory = {card["gpu"]: card for card in (answer.get("figures") or {}).get("memory", ())}
+    seen: dict[str, float] = {}
+    for gpu in answer["gpus"]:
+        label = f"GPU {gpu['index']}"
+        if gpu["fault"]:
+            yield status.row(label, gpu["fault"], "red")
+            continue
+        sizes = shares(gpu, memory.get(gpu["index"]))
+        seen = {name: max(size, seen.get(name, 0.0)) for name, size in sizes.items()}
+        line = status.row(label, "")
+        for name, count in cells(sizes, gpu["total_mib"], _columns(width, CARD_NUMBERS)):
+            line.append(_glyph(name, look) * count, style=COLOURS[name])
+        yield line.append(f"  {status.load(gpu)}", style="default")
+        if slow := status.slowdown(gpu):
+            yield status.row("", slow, "yellow")
+    named = [name for name, size in seen.items() if name != "free" and round(size)]
+    if named and named != ["used"]:
+        legend = status.row("", "GiB:")
+        for name in named:
+            text = f"  {_glyph(name, look)} {NAMES[name]} {seen[name] / 1024:.1f}"
+            if legend.cell_len + len(text) > width:
+                yield legend
+                legend = status.row("", "    ")
+            legend.append(text, style=COLOURS[name])
+        yield legend
+
+
+def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str, float]:
+    """A card's memory by part, in MiB: never more in use than the driver reports.
+
+    Where processes cannot be told apart, what is in use is one part.
+    """
+    used = float(gpu["used_mib"])
+    free = max(gpu["total_mib"] - used, 0.0)
+    if memory is None or memory["engine_mib"] is None:
+        return {"used": used, "free": free}
+    engine = min(float(memory["engine_mib"]), used)
+    sizes: dict[str, float] = {}
+    left = engine
+    for name, part in memory["parts"].items():
+        sizes[name] = min(float(part["mib"]), left)
+        left -= sizes[name]
+    return {**sizes, "engine": left, "others": used - engine, "free": free}
+
+
+def processes(found: Sequence[CardProcess]) -> Iterator[Text]:
+    """The processes on the cards, most memory first on each."""
+    if found:
+        yield Text(f"  {'pid':>7} {'user':<10} GPU {'MiB':>8}  command", style="dim")
+    for one in sorted(found, key=lambda one: (one.gpu, -one.mib, one.pid)):
+        user, command = one.user or "?", one.command or "not visible from here"
+        yield Text(f"  {one.pid:>7} {user[:10]:<10} {one.gpu:>3} {one.mib:>8,}  {command}")
+
+
+def happenings(found: Sequence[Happening]) -> list[Text]:
+    """The daemon's latest events, the last one at the end."""
+    lines = []
+    for one in found:
+        style = {"failure": "red", "incident": "yellow"}.get(one.kind, "default")
+        line = Text().append(f"  {one.moment}  {one.kind:<8} ", style="dim")
+        lines.append(line.append(one.text, style=style))
+    return lines
+
+
+def _columns(width: int, numbers: int) -> int:
+    """How many columns are left for a drawing next to its numbers."""
+    return max(min(width - LABEL - numbers, MOST_COLUMNS), 8)
+
+
+def _gauge(share: float, columns: int, style: str, look: Look) -> Text:
+    """A bar of which `share` is full."""
+    full = min(max(round(share * columns), 1 if share > 0 else 0), columns)
+    done, rest = ("█", "░") if look.unicode else ("#", ".")
+    return Text().append(done * full, style=style).append(rest * (columns - full), "bright_black")
+
+
+def _glyph(name: str, look: Look) -> str:
+    return "█" if look.unicode and look.colour else LETTERS[name]

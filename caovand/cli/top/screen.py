@@ -1,0 +1,162 @@
+"""The live screen as lines of text: from what is known, for a size and a look. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.text import Text
+
+from caovand.cli import status
+from caovand.cli.top import parts
+from caovand.cli.top.view import Look, Page, View
+from caovand.core.config import MODES
+from caovand.core.printable import one_line
+
+LEAST_WIDTH, LEAST_HEIGHT = 40, 10
+KEYS = "m mode  l log  i incidents  ? help  q quit"
+BACK = "Esc back  q quit"
+MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
+HELP = (
+    "m    choose the mode: the engine restarts where its plan changes",
+    "l    the engine's latest output; l or Esc goes back",
+    "i    the failures whose evidence was kept; i or Esc goes back",
+    "?    this page",
+    "q    quit; the engine and the daemon go on",
+    "",
+    "The daemon is asked once a second, and scrapes the engine every 5 s. Drawn over",
+    "time are the last 5 minutes, the latest reading on the right, blank is 0 or not known.",
+    "Without colours the parts of a card's memory are letters, named below the cards.",
+    "",
+    "One screen as text: caovanctl top | cat",
+)
+WITHOUT_LIMIT = 1000  # lines: what is printed once, and not on a screen, may be longer than one
+LATEST = 10  # events of that
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines that stand together, of which `least` are shown before another gets more.
+
+    Where there is too little room, `last` keeps the lines at the end.
+    """
+
+    lines: Sequence[Text]
+    least: int
+    last: bool = False
+
+    def cut(self, room: int) -> list[Text]:
+        """At most `room` of its lines."""
+        if room >= len(self.lines):
+            return list(self.lines)
+        if self.last:
+            return list(self.lines[len(self.lines) - room :])
+        left = Text(f"{'':<{parts.LABEL}}and {len(self.lines) - room + 1} more lines", style="dim")
+        return [*self.lines[: room - 1], left] if room > 1 else list(self.lines[:room])
+
+
+def lines(view: View, page: Page, width: int, height: int, look: Look) -> list[Text]:
+    """Exactly `height` lines of at most `width` columns."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        need = f"needs {LEAST_WIDTH}x{LEAST_HEIGHT}, this is {width}x{height}; q quits"
+        found = [Text("caovanctl top"), *map(Text, _wrapped(need, width))]
+        return _fitted(found[:height], width, height, look)
+    room = height - 1
+    if page is Page.HELP:
+        found = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
+    elif page in (Page.LOG, Page.INCIDENTS):
+        body = view.body if view.page is page else ()
+        above = [_head(view), *_note(view)]
+        found = [*above, *map(Text, body[-(room - len(above)) :])]
+    else:
+        found = main(view, width, room, look)
+    found = _fitted(found[:room], width, room, look)
+    return [*found, *_fitted([_foot(view, page, width)], width, 1, look)]
+
+
+def once(view: View, width: int, look: Look) -> list[Text]:
+    """The main page for what is no screen: as many lines as it takes, and the latest events."""
+    latest = replace(view, happenings=view.happenings[-LATEST:])
+    found = main(latest, width, WITHOUT_LIMIT, look)
+    return _fitted(found, width, len(found), look)
+
+
+def main(view: View, width: int, room: int, look: Look) -> list[Text]:
+    """The main page in at most `room` lines."""
+    events = Section(parts.happenings(view.happenings), 3, last=True)
+    if view.lost:
+        return _arranged([Section([_head(view), *_why(view)], 3), events], (0, 1), (0, 1), room)
+    answer = view.status
+    figures = answer.get("figures") or {}  # a daemon from before an upgrade has none
+    shown = [
+        Section([_head(view), *parts.progress(answer, width, look)], 2),
+        Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
+        Section(list(status.identity(answer)), 1),
+        Section(list(parts.speed(view.recent, width, look)), 1),
+        Section(list(parts.activity(figures, width, look)), 2),
+        Section(list(parts.cards(answer, width, look)), 2),
+        Section(list(parts.processes(view.processes)), 2),
+        events,
+    ]
+    return _arranged(shown, (0, 1, 5, 3, 4, 7, 6, 2), (0, 1, 5, 3, 4, 6, 2, 7), room)
+
+
+def _arranged(
+    sections: Sequence[Section], needs: Sequence[int], wishes: Sequence[int], room: int
+) -> list[Text]:
+    """The sections one below the other: each gets its least in one order, more in the other."""
+    rooms = [0] * len(sections)
+    for place in needs:
+        rooms[place] = min(sections[place].least, len(sections[place].lines), room)
+        room -= rooms[place]
+    for place in wishes:
+        more = min(len(sections[place].lines) - rooms[place], room)
+        rooms[place] += more
+        room -= more
+    return [line for one, size in zip(sections, rooms, strict=True) for line in one.cut(size)]
+
+
+def _note(view: View) -> list[Text]:
+    return [status.row("note", view.note, "yellow")] if view.note else []
+
+
+def _head(view: View) -> Text:
+    if not view.lost:
+        return status.head(view.status)
+    text = Text(f"NO ANSWER for {status.duration(view.lost_s)}", style="bold red")
+    return text.append(f"  from caovand, which was {view.status['state']}", style="default")
+
+
+def _why(view: View) -> list[Text]:
+    return [status.row("why", view.lost), status.row("next", "asked again every second")]
+
+
+def _foot(view: View, page: Page, width: int) -> Text:
+    """The keys, and the time of the latest answer."""
+    keys = KEYS if page is Page.MAIN else BACK
+    if page is Page.MODE:
+        modes = "  ".join(f"{letter} {mode}" for letter, mode in MODE_KEYS.items())
+        keys = f"may restart the engine: {modes}  Esc"
+    text = Text(keys, style="reverse")
+    text.truncate(max(width - len(view.moment) - 2, 0), overflow="crop", pad=True)
+    return text.append(f"  {view.moment}", style="dim not reverse")
+
+
+def _fitted(found: Sequence[Text], width: int, height: int, look: Look) -> list[Text]:
+    """These lines without control characters, cut to the width, and empty ones up to the height."""
+    fitted = []
+    for line in found:
+        plain = one_line(line.plain)
+        if not look.unicode:
+            plain = plain.replace("°", "").encode("ascii", "backslashreplace").decode()
+        if plain != line.plain:  # its styles would be in other places
+            line = Text(plain, style=line.style)  # noqa: PLW2901
+        line = line.copy()  # noqa: PLW2901
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis" if look.unicode else "crop")
+        fitted.append(line)
+    return fitted + [Text()] * (height - len(fitted))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text[at : at + width] for at in range(0, len(text), max(width, 1))]

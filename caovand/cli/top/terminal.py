@@ -1,0 +1,130 @@
+"""The terminal of the live screen: keys, signals, its size, and every way back to what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import termios
+import tty
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.region import Region
+from rich.text import Text
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+WAKING = (*ENDING, signal.SIGWINCH, signal.SIGTSTP)
+KEYS = 0
+"""The descriptor that keys come from: standard input."""
+ESCAPE = "\x1b"
+SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
+"""An arrow or a key like it, which begins with Escape."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """What woke the loop: `keys` typed, and whether a signal wants it to end or to stop."""
+
+    keys: str = ""
+    ended_by: signal.Signals | None = None
+    stopped: bool = False
+
+
+class Terminal:
+    """A screen of its own with keys read as they are typed; the former one is back at the end.
+
+    Signals only write to a socket that the loop waits on: none comes in the middle of a line.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._woken, self._waker = socket.socketpair()
+        self._shown: list[Text] = []
+        self._size = (0, 0)
+        self._left, self._taken = contextlib.ExitStack(), contextlib.ExitStack()
+
+    def __enter__(self) -> Terminal:
+        try:
+            for end in (self._woken, self._waker):
+                end.setblocking(False)
+                self._left.callback(end.close)
+            for number in WAKING:
+                before = signal.signal(number, lambda *_: None)
+                self._left.callback(signal.signal, number, before)
+            # Put back before the socket is closed.
+            wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+            self._left.callback(signal.set_wakeup_fd, wakeup)
+            self._left.callback(self._taken.close)
+            self._take()
+        except BaseException:
+            self._left.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError, termios.error):  # a closed window has nothing to restore
+            self._left.close()
+
+    def _take(self) -> None:
+        """Take the other screen, and keys as they are typed."""
+        modes = termios.tcgetattr(KEYS)
+        self._taken.callback(termios.tcsetattr, KEYS, termios.TCSADRAIN, modes)
+        tty.setcbreak(KEYS)
+        self._taken.enter_context(self._console.screen(hide_cursor=True))
+        self._shown = []
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        found = os.get_terminal_size(self._console.file.fileno())
+        return (found.columns or 80), (found.lines or 24)
+
+    def wake(self) -> None:
+        """Let `wait` return; for any thread."""
+        with contextlib.suppress(OSError):  # full, so that it wakes anyhow, or closed
+            self._waker.send(b"\0")
+
+    def wait(self, timeout_s: float | None) -> Input:
+        """Wait for a key, a signal or `wake`."""
+        woken = self._woken.fileno()
+        ready, _, _ = select.select([KEYS, woken], [], [], timeout_s)
+        keys, numbers = "", b""
+        if woken in ready:
+            numbers = self._woken.recv(4096)
+        if KEYS in ready:
+            typed = b""
+            with contextlib.suppress(OSError):
+                typed = os.read(KEYS, 4096)
+            if not typed:  # the window is closed
+                return Input(ended_by=signal.SIGHUP)
+            keys = SEQUENCE.sub("", typed.decode("utf-8", "replace"))
+        ended_by = next((number for number in ENDING if number in numbers), None)
+        return Input(keys, ended_by, signal.SIGTSTP in numbers)
+
+    def stop(self) -> None:
+        """Leave the screen and stop as ^Z asks; take it again once continued."""
+        self._taken.close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._take()
+
+    def show(self, lines: Sequence[Text], size: tuple[int, int]) -> None:
+        """Draw the lines that differ from what is shown."""
+        if size != self._size:
+            self._shown, self._size = [], size
+        before = [*self._shown, *[None] * (len(lines) - len(self._shown))]
+        with self._console:
+            for y, (old, new) in enumerate(zip(before, lines, strict=False)):
+                if old is None or old.markup != new.markup:
+                    self._console.update_screen(new, region=Region(0, y, size[0], 1))
+        self._shown = list(lines)

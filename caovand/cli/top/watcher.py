@@ -1,0 +1,155 @@
+"""Asks the daemon what the live screen shows, round by round, and outlives its restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from caovand.adapters import processes
+from caovand.cli import incidents
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.reach import user_name
+from caovand.cli.top.view import CardProcess, Happening, Page, View
+from caovand.core import secrets
+from caovand.core.reporting.wire import WireError
+
+ANSWER_S = 3.0
+MOST_HAPPENINGS = 100
+LOG_LINES = 200
+NOTE_S = 10.0
+
+
+class Watcher:
+    """What was seen so far; one round of questions makes a View."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._status: Mapping[str, Any] = {}
+        self._recent: Mapping[str, Any] = {}
+        self._happenings: tuple[Happening, ...] = ()
+        self._seq = 0
+        self._lost_at: float | None = None
+        self._note, self._noted_at = "", 0.0
+        self._lacks = ""
+
+    def first(self) -> View:
+        """The first round; CommandError where the daemon cannot be asked."""
+        return self._round(Page.MAIN)
+
+    def look(self, page: Page) -> View:
+        """One more round, whether the daemon answers or not."""
+        try:
+            return self._round(page)
+        except (CommandError, WireError) as problem:
+            if self._lost_at is None:
+                self._lost_at = time.monotonic()
+            return View(
+                moment=_moment(time.time()),
+                status=self._status,
+                recent={},
+                happenings=self._happenings,
+                lost=problem.message,
+                lost_s=time.monotonic() - self._lost_at,
+            )
+
+    def choose(self, mode: str) -> None:
+        """Choose a mode; the note of the next views says what came of it."""
+        try:
+            answer = self._client.ask("mode", answer_s=ANSWER_S, mode=mode)
+        except (CommandError, WireError) as problem:
+            self._tell(problem.message)
+        else:
+            by = (
+                f"; the MTP depth is decided by {answer['overruled']}"
+                if answer["overruled"]
+                else ""
+            )
+            self._tell(f"mode {answer['mode']}{by}")
+
+    def _tell(self, text: str) -> None:
+        self._note, self._noted_at = text, time.monotonic()
+
+    def _round(self, page: Page) -> View:
+        now, self._lacks = self._ask("status"), ""
+        if time.monotonic() - self._noted_at > NOTE_S:
+            self._note = ""
+        pid = now["daemon"]["pid"]
+        if self._status and pid != self._status["daemon"]["pid"]:
+            text = f"caovand was started again: pid {pid}, before {self._status['daemon']['pid']}"
+            self._seq = 0
+            self._happenings += (Happening(_moment(time.time()), "daemon", text),)
+        self._status, self._lost_at = now, None
+        self._recent = self._asked("recent") or {}
+        self._follow()
+        return View(
+            moment=_moment(time.time()),
+            status=now,
+            recent=self._recent,
+            processes=tuple(on_cards(now)),
+            happenings=self._happenings,
+            page=page,
+            body=tuple(self._body(page)),
+            note=self._note or self._lacks,
+        )
+
+    def _follow(self) -> None:
+        """Take the events that are new: an answer has as many as fit it, the oldest first."""
+        while answer := self._asked("events", since=self._seq):
+            new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
+            if not new:
+                return
+            self._seq = new[-1]["seq"]
+            found = [Happening(_moment(one["at"]), one["kind"], one["text"]) for one in new]
+            self._happenings = (*self._happenings, *found)[-MOST_HAPPENINGS:]
+
+    def _body(self, page: Page) -> Iterator[str]:
+        if page is Page.LOG:
+            yield from self._log()
+        elif page is Page.INCIDENTS and (answer := self._asked("incidents")):
+            yield from incidents.lines(answer["incidents"])
+
+    def _log(self) -> Iterator[str]:
+        """The engine's latest lines: an answer has as many as fit it, the oldest first."""
+        answer = self._asked("logs", lines=LOG_LINES)
+        if answer is not None and not answer["lines"]:
+            yield "the engine has printed nothing yet"
+        end = answer["end"] if answer else 0
+        while answer:
+            yield from answer["lines"]
+            more = answer["lines"] and answer["last"] < end
+            answer = self._asked("logs", since=answer["last"]) if more else None
+
+    def _ask(self, op: str, **args: Any) -> Mapping[str, Any]:
+        return self._client.ask(op, answer_s=ANSWER_S, **args)
+
+    def _asked(self, op: str, **args: Any) -> Mapping[str, Any] | None:
+        """An answer that the screen can do without; a refusal is noted."""
+        try:
+            return self._ask(op, **args)
+        except CommandError as problem:
+            if problem.status is Exit.NOT_REACHABLE:
+                raise
+            self._lacks = self._lacks or f"no {op}: {problem.message}"
+            return None
+
+
+def on_cards(answer: Mapping[str, Any]) -> Iterator[CardProcess]:
+    """The processes on the cards, as far as they can be seen from here.
+
+    In a container the driver reports the host's pids: none is the engine's, and here others' bear
+    them. Then none has a name.
+    """
+    memory = (answer.get("figures") or {}).get("memory", ())
+    strange = {card["gpu"] for card in memory if card["engine_mib"] is None and answer["served"]}
+    for gpu in answer["gpus"]:
+        for pid, mib in gpu.get("users", ()):
+            found = None if gpu["index"] in strange else processes.read(pid)
+            command = (processes.command_of(pid) or f"[{found.name}]") if found else ""
+            user = user_name(found.uid) if found else ""
+            yield CardProcess(gpu["index"], pid, mib, user, secrets.hide(command))
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
