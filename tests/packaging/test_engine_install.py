@@ -165,7 +165,7 @@ def test_fetch_fills_a_folder_that_installs_offline(
         "--python", sys.executable,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{wheels} has all 3 wheels of {NAME}\n"
+    assert done.stdout == f"{wheels} has all 3 files of {NAME}\n"
     root = tmp_path / "elsewhere"
     done = install(house, "--wheels", str(wheels), "--root", str(root), PIP_FIND_LINKS="/absent")
     assert done.returncode == 0, done.stderr

@@ -148,7 +148,7 @@ def _fitted(found: Sequence[Text], width: int, height: int, look: Look) -> list[
     for line in found:
         plain = one_line(line.plain)
         if not look.unicode:
-            plain = plain.replace("°", "").encode("ascii", "backslashreplace").decode()
+            plain = plain.replace("°", "").encode("ascii", "backslashreplace").decode("latin-1")
         if plain != line.plain:  # its styles would be in other places
             line = Text(plain, style=line.style)  # noqa: PLW2901
         line = line.copy()  # noqa: PLW2901
