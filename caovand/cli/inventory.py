@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from rich.table import Table
 
@@ -63,7 +63,8 @@ def _lines(machine: Machine, title: str) -> Iterator[str]:
     if engine is None:
         yield f"engine  {machine.engine_problem}"
         return
-    parts = [f"{title} {engine.version} ({engine.build})"]
+    name = PurePath(engine.executable).name or title
+    parts = [f"{name} {engine.version} ({engine.build})"]
     parts += [f"torch {engine.torch}"] if engine.torch else []
     parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
     parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []

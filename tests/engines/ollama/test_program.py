@@ -137,7 +137,7 @@ def test_caovanctl_names_it(tmp_path: Path) -> None:
         )
 
     shown = ctl("inventory").stdout
-    assert "engine  Ollama 0.12.3 (cpu)\n" in shown
+    assert "engine  ollama 0.12.3 (cpu)\n" in shown
     assert str(program) in shown
     refused = ctl("plan")
     assert refused.returncode == 1

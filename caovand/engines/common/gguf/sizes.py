@@ -27,7 +27,8 @@ def undivided(kind: str, width: int) -> str:
     block = CACHE_TYPES.get(kind, (1, 0))[0]
     if width % block == 0:
         return ""
-    return f"heads are {width} wide, which blocks of {block} of the cache type {kind} do not divide"
+    heads = f"the model's heads have {width} elements"
+    return f"{heads}, and the cache type {kind} needs a multiple of {block}"
 
 
 @dataclass(frozen=True)
