@@ -288,6 +288,16 @@ def test_llama_cpp_is_named_in_its_folder_alone(name: str) -> None:
     assert bool(found) == (name in KNOWS_LLAMACPP), found
 
 
+OF_OLLAMA = re.compile(r"\b[Oo]llama\b|\bOLLAMA_[A-Z]")
+KNOWS_OLLAMA = {"caovand.core.config": "says in its help which kinds there are, and their names"}
+
+
+@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
+def test_ollama_is_named_in_its_folder_alone(name: str) -> None:
+    found = [text for text in texts(name) if OF_OLLAMA.search(text)]
+    assert bool(found) == (name in KNOWS_OLLAMA), found
+
+
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
     home = "caovand.engines.vllm.capabilities"
     named = ast.parse(MODULES[home].read_text(encoding="utf-8")).body

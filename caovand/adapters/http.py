@@ -188,17 +188,17 @@ def complete(
     endpoint: Endpoint,
     path: str,
     model: str,
-    prompt: Sequence[int],
+    prompt: Sequence[int] | str,
     tokens: int,
     timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after the token ids `prompt`; returns how many came, or Unanswered.
+    """Generate `tokens` tokens after `prompt`, a text or token ids; how many came, or Unanswered.
 
     `ignore_eos` makes a model generate them all, even if it would stop at once.
     """
     body = {
         "model": model,
-        "prompt": list(prompt),
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,

@@ -60,6 +60,8 @@ def probe_engine(
     begun_s = time.monotonic()
     found = _ask(asks, asks.versions, python, timeout_s, named_by)
     lacking = asks.lacking(found)
+    if lacking and asks.missing is not None:
+        raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
     if lacking:
         raise EngineMissing(
             f"use {python} as the engine",

@@ -180,7 +180,7 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
     if not config.model.path:
         return None, None
     try:
-        return read_model(config), None
+        return read_model(config, os.environ), None
     except model_folder.ModelProblem as problem:
         return None, problem.problem
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 
 from rich.table import Table
 
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.survey import SYSTEM_CONFIG, Machine, configuration, look
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return Exit.DONE
     out = console()
     out.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
-    for line in _lines(machine):
+    for line in _lines(machine, chosen_engine(config).title):
         out.print(line)
     return Exit.DONE
 
@@ -51,7 +52,7 @@ def _cards(gpus: tuple[Gpu, ...]) -> Table:
     return table
 
 
-def _lines(machine: Machine) -> Iterator[str]:
+def _lines(machine: Machine, title: str) -> Iterator[str]:
     host, engine = machine.host, machine.engine
     if machine.gpus and machine.gpus[0].driver:
         yield f"driver  {machine.gpus[0].driver}, CUDA up to {machine.gpus[0].cuda}"
@@ -62,13 +63,15 @@ def _lines(machine: Machine) -> Iterator[str]:
     if engine is None:
         yield f"engine  {machine.engine_problem}"
         return
-    name = PurePath(engine.executable).name or "vLLM"
+    name = PurePath(engine.executable).name or title
     parts = [f"{name} {engine.version} ({engine.build})"]
     parts += [f"torch {engine.torch}"] if engine.torch else []
     parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
     parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []
     parts += [f"plugin {engine.plugin}"] if engine.plugin else []
     yield f"engine  {', '.join(parts)}"
+    if engine.executable:
+        yield f"        {engine.executable}"
     yield f"        {engine.python} (Python {engine.python_version or '?'})"
 
 

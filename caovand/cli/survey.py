@@ -53,7 +53,7 @@ class Machine:
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
         try:
-            model = read_model(config)
+            model = read_model(config, os.environ)
         except model_folder.ModelProblem as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
         return Inventory(self.gpus, self.host, self.engine, model)

@@ -55,7 +55,9 @@ class ModelSection:
     """The model to serve."""
 
     path: str = key(
-        "", "Folder of the model, or its name on the hub.", example='"/srv/models/Qwen3.6-27B-AWQ"'
+        "",
+        "Folder of the model, or its name on the hub or in Ollama.",
+        example='"/srv/models/Qwen3.6-27B-AWQ"',
     )
     served_name: str | None = key(None, 'Name clients ask for; "auto" is the last part of `path`.')
     revision: str = key("", "Branch, tag or commit of a hub model; empty is its default branch.")
@@ -143,8 +145,8 @@ class EngineSection:
 
     kind: str | None = key(
         None,
-        'Kind of engine, vllm or llamacpp; "auto" is llamacpp for a model in GGUF files, else'
-        " vllm.",
+        'Kind of engine, vllm, llamacpp or ollama; "auto" is llamacpp for a model in GGUF files,'
+        " else vllm.",
     )
     python: str | None = key(
         None, 'The engine\'s Python; "auto" is the one `caovanctl engine` installed.'

@@ -84,8 +84,9 @@ class Arguments:
 
     `shown` are the flags without secrets, `secrets` the secrets in them. `api_keys` are the keys
     named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
-    the environment variable for a key. `chat_template` is a file or the template itself, "" for the
-    model's own. `invents_weights` if the flags tell the engine to load dummy weights.
+    the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
+    file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
+    engine to load dummy weights.
     """
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
@@ -101,7 +102,8 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `completions` takes OpenAI's completions with a prompt of token ids.
+    has no such count. `completions` takes OpenAI's completions, with what `prompt` makes of token
+    ids; where it is `exact`, as many tokens come as were asked for, else at least one.
     """
 
     health: str
@@ -110,6 +112,8 @@ class Api:
     pending: str
     pending_key: str
     completions: str
+    prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
+    exact: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +142,27 @@ class Kernels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedModels:
+    """Models that an engine keeps itself: each name has an entry, a JSON file, and a GGUF file.
+
+    `folders` are where they may be, by configuration and our environment; the first that has the
+    name counts. `entry` is the entry's path there, "" for what cannot be a name; `weights` the GGUF
+    file's, "" if the entry names none. `missing` is the problem of a name that is in no folder.
+    """
+
+    folders: Callable[[Config, Mapping[str, str]], Sequence[str]]
+    entry: Callable[[str], str]
+    weights: Callable[[Mapping[str, Any]], str]
+    missing: Callable[[str], Problem]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
 
-    `prefers` takes a model's path and the names in that folder: whether this engine serves
-    it where no kind is set. `explain` reads a whole log after the fact.
+    `prefers` takes a model's path and the names in that folder: whether this engine serves it where
+    no kind is set. `explain` reads a whole log after the fact. `models` are those it keeps under
+    names, None if [model] path is where a model lies.
     """
 
     name: str
@@ -157,3 +177,4 @@ class Engine:
     explain: Callable[[str], Explanation]
     api: Api
     healing: Healing
+    models: NamedModels | None = None

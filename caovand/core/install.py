@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.problem import Problem
+
 Build = Literal["cuda", "cpu"]
 
 
@@ -45,10 +47,12 @@ class Install:
     """`versions` are the recommended releases by build.
 
     An engine without `source` comes in wheels and is proven by importing it; one with it is built
-    here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build.
+    here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build. One from
+    `elsewhere` is not installed here, as that problem says; caovan's own Python asks about it.
     """
 
     versions: Mapping[Build, str]
     source: Source | None = None
     trial: Trial | None = None
     takes_plugin: bool = False
+    elsewhere: Problem | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,9 @@ class PlanRequest:
 
     @property
     def python(self) -> str:
-        """The engine's Python."""
+        """The engine's Python; our own for an engine that has none."""
+        if self.engine.install.elsewhere is not None and self.config.engine.python is None:
+            return sys.executable
         link = places.link_of("current", self.engine.name)
         installed = places.root_from(None, self.environ) / link / "bin/python"
         return str(places.settled(Path(self.config.engine.python or installed)))
@@ -133,6 +136,14 @@ def check_cards(plan: Plan, before: Inventory) -> None:
         )
 
 
+def no_card(engine: Engine) -> Obstacle:
+    """That a CUDA build has no card; a CPU build only helps where caovan installs the engine."""
+    fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
+    if engine.install.elsewhere is None:
+        fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
+    return Obstacle("gpu-absent", fact, hold=True)
+
+
 def check_port(port: int) -> None:
     """Raise Obstacle if another process listens on the engine's port."""
     others = ports.listeners(port)
@@ -146,9 +157,12 @@ def check_port(port: int) -> None:
         )
 
 
-def read_model(config: Config) -> ModelCard:
+def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
-    arguments = chosen_engine(config).arguments
+    engine = chosen_engine(config)
+    if engine.models is not None:
+        return model_folder.read_named(engine.models, config, environ)
+    arguments = engine.arguments
     weights = not arguments.invents_weights(config)
     card = model_folder.read_model(config.model.path, weights=weights)
     if config.policy.activations == "int8" and card.gptq and weights:
@@ -188,6 +202,8 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
     try:
         trust.require(request.python, request.source)
         engine = probe.probe_engine(request.engine.probe, request.python, directories.cache)
+        if engine.executable:
+            trust.require(engine.executable, request.source)
     except trust.Distrusted as problem:
         raise Obstacle("unknown", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
@@ -199,19 +215,14 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
             hold=False,
         )
     try:
-        model = read_model(config)
+        model = read_model(config, request.environ)
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, config.model.path)
         hold = bool(limits.reached(problem))
         raise Obstacle("model-missing", text, hold=hold) from problem
     gpus = request.before.gpus if request.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
-        raise Obstacle(
-            "gpu-absent",
-            "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`, or install"
-            f" the CPU build: `{request.engine.probe.install} --build cpu`",
-            hold=True,
-        )
+        raise no_card(request.engine)
     machine = request.before.host if request.before else host.read_host(directories.cache)
     inventory = Inventory(gpus, machine, engine, model)
     mark = degraded.fingerprint(config, inventory)

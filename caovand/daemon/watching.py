@@ -361,8 +361,9 @@ class Watching:
 
     async def _probe(self, timeout_s: float) -> None:
         tokens, model = self._plan.mtp + 2, self._plan.served_name
-        path = self._engine.api.completions
-        asked = (http.complete, self._endpoint, path, model, PROBE_PROMPT, tokens, timeout_s)
+        api = self._engine.api
+        path, prompt = api.completions, api.prompt(PROBE_PROMPT)
+        asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
         try:
             await proof.tried(*asked, lacking=lambda: self.observe(Unseen(_now())))
         except Stranger as problem:

@@ -11,6 +11,7 @@ DEFAULT = "vllm"
 MODULES: Mapping[str, str] = {
     "vllm": "caovand.engines.vllm.engine",
     "llamacpp": "caovand.engines.llamacpp.engine",
+    "ollama": "caovand.engines.ollama.engine",
 }
 """By kind, the module of its record; of several that prefer a model, the first is chosen."""
 

@@ -76,6 +76,11 @@ def llamacpp() -> Iterator[str]:
     yield from _rungs("llamacpp")
 
 
+def ollama() -> Iterator[str]:
+    """Every rung of Ollama's ladder."""
+    yield from _rungs("ollama")
+
+
 def _rungs(kind: str) -> Iterator[str]:
     rows = ((f"`{name}`", does, key and f"`{key}`") for name, does, key in reference.rungs(kind))
     yield from table(("rung", "what it does", "key it may go below"), *rows)
@@ -133,7 +138,8 @@ def verbs() -> Iterator[str]:
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
-    part.__name__: part for part in (keys, rungs, llamacpp, failures, states, events, edges, verbs)
+    part.__name__: part
+    for part in (keys, rungs, llamacpp, ollama, failures, states, events, edges, verbs)
 }
 
 

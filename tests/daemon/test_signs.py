@@ -40,23 +40,23 @@ def asking(folder: Path, *words: str, **policy: str) -> Config:
 
 def test_scales_are_read_only_where_int8_activations_are_asked_for(gptq: Path) -> None:
     int8 = asking(gptq, activations="int8")
-    assert inspection.read_model(asking(gptq)).negative_scale is None
-    assert inspection.read_model(int8).negative_scale == "layers.2.scales"
+    assert inspection.read_model(asking(gptq), {}).negative_scale is None
+    assert inspection.read_model(int8, {}).negative_scale == "layers.2.scales"
     invented = asking(gptq, "--load-format", "dummy", activations="int8")
-    assert inspection.read_model(invented).negative_scale is None
+    assert inspection.read_model(invented, {}).negative_scale is None
     write(gptq / "model-00002-of-00002.safetensors", {"b.scales": ("F16", floats("F16", 2.0))})
-    assert inspection.read_model(int8).negative_scale == ""
+    assert inspection.read_model(int8, {}).negative_scale == ""
     (gptq / "consolidated.safetensors").touch()  # of no index, so nobody reads it
     table = {
         f"{name}.scales": f"model-0000{n}-of-00002.safetensors" for n, name in ((1, "a"), (2, "b"))
     }
     write(gptq / table["a.scales"], {"a.scales": ("F16", floats("F16", 1.0))})
     (gptq / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    assert inspection.read_model(int8).negative_scale == ""
+    assert inspection.read_model(int8, {}).negative_scale == ""
     for shard in (*gptq.glob("*.safetensors"), gptq / "model.safetensors.index.json"):
         shard.unlink()
     (gptq / "pytorch_model.bin").write_bytes(b"")
-    assert inspection.read_model(int8).negative_scale is None
+    assert inspection.read_model(int8, {}).negative_scale is None
 
 
 def test_scales_that_cannot_be_read_are_a_problem(
@@ -67,11 +67,11 @@ def test_scales_that_cannot_be_read_are_a_problem(
     with pytest.raises(
         ModelProblem, match=r"cannot read .*00001.*type I8.*download the file again"
     ):
-        inspection.read_model(int8)
+        inspection.read_model(int8, {})
 
     def broken(_: Path) -> str:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(scales, "negative", broken)
     with pytest.raises(ModelProblem, match=r"Input/output error; check the disk"):
-        inspection.read_model(int8)
+        inspection.read_model(int8, {})

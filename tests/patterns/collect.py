@@ -22,6 +22,7 @@ BUILDERS = frozenset(
         "caovand.engines.common.signature.signature",
         "caovand.engines.vllm.log.phases._row",
         "caovand.engines.llamacpp.log.phases._row",
+        "caovand.engines.ollama.log.phases._row",
     }
 )
 

@@ -1,5 +1,5 @@
 """Reads a model into a ModelCard: a folder with config.json and the headers of its weights, or the
-headers of GGUF files.
+headers of GGUF files, also of one that its engine keeps under a name.
 """
 
 from caovand.adapters.model_folder.folder import (
@@ -11,8 +11,9 @@ from caovand.adapters.model_folder.folder import (
     read_model,
     shards_of,
 )
+from caovand.adapters.model_folder.named import read_named
 
 __all__ = [
     "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "read_model",
-    "shards_of",
+    "read_named", "shards_of",
 ]  # fmt: skip

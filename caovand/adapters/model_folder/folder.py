@@ -62,7 +62,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     if is_folder:
         folder = Path(os.path.abspath(place))
     elif exists and place.suffix == gguf_files.SUFFIX:
-        return _gguf(Path(os.path.abspath(place)))
+        return read_gguf(Path(os.path.abspath(place)))
     elif exists:
         raise ModelProblem(
             f"read model {path}", "it is a file", "set [model] path to the folder around it"
@@ -89,7 +89,7 @@ def shards_of(card: ModelCard) -> list[Path]:
 
 
 def _read(folder: Path, weights: bool) -> ModelCard:
-    config = _json(folder, "config.json")
+    config = read_table(folder, "config.json")
     if config is None:
         files = gguf_files.first_files(folder)
         if files:
@@ -101,8 +101,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
             " `sudo caovanctl model pull OWNER/NAME`",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
-        config = {**config, "quantization_config": _json(folder, "hf_quant_config.json")}
-    tokenizer = _json(folder, "tokenizer_config.json") or {}
+        config = {**config, "quantization_config": read_table(folder, "hf_quant_config.json")}
+    tokenizer = read_table(folder, "tokenizer_config.json") or {}
     card = _described(folder, config, tokenizer)
     notes = card.notes
     if weights:
@@ -135,10 +135,11 @@ def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
             f"it has several in GGUF files: {names}{more}",
             "set [model] path to one of these files",
         )
-    return _gguf(files[0])
+    return read_gguf(files[0])
 
 
-def _gguf(file: Path) -> ModelCard:
+def read_gguf(file: Path) -> ModelCard:
+    """The card of a GGUF file, the first of its parts. Raises ModelProblem."""
     try:
         return gguf_files.read_model(file)
     except gguf_files.BadParts as problem:
@@ -212,7 +213,7 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
 def _index(folder: Path) -> dict[str, str]:
     """The shard of each tensor, if the folder has an index."""
     name = "model.safetensors.index.json"
-    index = _json(folder, name)
+    index = read_table(folder, name)
     if index is None:
         return {}
     table = index.get("weight_map")
@@ -293,7 +294,7 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
             ) from problem
 
 
-def _json(folder: Path, name: str) -> dict[str, Any] | None:
+def read_table(folder: Path, name: str) -> dict[str, Any] | None:
     """The table in this file, None without such a file."""
     path = folder / name
     try:
@@ -333,7 +334,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
         kept = "\n".join(text for text in texts if isinstance(text, str))
     if isinstance(kept, str) and kept:
         return kept
-    aside = _json(folder, "chat_template.json") or {}
+    aside = read_table(folder, "chat_template.json") or {}
     text = aside.get("chat_template")
     return text if isinstance(text, str) else None
 

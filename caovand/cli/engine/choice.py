@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from caovand.adapters.engine_install import lock
+from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.progress import Screen
 from caovand.core.install import Build
@@ -42,6 +43,8 @@ def kind_argument(parser: argparse.ArgumentParser) -> None:
 
 def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
     """The lock to use; says which build was chosen, and why, where none was asked for."""
+    if problem := registry.engine_of(args.kind).install.elsewhere:
+        raise EngineError(problem.cannot, problem.fact, problem.remedy)
     build: Build | None = args.build
     if build is None:
         # WSL has no card on its bus, but a driver that knows it.

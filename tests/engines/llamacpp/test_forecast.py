@@ -15,9 +15,9 @@ import pytest
 from caovand.core.checkpoint.gguf import parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
+from caovand.engines.common.gguf.placement import MIB, Placement, devices
+from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.llamacpp.log.phases import read
-from caovand.engines.llamacpp.memory.placement import MIB, Placement, devices
-from caovand.engines.llamacpp.memory.sizes import Load
 from tests import tiny_gguf
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "llamacpp" / "buffers"

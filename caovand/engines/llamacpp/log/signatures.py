@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import kernel
+from caovand.engines.common import cuda, kernel
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -22,8 +22,7 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
-         r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
-         r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", _ROOM),
+         cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
          r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
@@ -43,15 +42,13 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     *kernel.CARD_LOST,
     signature("llama.cuda.absent", "cause", "gpu-absent",
-         r"failed to initialize CUDA: (?P<why>[^\n]{1,200})|no CUDA-capable device is detected"
-         r"|CUDA driver version is insufficient|invalid device: (?P<name>CUDA\d{1,3})"),
+         cuda.ABSENT),
     signature("llama.cuda.arch", "cause", "backend-unsupported",
-         r"no kernel image is available for execution on the device|no device code compatible with "
-         r"CUDA arch|CUDA kernel \w{1,200} has no device code"),
+         cuda.NO_KERNEL),
     signature("llama.cuda.illegal", "cause", "illegal-access",
-         r"an illegal memory access was encountered"),
+         cuda.ILLEGAL),
     signature("llama.cuda.launch", "cause", "launch-failure",
-         r"unspecified launch failure|misaligned address|device-side assert triggered"),
+         cuda.LAUNCH),
     signature("llama.cuda.other", "generic", "launch-failure", r"^CUDA error(?:: |$)"),
     kernel.XID_APP,
     # The model

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import more_swap, small_host
+from caovand.engines.common.checks import memory_checks, plan_checks, server_checks
 
-ENGINE, MODEL, PLAN, SERVER = "engine", "model", "plan", "server"
+ENGINE, MODEL = "engine", "model"
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Each check's result."""
     return tuple(
         result
-        for check in (_engine, _cards, _model, _memory, _plan, _server)
+        for check in (_engine, _cards, _model, memory_checks, plan_checks, server_checks)
         for result in check(facts)
     )
 
@@ -67,36 +68,3 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
     if not facts.gpus and (lack := small_host(model, facts.host)):
         yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))
-
-
-def _memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    memory = facts.memory
-    if memory is None or memory.fits is None:
-        return
-    if memory.fits:
-        many = f"{memory.concurrency:g} sequences"
-        text = f"a context of {memory.max_model_len} tokens fits for each of {many}"
-        yield CheckResult("memory", "PASS", text)
-    else:
-        yield CheckResult("memory", "FAIL", memory.lack, "; ".join(memory.advice))
-
-
-def _plan(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.plan_problem:
-        yield CheckResult(PLAN, "FAIL", facts.plan_problem)
-    for warning in facts.plan_warnings:
-        yield CheckResult(PLAN, "WARN", warning)
-
-
-def _server(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.listeners:
-        who = ", ".join(facts.listeners)
-        yield CheckResult(
-            SERVER, "FAIL", f"port {facts.port} is used by {who}",
-            "stop it, or choose another [server] port",
-        )  # fmt: skip
-    for pid, name in facts.orphans:
-        yield CheckResult(
-            SERVER, "WARN", f"{name} (pid {pid}) is an engine that no daemon supervises",
-            f"kill {pid}",
-        )  # fmt: skip

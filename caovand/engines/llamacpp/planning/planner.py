@@ -12,9 +12,10 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.llamacpp.memory.forecast import forecast
-from caovand.engines.llamacpp.memory.sizes import CACHE_TYPES, Load
-from caovand.engines.llamacpp.planning import drafting, options, sizing, steps
+from caovand.engines.llamacpp.planning import drafting, options, steps
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.options import CONTEXT, count
 

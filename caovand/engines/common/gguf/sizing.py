@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.engines.llamacpp.memory.placement import (
+from caovand.engines.common.gguf.placement import (
     CONTEXT_MIB,
     MIB,
     Placement,
@@ -15,7 +15,7 @@ from caovand.engines.llamacpp.memory.placement import (
     place,
     step_seconds,
 )
-from caovand.engines.llamacpp.memory.sizes import CELLS, Load
+from caovand.engines.common.gguf.sizes import CELLS, Load
 
 SLOTS = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""

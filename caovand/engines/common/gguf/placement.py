@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caovand.core.facts.inventory import Gguf, Gpu, ModelCard
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
-from caovand.engines.llamacpp.memory.sizes import (
+from caovand.engines.common.gguf.sizes import (
     Load,
     cache_bytes,
     compute_bytes,
     output_bytes,
     state_bytes,
 )
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 
 MIB = 1 << 20
 CONTEXT_MIB = 350

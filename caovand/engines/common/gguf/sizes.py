@@ -1,4 +1,4 @@
-"""Bytes that llama.cpp allocates: caches, states and compute buffers of a load.
+"""Bytes that ggml allocates for llama.cpp: caches, states and compute buffers of a load.
 
 The caches are exact for architectures with plain, windowed, latent or recurrent layers; the compute
 buffers were fitted to those that llama-server reports (`tests/engines/llamacpp`).
@@ -20,6 +20,15 @@ CACHE_TYPES: Mapping[str, tuple[int, int]] = {
 """Elements of a block and its bytes."""
 MASK_BYTES = 2
 """Of the attention mask, for each token of a step and each of the cache."""
+
+
+def undivided(kind: str, width: int) -> str:
+    """Why heads of this width, 0 if unknown, cannot have a cache of a type; "" if they can."""
+    block = CACHE_TYPES.get(kind, (1, 0))[0]
+    if width % block == 0:
+        return ""
+    heads = f"the model's heads have {width} elements"
+    return f"{heads}, and the cache type {kind} needs a multiple of {block}"
 
 
 @dataclass(frozen=True)

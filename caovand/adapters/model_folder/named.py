@@ -1,0 +1,34 @@
+"""Reads a model that its engine keeps under a name: its entry, and the GGUF file's header."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_table
+from caovand.core.config import Config
+from caovand.core.engine import NamedModels
+from caovand.core.facts.inventory import ModelCard
+
+
+def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:
+    """The card of [model] path, the name of one of `models`; its path is the GGUF file's.
+
+    Raises ModelProblem.
+    """
+    name = config.model.path
+    entry = models.entry(name)
+    for folder in models.folders(config, environ) if entry else ():
+        place = Path(os.path.abspath(folder))
+        table = read_table(place, entry)
+        if table is None:
+            continue
+        weights = models.weights(table)
+        if not weights:
+            raise ModelProblem(
+                f"serve model {name}", f"{place / entry} names no GGUF file", "choose another model"
+            )
+        return read_gguf(place / weights)
+    problem = models.missing(name)
+    raise ModelProblem(problem.cannot, problem.fact, problem.remedy)

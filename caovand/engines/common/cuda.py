@@ -1,0 +1,16 @@
+"""What ggml and CUDA print when a card fails, as patterns for the tables of engines."""
+
+NO_MEMORY = (
+    r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
+    r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+)
+ABSENT = (
+    r"failed to initialize CUDA: (?P<why>[^\n]{1,200})|no CUDA-capable device is detected"
+    r"|CUDA driver version is insufficient|invalid device: (?P<name>CUDA\d{1,3})"
+)
+NO_KERNEL = (
+    r"no kernel image is available for execution on the device|no device code compatible with "
+    r"CUDA arch|CUDA kernel \w{1,200} has no device code"
+)
+ILLEGAL = r"an illegal memory access was encountered"
+LAUNCH = r"unspecified launch failure|misaligned address|device-side assert triggered"

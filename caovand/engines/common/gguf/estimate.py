@@ -1,0 +1,69 @@
+"""The memory forecast of a load that ggml runs: what each device will hold, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.engines.common.gguf.placement import MIB, Device
+from caovand.engines.common.gguf.sizes import Load
+
+HOST_RESERVE_MIB = 512
+"""Of host memory, for everything else."""
+
+
+def estimate(
+    found: Sequence[Device],
+    gpus: Sequence[Gpu],
+    inventory: Inventory,
+    load: Load,
+    share: float | None,
+    advice: tuple[str, ...],
+) -> MemoryEstimate:
+    """The forecast, for the fullest device; `advice` is for a load that does not fit."""
+    rooms = [*(gpu.free_mib * MIB for gpu in gpus), _host_room(inventory)]
+    over = [device.total - room for device, room in zip(found, rooms, strict=True)]
+    tightest = max(range(len(found)), key=lambda place: found[place].total / max(rooms[place], 1))
+    device, cache = found[tightest], sum(one.cache for one in found)
+    lack = "" if max(over) <= 0 else _lack(found, over)
+    return MemoryEstimate(
+        fits=max(over) <= 0,
+        gpu_memory_utilization=share,
+        weights_mib=sum(one.weights for one in found) / MIB,
+        kv_mib=cache / MIB,
+        needed_mib=cache / load.slots / MIB,
+        kv_tokens=load.context * load.slots,
+        max_model_len=load.context,
+        concurrency=float(load.slots),
+        reserve_mib=HOST_RESERVE_MIB,
+        parts=_parts(device, max(rooms[tightest] - device.total, 0)),
+        advice=advice if lack else (),
+        lack=lack,
+    )
+
+
+def unknown(reason: str) -> MemoryEstimate:
+    """No forecast, and why."""
+    return MemoryEstimate(None, None, 0, 0, 0, 0, 0, 0, 0, (), reason=reason)
+
+
+def _host_room(inventory: Inventory) -> int:
+    return max(inventory.host.available_mib - HOST_RESERVE_MIB, 0) * MIB
+
+
+def _parts(device: Device, free: int) -> tuple[tuple[str, float], ...]:
+    named = {
+        "weights": device.weights, "KV cache": device.cache, "recurrent states": device.states,
+        "compute buffers": device.compute, "logits": device.output, "free": free,
+    }  # fmt: skip
+    return tuple((name, size / MIB) for name, size in named.items() if size)
+
+
+def _lack(found: Sequence[Device], over: Sequence[int]) -> str:
+    worst = max(range(len(over)), key=lambda place: over[place])
+    where = "host memory" if found[worst].card is None else f"card {found[worst].card}"
+    return (
+        f"{found[worst].total / MIB / 1024:.2f} GiB for {where}, {over[worst] / MIB / 1024:.2f} GiB"
+        " more than is available"
+    )

@@ -1,0 +1,1 @@
+"""Everything that knows Ollama: an installed `ollama serve` as the engine."""

@@ -1,0 +1,20 @@
+"""Turns a plan into the command line and environment of `ollama serve`."""
+
+from __future__ import annotations
+
+from caovand.core.engine import Command
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.plan import Plan
+
+HOST, CONTEXT_LENGTH = "OLLAMA_HOST", "OLLAMA_CONTEXT_LENGTH"
+
+
+def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
+    """`ollama serve` takes variables, no options. Nothing is compiled: `cache` is not used."""
+    host = str(plan.value("host"))
+    shown = f"[{host}]" if ":" in host else host
+    env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
+    env[HOST] = f"{shown}:{plan.value('port')}"
+    env[CONTEXT_LENGTH] = str(plan.value("max_model_len"))
+    argv = (engine.executable or "ollama", "serve")
+    return Command(argv, env, argv)

@@ -1,0 +1,76 @@
+"""The record of Ollama: its functions and data for the rest of caovan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.core.plan import Plan
+from caovand.engines.ollama import command
+from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.log.explain import explain
+from caovand.engines.ollama.log.reader import LOG
+from caovand.engines.ollama.metrics import read_ps
+from caovand.engines.ollama.names import NAMED_MODELS
+from caovand.engines.ollama.planning.checkup import checkup
+from caovand.engines.ollama.planning.forecast import cards_of, forecast
+from caovand.engines.ollama.planning.planner import conflicts, make_plan
+from caovand.engines.ollama.planning.variables import CONTEXT
+from caovand.engines.ollama.probe import INSTALL, PROBE
+
+
+def _prefers(path: str, files: Collection[str]) -> bool:
+    """It serves what llama.cpp serves as well: it is chosen by hand."""
+    return False
+
+
+def _context(plan: Plan) -> int | None:
+    found = plan.value(CONTEXT)
+    return found if isinstance(found, int) else None
+
+
+def _words(tokens: Sequence[int]) -> str:
+    """A text of about as many tokens: its completions take no ids."""
+    return " ".join(chr(ord("a") + one % 26) for one in tokens)
+
+
+ENGINE = Engine(
+    name="ollama",
+    title="Ollama",
+    prefers=_prefers,
+    install=INSTALL,
+    probe=PROBE,
+    planning=Planning(
+        make=make_plan,
+        conflicts=conflicts,
+        forecast=forecast,
+        cards=cards_of,
+        context=_context,
+        command=command.build,
+        overruling=lambda config, environ: "",
+        checks=checkup,
+    ),
+    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
+    arguments=Arguments(
+        shown=tuple,
+        secrets=lambda words: (),
+        api_keys=lambda words: None,
+        api_key_variable="",
+        chat_template=lambda config: "",
+        invents_weights=lambda config: False,
+    ),
+    log=LOG,
+    explain=explain,
+    api=Api(
+        health="/api/version",
+        metrics="/api/ps",
+        read_metrics=read_ps,
+        pending="",
+        pending_key="",
+        completions="/v1/completions",
+        prompt=_words,
+        exact=False,
+    ),
+    healing=HEALING,
+    models=NAMED_MODELS,
+)

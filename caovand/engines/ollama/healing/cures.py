@@ -1,0 +1,38 @@
+"""Which rungs help against which failure of Ollama, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import FAILURES, Failure
+from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.ollama.healing.rungs import RUNGS
+
+_CARD = ("cache", "parallel", "overhead", "context", "processor")
+_CRASH = ("flash-off", "overhead", "processor")
+
+_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+    ("device-oom-load", ANY): ("overhead", "cache", "parallel", "context", "processor"),
+    ("kv-cache-none", ANY): _CARD,
+    ("kv-cache-short", ANY): _CARD,
+    ("vram-busy", ANY): ("overhead", "context"),
+    ("device-oom-capture", ANY): ("overhead", "context"),
+    ("device-oom-run", ANY): ("overhead", "context", "parallel"),
+    ("host-oom", ANY): ("cache", "parallel", "context"),
+    ("illegal-access", ANY): _CRASH,
+    ("launch-failure", ANY): _CRASH,
+    ("backend-unsupported", ANY): ("flash-off", "processor"),
+    ("engine-died", ANY): _CRASH,
+    ("start-stall", ANY): ("flash-off",),
+    ("hang", ANY): ("flash-off", "parallel"),
+    ("unknown", ANY): ("flash-off",),
+}
+CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
+"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+
+HEALING = Healing(
+    rungs=RUNGS,
+    cures=CURES,
+    option=lambda name: f"[engine] env {name}",
+    kinds={"max_model_len": (int,), "host": (str,), "port": (int,), "served_model_name": (str,)},
+)

@@ -1,0 +1,80 @@
+"""The ladder's rungs: each makes one change that leads to a more modest plan.
+
+Every step goes one way only, so that each rung ends, and with them the ladder.
+"""
+
+from __future__ import annotations
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import Rung, Step
+from caovand.core.plan import Plan
+from caovand.engines.ollama.planning import variables
+from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT, FLASH, OVERHEAD
+
+LEAST_CONTEXT = 2048
+FIRST_OVERHEAD, MOST_OVERHEAD = 1 << 30, 16 << 30
+
+
+def _context(plan: Plan, finding: Finding) -> Step | None:
+    """Half of it; a shorter one than a conversation needs is no remedy."""
+    now = plan.value(CONTEXT)
+    goal = now // 2 // 256 * 256
+    if goal < LEAST_CONTEXT:
+        return None
+    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _parallel(plan: Plan, finding: Finding) -> Step | None:
+    now = variables.number(plan, variables.PARALLEL)
+    if now < 2:
+        return None
+    goal = str(now // 2)
+    return Step(
+        env={variables.PARALLEL: goal}, value=goal, change=f"requests at once {now} -> {goal}"
+    )
+
+
+def _cache(plan: Plan, finding: Finding) -> Step | None:
+    """To eight bits, which costs next to nothing; flash attention reads it."""
+    if variables.text(plan, CACHE_TYPE) != "f16":
+        return None
+    return Step(env={CACHE_TYPE: "q8_0", FLASH: "1"}, value="q8_0", change="cache f16 -> q8_0")
+
+
+def _flash_off(plan: Plan, finding: Finding) -> Step | None:
+    """A quantised cache would need it."""
+    if not variables.has_flash(plan):
+        return None
+    change = "flash attention on -> off"
+    return Step(env={FLASH: "0", CACHE_TYPE: "f16"}, value="off", change=change)
+
+
+def _overhead(plan: Plan, finding: Finding) -> Step | None:
+    """Ollama decides how many layers go to a card: it is given less of each."""
+    if variables.text(plan, CARDS) in ("", variables.NO_CARD):
+        return None
+    now = variables.number(plan, OVERHEAD)
+    goal = max(2 * now, FIRST_OVERHEAD)
+    if goal > MOST_OVERHEAD:
+        return None
+    shown = f"{goal >> 20} MiB"
+    change = f"memory left free on each card {now >> 20} MiB -> {shown}"
+    return Step(env={OVERHEAD: str(goal)}, value=shown, change=change)
+
+
+def _processor(plan: Plan, finding: Finding) -> Step | None:
+    if variables.text(plan, CARDS) in ("", variables.NO_CARD):
+        return None
+    return Step(env={CARDS: variables.NO_CARD}, value="cpu", change="cards -> none")
+
+
+RUNGS = (
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE, FLASH), _cache),
+    Rung("parallel", "serve fewer requests at once", "max_num_seqs",
+         (variables.PARALLEL,), _parallel),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
+    Rung("overhead", "leave more memory of each card free, so that fewer layers go there",
+         "gpu_memory_utilization", (OVERHEAD,), _overhead),
+    Rung("flash-off", "compute attention step by step", "", (FLASH, CACHE_TYPE), _flash_off),
+    Rung("processor", "use no card", "", (CARDS,), _processor),
+)  # fmt: skip

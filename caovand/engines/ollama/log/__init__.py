@@ -1,0 +1,1 @@
+"""Reads the output of `ollama serve`: phases, figures, causes."""

@@ -1,0 +1,53 @@
+"""Splits a line of `ollama serve` into level, source and message.
+
+Its server and runners write `time=... level=INFO source=routes.go:1297 msg="text" key=value`; what
+their libraries print has none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SHAPE = re.compile(
+    r"time=(?P<time>\S{1,40}) level=(?P<level>[A-Z]{1,8}) "
+    r"source=(?P<source>[\w./-]{1,100}):\d{1,6} msg="
+)
+_CLOCK = re.compile(r"\d{4}-\d\d-(\d\d)T(\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A line's parts, empty if missing: `message` is its text, `rest` what follows that.
+
+    `at_s` are seconds since the month began, None without a time.
+    """
+
+    at_s: float | None
+    level: str
+    source: str
+    message: str
+    rest: str = ""
+
+
+def take_apart(line: str) -> Parts:
+    """The parts of one line, without colours and line ends."""
+    shape = _SHAPE.match(line)
+    if shape is None:
+        return Parts(None, "", "", line)
+    text = line[shape.end() :]
+    quoted = _QUOTED.match(text)
+    if quoted is not None:
+        message, rest = quoted[1], text[quoted.end() :]
+    else:
+        message, _, rest = text.partition(" ")
+    return Parts(_seconds(shape["time"]), shape["level"], shape["source"], message, rest.strip())
+
+
+def _seconds(text: str) -> float | None:
+    clock = _CLOCK.match(text)
+    if clock is None:
+        return None
+    day, hour, minute = (int(clock[group]) for group in (1, 2, 3))
+    return ((day * 24 + hour) * 60 + minute) * 60 + float(clock[4])

@@ -1,0 +1,75 @@
+"""Texts that Ollama, its runners and their libraries print when they fail: one row a text.
+
+`tests/samples/ollama` has published lines for each row, and lines it must not match.
+
+Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common import cuda, kernel
+from caovand.engines.common.signature import Signature, signature
+
+_ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
+
+SIGNATURES: tuple[Signature, ...] = (
+    # Memory
+    signature("ollama.ram", "cause", "host-oom",
+         r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
+         r"\((?P<free>[\d.]+ \w{1,5})\)"
+         r"|requested model \((?P<size>[\d.]+ \w{1,5})\) is too large for this system"),
+    signature("ollama.ram.killed", "cause", "host-oom",
+         r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: kill"),
+    signature("ollama.cuda.cache", "cause", "kv-cache-none",
+         r"failed to allocate buffer for kv cache"
+         r"|failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+    signature("ollama.cuda.weights", "cause", "device-oom-load",
+         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer|unable to allocate backend buffer"),
+    signature("ollama.cuda.oom", "generic", "device-oom-load",
+         cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
+    # The card
+    *kernel.CARD_LOST,
+    signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
+    signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
+    signature("ollama.cuda.illegal", "cause", "illegal-access", cuda.ILLEGAL),
+    signature("ollama.cuda.launch", "cause", "launch-failure", cuda.LAUNCH),
+    signature("ollama.cuda.other", "generic", "launch-failure", r"CUDA error(?:: |$|\")"),
+    kernel.XID_APP,
+    # The model
+    signature("ollama.model.architecture", "cause", "bad-arguments",
+         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+    signature("ollama.model.vocabulary", "cause", "model-missing",
+         r"error loading model vocabulary: (?P<why>.{1,200})"),
+    signature("ollama.model.unloadable", "generic", "model-missing",
+         r"unable to load model: (?P<path>[^\s\"]{1,400})"),
+    # The machine
+    signature("disk.full", "cause", "unknown",
+         r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"),
+    signature("ollama.access", "cause", "access-denied",
+         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}): permission denied"),
+    signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
+    signature("ollama.port", "cause", "port-busy",
+         r"listen tcp (?P<host>\S{1,100}):(?P<port>\d{1,5}): bind: "
+         r"(?:address already in use|cannot assign requested address)"),
+    # Ends
+    signature("ollama.slow", "cause", "start-stall",
+         r"timed out waiting for llama[ -](?:runner|server) to start"),
+    signature("ollama.crash", "consequence", "engine-died",
+         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
+    signature("ollama.runner", "wrapper", "engine-died",
+         r"llama[ -](?:runner|server) process (?:has terminated|no longer running)"
+         r"|llama[ -](?:runner|server) terminated|(?:NewLlamaServer|Load) failed"
+         r"|error loading llama server"),
+)  # fmt: skip
+BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
+HARMLESS: tuple[Signature, ...] = (
+    signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
+    signature("ollama.truncated", "benign", "unknown",
+         r"truncating input prompt|input length exceeds (?:the )?context length"),
+    signature("ollama.flash", "benign", "unknown",
+         r"flash attention enabled but not supported by (?:model|gpu)"),
+)  # fmt: skip
+"""Texts after which Ollama serves all the same: on the processor, or a prompt cut short."""

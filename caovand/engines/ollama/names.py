@@ -1,0 +1,76 @@
+"""Names of models, and where Ollama keeps them: an entry (manifest) for each, and blobs.
+
+`qwen3:8b` is `registry.ollama.ai/library/qwen3:8b`, and its entry
+`manifests/registry.ollama.ai/library/qwen3/8b`. The entry names the GGUF file by its digest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caovand.core.config import Config
+from caovand.core.engine import NamedModels
+from caovand.core.problem import Problem
+
+MODELS = "OLLAMA_MODELS"
+SERVICE_MODELS = "/usr/share/ollama/.ollama/models"
+"""Those of the service that Ollama's own installer makes."""
+HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
+WEIGHTS = "application/vnd.ollama.image.model"
+MOST_LAYERS = 1000
+_PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
+_HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
+    """Where models may be: the folder that is set, else the user's own and the service's."""
+    chosen = dict(config.engine.env).get(MODELS) or environ.get(MODELS)
+    if chosen:
+        return (chosen,)
+    home = environ.get("HOME", "")
+    return (*([f"{home}/.ollama/models"] if home else []), SERVICE_MODELS)
+
+
+def entry(name: str) -> str:
+    """The path of a name's entry in such a folder; "" for what is no name."""
+    path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", TAG)
+    parts = path.split("/")
+    if len(parts) > 3:
+        return ""
+    host, namespace, model = [*(HOST, NAMESPACE)[: 3 - len(parts)], *parts]
+    if not _HOST.fullmatch(host) or not all(map(_PART.fullmatch, (namespace, model, tag))):
+        return ""
+    return f"manifests/{host}/{namespace}/{model}/{tag}"
+
+
+def weights(table: Mapping[str, Any]) -> str:
+    """The path of the GGUF file that an entry names; "" if it names none."""
+    layers = table.get("layers")
+    for layer in layers[:MOST_LAYERS] if isinstance(layers, list) else ():
+        if isinstance(layer, dict) and layer.get("mediaType") == WEIGHTS:
+            digest = _DIGEST.fullmatch(str(layer.get("digest")))
+            return f"blobs/sha256-{digest[1]}" if digest else ""
+    return ""
+
+
+def missing(name: str) -> Problem:
+    """The problem of a name that Ollama does not have."""
+    cannot = f"serve model {name} with Ollama"
+    if not entry(name):
+        remedy = (
+            "set [model] path to a name such as qwen3:8b; `ollama create NAME` gives a file one"
+        )
+        return Problem(cannot, "it is not the name of one of its models", remedy)
+    remedy = f"download it: ollama pull {name}; if it lies elsewhere, set {MODELS} in [engine] env"
+    return Problem(cannot, "it has no such model", remedy)
+
+
+def folder_of(file: str) -> str:
+    """The folder of all models, by the path of a GGUF file in it."""
+    return file.rpartition("/blobs/")[0]
+
+
+NAMED_MODELS = NamedModels(folders=folders, entry=entry, weights=weights, missing=missing)

@@ -1,0 +1,1 @@
+"""From configuration and inventory to the variables of `ollama serve`."""

@@ -1,0 +1,68 @@
+"""The forecast of a plan. Ollama places the layers itself: what it is expected to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.plan import Plan
+from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf.estimate import estimate, unknown
+from caovand.engines.common.gguf.placement import devices
+from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.ollama.planning import variables
+
+ADVICE = (
+    "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
+    "a tag of fewer bits, such as NAME:8b-q4_K_M, has smaller weights",
+)
+
+
+def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that the plan uses."""
+    if inventory.engine.build == "cpu":
+        return ()
+    if plan.cards is None:
+        return inventory.gpus
+    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in plan.cards)
+
+
+def whole_layers(model: ModelCard) -> ModelCard:
+    """The model for an engine that keeps a layer's experts with it."""
+    if model.gguf is None:
+        return model
+    layers = tuple(replace(layer, expert_size=0) for layer in model.gguf.layers)
+    return replace(model, gguf=replace(model.gguf, layers=layers))
+
+
+def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
+    """What of each card Ollama may use, in bytes."""
+    return [max(room - overhead, 0) for room in sizing.rooms_of(gpus, None)]
+
+
+def load_of(plan: Plan) -> Load:
+    """What this plan asks of memory."""
+    kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
+    return Load(
+        context=plan.value(variables.CONTEXT),
+        slots=variables.number(plan, variables.PARALLEL) or 1,
+        keys=kind,
+        values=kind,
+        flash=variables.has_flash(plan),
+    )
+
+
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast, for the fullest device."""
+    if inventory.model.gguf is None:
+        return unknown("no GGUF file")
+    gpus, load = cards_of(plan, inventory), load_of(plan)
+    seen = replace(inventory, model=whole_layers(inventory.model))
+    rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
+    sized = sizing.fixed(seen, load, gpus, rooms)
+    placement = sized.placement
+    if not placement.on_cards:
+        placement = replace(placement, on_cards=(0,) * len(gpus))
+    found = devices(seen.model, load, placement)
+    return estimate(found, gpus, inventory, load, None, ADVICE)

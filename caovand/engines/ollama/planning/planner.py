@@ -1,0 +1,309 @@
+"""The policy: from configuration and inventory to the variables of `ollama serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from caovand.core.config import Config, Mode
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf.sizes import Load, undivided
+from caovand.engines.ollama import command, names
+from caovand.engines.ollama.planning import variables
+from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_layers
+
+OLDEST_CARD = (5, 0)
+"""Compute capability of the oldest cards that Ollama has kernels for."""
+EIGHT_BITS = "q8_0"
+IDLE_KEYS = (
+    ("policy", "dtype", "the file's types are those it runs in"),
+    ("policy", "cuda_graphs", "Ollama decides about graphs by itself"),
+    ("policy", "mtp", "Ollama decides about drafting by itself"),
+    ("policy", "max_num_batched_tokens", "only a Modelfile or a request names a batch"),
+    ("policy", "tensor_parallel_size", "Ollama uses as many of the cards as a model needs"),
+    ("server", "tool_call_parser", "tool calls are read by the model's template"),
+    ("server", "reasoning_parser", "reasoning is read by the model's template"),
+    ("model", "chat_template", "the template is part of the model"),
+    ("model", "revision", "a tag is part of the name"),
+)
+UNCOUNTED = (
+    "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
+    " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
+)
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    remembered: Plan | None = None,
+) -> Plan:
+    """The plan for this configuration on this machine; Unplannable where there is none."""
+    _check(config)
+    gpus = _chosen(config, inventory)
+    typed = dict(config.engine.env)
+    overhead = _overhead(config, gpus, typed)
+    load, context, cache, slots = _sized(config, inventory, gpus, typed, overhead)
+    settings = {
+        "host": Setting(config.server.host, _origin(config, "host"), "[server] host"),
+        "port": Setting(config.server.port, _origin(config, "port"), "[server] port"),
+        "served_model_name": Setting(config.model.path, "user", "Ollama serves it by its own name"),
+        variables.CONTEXT: context,
+    }
+    env = {
+        names.MODELS: Setting(
+            names.folder_of(inventory.model.path), "policy", "the folder that has the model"
+        ),
+        variables.PARALLEL: slots,
+        variables.KEEP_ALIVE: Setting("-1", "policy", "the model stays loaded"),
+        variables.FLASH: Setting(
+            "1" if load.flash else "0", "policy",
+            "attention in one pass needs less memory, and a quantised cache needs it",
+        ),
+        variables.CACHE_TYPE: cache,
+        variables.LOADED: Setting("1", "policy", "the machine is planned for this model alone"),
+        variables.NO_PRUNE: Setting("1", "policy", "files of an interrupted download are kept"),
+        variables.LOAD_TIMEOUT: Setting("10m", "policy", "as long as a completion may take here"),
+        **overhead,
+        **_cards(gpus, inventory),
+    }  # fmt: skip
+    env |= {name: Setting(value, "user", "[engine] env") for name, value in typed.items()}
+    plan = Plan(
+        model=config.model.path,
+        settings=settings,
+        env=env,
+        device=_device(gpus),
+        engine=f"{inventory.engine.executable} {inventory.engine.version}",
+    )
+    if remembered is not None:
+        plan = _kept(plan, remembered)
+    return _warned(plan, config, inventory, gpus)
+
+
+def _check(config: Config) -> None:
+    """Refuse what Ollama cannot do."""
+    typed, name = dict(config.engine.env), config.model.path
+    if config.engine.extra_args:
+        raise Unplannable(
+            "cannot pass [engine] extra_args to Ollama: `ollama serve` takes no options; set its"
+            " variables in [engine] env"
+        )
+    if config.server.api_key_file:
+        raise Unplannable(
+            "cannot ask for an API key with Ollama: its server checks none; remove [server]"
+            " api_key_file, and put a proxy that checks one before it"
+        )
+    if config.model.served_name not in (None, name):
+        wanted = config.model.served_name
+        raise Unplannable(
+            f"cannot serve {name} as {wanted}: Ollama serves a model by its own name; run `ollama"
+            f" cp {name} {wanted}` and set [model] path to that"
+        )
+    for variable, key in (
+        (command.HOST, "[server] host and port"),
+        (command.CONTEXT_LENGTH, "[model] max_model_len"),
+        (variables.CARDS, "[engine] gpus"),
+    ):
+        if variable in typed:
+            raise Unplannable(f"cannot use {variable} of [engine] env: set {key} instead")
+
+
+def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards to use: those named, else all that are new enough; none without CUDA."""
+    if inventory.engine.build == "cpu":
+        return ()
+    wanted = config.engine.gpus
+    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
+    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
+        raise Unplannable(
+            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card", "gpu-absent"
+        )
+    return tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
+
+
+def _overhead(
+    config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
+) -> dict[str, Setting]:
+    """What is left free of each card where a share of them is configured."""
+    share = config.policy.gpu_memory_utilization
+    if share is None or not gpus or variables.OVERHEAD in typed:
+        return {}
+    left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
+    return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
+
+
+def _sized(
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, str],
+    overhead: Mapping[str, Setting],
+) -> tuple[Load, Setting, Setting, Setting]:
+    """The load with its context, type of cache and requests at once."""
+    kind, slots = _cache_type(config, typed), _slots(config, typed)
+    flash = typed.get(variables.FLASH, "1") not in variables.OFF
+    load = Load(0, int(slots.value), keys=kind.value, values=kind.value, flash=flash)
+    loads = [load]
+    fits_heads = not undivided(EIGHT_BITS, inventory.model.head_dim)
+    if gpus and flash and fits_heads and kind.origin == "policy":
+        loads.append(replace(load, keys=EIGHT_BITS, values=EIGHT_BITS))
+    if gpus and slots.origin == "policy":
+        loads += [replace(one, slots=1) for one in loads]
+    model, wanted = inventory.model, config.model.max_model_len
+    if wanted is not None and model.max_model_len and wanted > model.max_model_len:
+        raise Unplannable(
+            f"cannot serve a context of {wanted} tokens: the model's own limit is"
+            f" {model.max_model_len}; set [model] max_model_len to at most that"
+        )
+    seen = replace(inventory, model=whole_layers(model))
+    left = (
+        str(overhead[variables.OVERHEAD].value) if overhead else typed.get(variables.OVERHEAD, "")
+    )
+    rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
+    if wanted is not None:
+        loads = [replace(one, context=wanted) for one in loads]
+        sized = sizing.best(loads, lambda one: sizing.fixed(seen, one, gpus, rooms))
+        context = Setting(wanted, "user", "[model] max_model_len")
+    else:
+        workload = config.policy.workload
+        sized = sizing.best(loads, lambda one: sizing.longest(seen, one, gpus, rooms, workload))
+        context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
+    chosen = sized.load
+    if chosen.keys != kind.value:
+        kind = Setting(chosen.keys, "policy", "in half precision, layers would leave the cards")
+    if chosen.slots != load.slots:
+        slots = Setting(str(chosen.slots), "policy", "with more, layers would leave the cards")
+    return chosen, context, kind, slots
+
+
+def _why(sized: sizing.Sized, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str) -> str:
+    if sized.load.context == inventory.model.max_model_len:
+        return "the model's own limit"
+    if not sized.fits:
+        return "no context fits; trying the smallest useful one"
+    if gpus and sized.whole:
+        return "the longest with every layer on the cards"
+    if gpus:
+        return f"enough for {workload}; a longer one would take layers off the cards"
+    return "the longest that fits free memory, and that a processor reads within minutes"
+
+
+def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
+    if variables.CACHE_TYPE in typed:
+        source, kind = "[engine] env", typed[variables.CACHE_TYPE]
+    elif config.policy.kv_cache_dtype in (None, "auto"):
+        return Setting("f16", "policy", "half precision loses nothing")
+    else:
+        source, kind = "[policy] kv_cache_dtype", str(config.policy.kv_cache_dtype)
+    if kind not in variables.CACHE_TYPES:
+        raise Unplannable(
+            f'cannot use a cache of type "{kind}": Ollama has no such; set {source} to one of'
+            f" {', '.join(variables.CACHE_TYPES)}"
+        )
+    return Setting(kind, "user", source)
+
+
+def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
+    given = typed.get(variables.PARALLEL, "")
+    if given:
+        if not (given.isascii() and given.isdecimal() and int(given)):
+            raise Unplannable(
+                f'cannot use {variables.PARALLEL} "{given}" of [engine] env: set a whole number of'
+                " at least 1"
+            )
+        return Setting(given, "user", "[engine] env")
+    if config.policy.max_num_seqs is not None:
+        return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
+    workload = config.policy.workload
+    reason = f"requests at once for {workload}; each has the whole context"
+    return Setting(str(sizing.SLOTS[workload]), "policy", reason)
+
+
+def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
+    if inventory.engine.build == "cpu":
+        return {}
+    visible = ",".join(map(device_name, gpus)) or variables.NO_CARD
+    return {
+        variables.CARDS: Setting(visible, "policy", "the cards of this plan"),
+        "CUDA_DEVICE_ORDER": Setting("PCI_BUS_ID", "policy", "cards are numbered by slot"),
+    }
+
+
+def _origin(config: Config, key: str) -> Any:
+    default = getattr(Config().server, key)
+    return "policy" if getattr(config.server, key) == default else "user"
+
+
+def _device(gpus: tuple[Gpu, ...]) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in gpus})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or "cpu"
+
+
+def _kept(plan: Plan, remembered: Plan) -> Plan:
+    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    if remembered.model != plan.model or not remembered.taken:
+        return plan
+
+    def again(before: Mapping[str, Setting], now: Mapping[str, Setting]) -> dict[str, Setting]:
+        kept = "kept from the last plan that served: "
+        steps = {
+            name: Setting(one.value, "remembered", kept + one.reason.removeprefix(kept))
+            for name, one in before.items()
+            if one.origin in ("ladder", "remembered")
+        }
+        return {**now, **steps}
+
+    return replace(
+        plan,
+        settings=again(remembered.settings, plan.settings),
+        env=again(remembered.env, plan.env),
+        taken=remembered.taken,
+        others_mib=remembered.others_mib,
+    )
+
+
+def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Plan:
+    found = [str(note) for note in inventory.model.notes]
+    if not config.watch.idle_probe_s:
+        found.append(UNCOUNTED)
+    if inventory.gpus and not gpus:
+        found.append("no card is used: Ollama has no CUDA libraries here, or the cards are too old")
+    for section, key, why in IDLE_KEYS:
+        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
+            found.append(f"[{section}] {key} has no effect on Ollama: {why}")
+    if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
+        found.append("without flash attention Ollama keeps the cache in half precision")
+    if not _is_loopback(config.server.host):
+        found.append(
+            f"the engine listens on {config.server.host}, and Ollama checks no API key: anyone who"
+            " can reach that address can use it, and download and delete models; set host ="
+            ' "127.0.0.1"'
+        )
+    found += map(str, conflicts(plan, inventory))
+    memory = forecast(plan, inventory)
+    if memory.fits is False:
+        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    return replace(plan, warnings=tuple(found), advice=memory.advice)
+
+
+def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
+    """Settings that cannot run on this machine."""
+    lack = undivided(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
+    if not lack:
+        return ()
+    return (Problem("load the model", lack, 'set [policy] kv_cache_dtype = "f16"'),)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,37 @@
+"""The variables of `ollama serve` that are planned, and how a plan's are read."""
+
+from __future__ import annotations
+
+from caovand.core.plan import Plan
+
+CONTEXT = "max_model_len"
+PARALLEL = "OLLAMA_NUM_PARALLEL"
+KEEP_ALIVE = "OLLAMA_KEEP_ALIVE"
+FLASH = "OLLAMA_FLASH_ATTENTION"
+CACHE_TYPE = "OLLAMA_KV_CACHE_TYPE"
+LOADED = "OLLAMA_MAX_LOADED_MODELS"
+NO_PRUNE = "OLLAMA_NOPRUNE"
+LOAD_TIMEOUT = "OLLAMA_LOAD_TIMEOUT"
+OVERHEAD = "OLLAMA_GPU_OVERHEAD"
+CARDS = "CUDA_VISIBLE_DEVICES"
+NO_CARD = "-1"
+CACHE_TYPES = ("f16", "q8_0", "q4_0")
+OFF = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
+"""What Ollama reads as no."""
+
+
+def text(plan: Plan, name: str) -> str:
+    """A variable's value, "" without one."""
+    setting = plan.env.get(name)
+    return "" if setting is None or setting.value is None else str(setting.value)
+
+
+def has_flash(plan: Plan) -> bool:
+    """Whether attention runs in one pass."""
+    return text(plan, FLASH) not in OFF
+
+
+def number(plan: Plan, name: str) -> int:
+    """A variable's value as a count; 0 for anything else, which Ollama ignores too."""
+    found = text(plan, name)
+    return int(found) if found.isascii() and found.isdecimal() else 0

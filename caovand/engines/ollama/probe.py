@@ -1,0 +1,84 @@
+"""What a machine has of Ollama: the program, its release, and whether it can use NVIDIA cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.install import Install
+from caovand.core.probe import Probe
+from caovand.core.problem import Problem
+
+HOW = "curl -fsSL https://ollama.com/install.sh | sh"
+INSTALL = Install(
+    versions={},
+    elsewhere=Problem(
+        "install Ollama",
+        "it installs and updates itself, outside of caovan",
+        f"install it with `{HOW}`, and end its own service, which would use the cards as well:"
+        " `sudo systemctl disable --now ollama`",
+    ),
+)
+# Its libraries lie next to the program's folder; a container may have a card without PCI.
+VERSIONS = """
+import glob, json, os, platform, shutil
+
+found = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
+found = found and os.path.realpath(found)
+home = os.path.dirname(os.path.dirname(found)) if found else ""
+libraries = glob.glob(home + "/lib/ollama/cuda_v*") if found else []
+card = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
+seen = os.stat(found) if found else None
+print(MARK + json.dumps({
+    "executable": found, "cuda": bool(libraries) and card,
+    "python_version": platform.python_version(),
+    "stamp": [found, seen and seen.st_mtime_ns, seen and seen.st_size],
+}))
+"""
+# Without a server to ask, it prints its own version and not that of one that happens to run.
+DETAILS = """
+import json, os, shutil, subprocess
+
+found = shutil.which("ollama", path=os.environ.get("PATH", os.defpath) + ":/usr/local/bin")
+environ = {**os.environ, "OLLAMA_HOST": "127.0.0.1:1"}
+done = subprocess.run([found, "--version"], capture_output=True, text=True, errors="replace",
+                      env=environ, stdin=subprocess.DEVNULL)
+print(MARK + json.dumps({"version": done.stdout + done.stderr}))
+"""
+_VERSION = re.compile(r"version is v?(\d[\w.+-]{0,60})")
+
+
+def _lacking(found: Mapping[str, Any]) -> str:
+    return "" if found["executable"] else "ollama"
+
+
+def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+    version = _VERSION.search(str(more.get("version", "")))
+    return EngineInfo(
+        python=python,
+        version=version[1] if version else "",
+        torch="",
+        build="cuda" if found["cuda"] else "cpu",
+        python_version=str(found["python_version"]),
+        executable=str(found["executable"]),
+    )
+
+
+PROBE = Probe(
+    module=__name__,
+    name="Ollama",
+    install=HOW,
+    versions=VERSIONS,
+    details=DETAILS,
+    asked=frozenset({"version"}),
+    env={},
+    lacking=_lacking,
+    read=_read,
+    missing=Problem(
+        "use Ollama as the engine",
+        "there is no program `ollama` on PATH or in /usr/local/bin",
+        f"install it: {HOW}",
+    ),
+)

@@ -1,0 +1,129 @@
+"""Failures of Ollama are named by their first cause, from lines that people have published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.healing.failure import FAILURES
+from caovand.core.healing.ladder import REACTIONS
+from caovand.engines.ollama.engine import ENGINE
+from caovand.engines.ollama.healing.advice import advise
+from caovand.engines.ollama.log.cause import announces, find_cause
+from caovand.engines.ollama.log.explain import explain
+from caovand.engines.ollama.log.phases import PHASES, read
+from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "ollama"
+PUBLIC = [
+    ("cuda-illegal-access", "illegal-access", "ollama.cuda.illegal", "serving"),
+    ("cuda-illegal-access-load", "illegal-access", "ollama.cuda.illegal", "resolve"),
+    ("cuda-no-kernel", "backend-unsupported", "ollama.cuda.arch", "resolve"),
+    ("cuda-no-memory-cache", "kv-cache-none", "ollama.cuda.cache", "resolve"),
+    ("cuda-no-memory-weights", "device-oom-load", "ollama.cuda.weights", "load"),
+    ("no-merges", "model-missing", "ollama.model.vocabulary", "load"),
+    ("no-permission", "access-denied", "ollama.access", "resolve"),
+    ("no-permission-models", "access-denied", "ollama.access", "resolve"),
+    ("no-space", "unknown", "disk.full", "resolve"),
+    ("port-taken", "port-busy", "ollama.port", "resolve"),
+    ("runner-killed", "host-oom", "ollama.ram.killed", "load"),
+    ("runner-timeout", "start-stall", "ollama.slow", "load"),
+    ("too-little-memory", "host-oom", "ollama.ram", "resolve"),
+    ("too-little-memory-old", "host-oom", "ollama.ram", "resolve"),
+    ("unknown-architecture", "bad-arguments", "ollama.model.architecture", "resolve"),
+    ("unknown-architecture-old", "bad-arguments", "ollama.model.architecture", "resolve"),
+]
+SERVED = ("cuda-no-memory-retried", "serving", "serving-processor")
+
+
+def log(name: str) -> str:
+    return (SAMPLES / f"{name}.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "failure", "signature", "phase"), PUBLIC)
+def test_a_failure_is_named_by_its_cause(
+    name: str, failure: str, signature: str, phase: str
+) -> None:
+    found = explain(log(name))
+    assert found.finding is not None
+    assert (found.finding.failure, found.finding.signature, found.finding.phase) == (
+        failure, signature, phase,
+    )  # fmt: skip
+    assert found.advice
+    assert found.finding.line > 0
+    if REACTIONS[found.finding.failure].kind == "rung":
+        assert ENGINE.healing.against(found.finding)
+
+
+def test_every_sample_is_expected_and_has_a_source() -> None:
+    names = {path.stem for path in SAMPLES.glob("*.log")}
+    assert names == {*(name for name, *_ in PUBLIC), *SERVED}
+    sources = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}.log`" not in sources] == []
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_server_that_came_up_has_no_failure(name: str) -> None:
+    found = explain(log(name))
+    assert (found.finding, found.reached) == (None, "serving")
+
+
+def test_what_looks_like_a_failure_is_counted_as_harmless() -> None:
+    assert explain(log("serving")).harmless == {"ollama.no-gpu": 1, "ollama.truncated": 1}
+
+
+def test_captures_are_read() -> None:
+    def captures(name: str) -> dict[str, str]:
+        found = find_cause(log(name).splitlines(), "resolve")
+        assert found is not None
+        return dict(found.captures)
+
+    assert captures("port-taken") == {"host": "127.0.0.1", "port": "11434"}
+    assert captures("too-little-memory") == {"wanted": "1.9 GiB", "free": "1.4 GiB"}
+    assert captures("no-permission")["path"] == "/var/lib/ollama"
+    assert captures("unknown-architecture") == {"architecture": "pangu-embedded"}
+
+
+def test_phases_and_figures_are_read() -> None:
+    lines = log("serving-processor").splitlines()
+    marks = [mark for mark, _ in map(read, lines) if mark is not None and mark.phase]
+    assert {mark.phase for mark in marks} == {"resolve", "http", "load"} <= set(PHASES)
+    assert [mark.phase for mark in marks if mark.progress == 1.0] == ["http", "load"]
+    found = explain(log("serving-processor"))
+    assert found.engine_version == "0.17.0"
+    assert found.figures == {
+        "compute": "cpu", "layers": 49, "gpu_layers": 0, "weights_CPU_mib": 10342.4,
+        "kv_CPU_mib": 1536.0, "compute_CPU_mib": 96.0, "load_s": 132.84,
+    }  # fmt: skip
+    assert [phase.phase for phase in found.phases] == ["resolve", "http", "load"]
+    assert found.phases[2].seconds == pytest.approx(133.039, abs=0.1)
+
+
+def test_what_a_client_or_a_prompt_says_is_no_failure() -> None:
+    text = log("port-taken").strip().removeprefix("Error: ")
+    access = f'[GIN] 2026/02/21 - 12:10:32 | 404 | 1ms | 127.0.0.1 | GET "/{text}"'
+    quoted = f'time=2026-02-21T12:10:32Z level=INFO source=routes.go:1 msg="chat: {text}"'
+    assert find_cause([access, quoted, text], "serving") is None
+
+
+def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
+    lines = log("unknown-architecture").splitlines()
+    assert find_cause(lines[:2], "load", alive=True) is None
+    assert find_cause(lines, "load", alive=True) is not None
+    assert [announces(line) for line in lines] == [False, False, True, False]
+
+
+def test_rows_have_unique_ids_and_known_failures() -> None:
+    assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
+    assert {row.failure for row in SIGNATURES} <= set(FAILURES)
+
+
+@given(st.lists(st.text(max_size=80), max_size=20), st.sampled_from(["", "load", "serving"]))
+def test_any_lines_are_read(lines: list[str], phase: str) -> None:
+    found = find_cause(lines, phase)
+    if found is not None:
+        advise(found)
+    explain("\n".join(lines))
