@@ -40,7 +40,7 @@ def watch(one: Daemon, terminal: Terminal) -> None:
     terminal.until_it_shows("GPU 0", "GPU 1", "MiB  command", f" {core} ")
     os.kill(one.status()["engine_pid"], signal.SIGKILL)
     terminal.until_it_shows("failure  SERVING -> RECYCLING")
-    terminal.until_it_shows("SERVING for", "restarts 1", "STARTING -> SERVING", "most ")
+    terminal.until_it_shows("SERVING for", "restarts 1", "STARTING -> SERVING", "max ")
     one.stop()
     terminal.until_it_shows("NO ANSWER for", "from caovand, which was SERVING")
     one.start()
