@@ -21,7 +21,8 @@ from requests.utils import get_environ_proxies
 
 from caovand import __version__
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.hubs import Hub, is_loopback
+from caovand.adapters.model_pull.hubs import Hub
+from caovand.core.addresses import is_loopback
 from caovand.core.printable import one_line
 
 PATIENCE_S = (20.0, 60.0)  # to connect, and between two pieces

@@ -6,13 +6,13 @@ hub's name lead to.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from caovand.adapters.model_pull.errors import PullError
+from caovand.core.addresses import is_loopback
 from caovand.core.model_source.listing import Listing, of_hugging_face, of_modelscope
 
 MOST_TOKEN = 1024
@@ -122,11 +122,3 @@ def _endpoint(text: str, origin: str) -> str:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise PullError(f"use {origin}", "it is not encrypted (https://)", remedy)
     return text.rstrip("/")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is this machine itself."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

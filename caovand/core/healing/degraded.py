@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -153,4 +153,19 @@ def _restored(document: Mapping[str, Any]) -> dict[str, Setting]:
     return {
         name: Setting(value, "remembered", str(reason))
         for name, (value, reason) in document.items()
+    }
+
+
+def kept_steps(
+    settings: Mapping[str, Setting], verbatim: Collection[str] = ()
+) -> dict[str, Setting]:
+    """Of a kept plan's settings or variables those that the ladder changed, with their reason.
+
+    What the operator gives verbatim is not among them.
+    """
+    kept = "kept from the last plan that served: "
+    return {
+        name: Setting(one.value, "remembered", kept + one.reason.removeprefix(kept))
+        for name, one in settings.items()
+        if one.origin in ("ladder", "remembered") and name not in verbatim
     }

@@ -7,20 +7,17 @@ A server that serves goes on after an error of one request, so that there only a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import kernel
+from caovand.engines.common.hit import MOST_TEXT, Hit, better, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
-_TEXT = 400
-_EXPLAINED = 10
-"""Lines after a generic cause among which a better one may be."""
 _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
@@ -33,15 +30,6 @@ _RAW = re.compile(
 )
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"
-
-
-@dataclass(frozen=True)
-class _Hit:
-    index: int
-    parts: Parts
-    phase: str
-    row: Signature
-    captures: Mapping[str, str]
 
 
 def announces(line: str) -> bool:
@@ -63,15 +51,15 @@ def find_cause(
         return None
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
     if causes:
-        return _finding(_better(causes))
+        return finding(better(causes))
     symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
     if not symptoms or stopped:
         return None
-    return _finding(symptoms[0])
+    return finding(symptoms[0])
 
 
-def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
-    hits: list[_Hit] = []
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
+    hits: list[Hit] = []
     shown, stopped = "", False
     for index, line in enumerate(lines):
         mark = phase_of(line) if shown != "serving" else None
@@ -81,14 +69,14 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
                 hits = []  # it came up all the same
             continue
         parts = take_apart(line)
-        stopped = stopped or _STOPPED in parts.message[:_TEXT]
+        stopped = stopped or _STOPPED in parts.message[:MOST_TEXT]
         here = shown or phase
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue
         found = first(SIGNATURES, parts.message)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
-        hits.append(_Hit(index, parts, here, *found))
+        hits.append(Hit(index, parts.message, here, *found))
     return hits, stopped
 
 
@@ -102,21 +90,3 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     if parts.level:
         return parts.level == "E"
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
-
-
-def _better(causes: Sequence[_Hit]) -> _Hit:
-    """The first cause; for a generic one, a later one near it that explains it."""
-    start = causes[0]
-    if start.row.kind == "generic":
-        for hit in causes[1:]:
-            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
-                return hit
-    return start
-
-
-def _finding(hit: _Hit) -> Finding:
-    text = hit.parts.message.strip()
-    short = text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
-    return Finding(
-        hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
-    )

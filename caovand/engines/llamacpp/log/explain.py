@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
-from caovand.core.healing.failure import Finding
-from caovand.core.log import Explanation, PhaseTime
-from caovand.core.secrets import hide
+from caovand.core.log import Explanation
 from caovand.engines.common.signature import first
+from caovand.engines.common.whole_log import durations, public, unwrapped
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
 from caovand.engines.llamacpp.log.line import take_apart
 from caovand.engines.llamacpp.log.phases import Figure, read
 from caovand.engines.llamacpp.log.signatures import HARMLESS
 
-HIDDEN = "(hidden)"
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What container tools and journald put before a line.
-_WRAPPING = re.compile(
-    r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,100} [\w@.:-]{1,100}\[\d+\]: |[\w.@-]{1,100} +\| "
-    r"|\d{4}-\d\d-\d\d[T ][\d:.,+-]{5,30}Z? "
-)
 _BEGIN = re.compile(r"llama_server: initializing|main: (?:starting|build)")
 _SPEED = re.compile(
     r" *(?P<what>prompt eval|eval) time = .{0,60}\( *[\d.]+ ms per token, +(?P<rate>[\d.]+) tokens"
@@ -33,7 +23,7 @@ _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 def explain(text: str) -> Explanation:
     """Explain the text of a log file; one of several starts by its last one."""
-    every = [_unwrap(line) for line in re.split(r"\r?\n", _COLOUR.sub("", text))]
+    every = unwrapped(text)
     begin = max((n for n, line in enumerate(every) if _BEGIN.search(line[:200])), default=0)
     # A refused option is reported before anything else is printed.
     lines = every[begin:]
@@ -56,33 +46,8 @@ def explain(text: str) -> Explanation:
             if parts.at_s is not None:
                 times.setdefault(mark.phase, []).append(parts.at_s)
     figures.update({name: round(median(found), 2) for name, found in rates.items()})
-    finding = _finding(lines, begin)
-    advice = advise(finding) if finding else ()
-    return Explanation(None, _times(times), reached, finding, advice, figures, {}, harmless)
-
-
-def _finding(lines: Sequence[str], begin: int) -> Finding | None:
     finding = find_cause(lines, "resolve")
-    if finding is None:
-        return None
-    return replace(
-        finding,
-        line=finding.line + begin,
-        text=hide(finding.text, mark=HIDDEN),
-        captures={name: hide(value, mark=HIDDEN) for name, value in finding.captures.items()},
-    )
-
-
-def _times(times: dict[str, list[float]]) -> tuple[PhaseTime, ...]:
-    """Each phase from its first mark to the next phase's."""
-    names = list(times)
-    found = []
-    for place, name in enumerate(names):
-        end = times[names[place + 1]][0] if place + 1 < len(names) else times[name][-1]
-        found.append(PhaseTime(name, round(max(end - times[name][0], 0.0), 3)))
-    return tuple(found)
-
-
-def _unwrap(line: str) -> str:
-    wrapping = _WRAPPING.match(line)
-    return line[wrapping.end() :] if wrapping else line
+    if finding is not None:
+        finding = public(finding, finding.line + begin)
+    advice = advise(finding) if finding else ()
+    return Explanation(None, durations(times), reached, finding, advice, figures, {}, harmless)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
@@ -408,7 +409,7 @@ def _warned(
                 f"llama.cpp {inventory.engine.version} has no {one.words[0]} and will refuse to"
                 " start: remove it from [engine] extra_args"
             )
-    if not _is_loopback(config.server.host) and not (
+    if not is_loopback(config.server.host) and not (
         config.server.api_key_file or "api_key" in plan.verbatim
     ):
         found.append(
@@ -423,26 +424,13 @@ def _warned(
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _kept(plan: Plan, remembered: Plan) -> Plan:
     """The plan, with the rungs taken again that a remembered plan of the same model had."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
-    kept = "kept from the last plan that served: "
-    settings = {
-        name: Setting(s.value, "remembered", kept + s.reason.removeprefix(kept))
-        for name, s in remembered.settings.items()
-        if s.origin in ("ladder", "remembered") and name not in plan.verbatim
-    }
     return replace(
         plan,
-        settings={**plan.settings, **settings},
+        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
         taken=remembered.taken,
         others_mib=remembered.others_mib,
     )

@@ -8,35 +8,23 @@ model was loaded counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import kernel
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.hit import Hit, better, finding
+from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
-_TEXT = 400
-_EXPLAINED = 10
-"""Lines after a generic cause among which a better one may be."""
 _RAW = re.compile(
     r"Error: |panic: |fatal error: |SIG[A-Z]{3,5}: |(?:\d{4}/\d\d/\d\d [\d:]{8} )?(?:CUDA error|"
     r"ggml\w{0,60}: |llama\w{0,60}: |alloc_tensor_range: |error loading model)"
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E |[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+: "
 )
 """How a line without a level begins that can be evidence."""
-
-
-@dataclass(frozen=True)
-class _Hit:
-    index: int
-    text: str
-    phase: str
-    row: Signature
-    captures: Mapping[str, str]
 
 
 def announces(line: str) -> bool:
@@ -58,13 +46,13 @@ def find_cause(
         return None
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
     if causes:
-        return _finding(_better(causes))
-    return _finding(hits[0]) if hits else None
+        return finding(better(causes))
+    return finding(hits[0]) if hits else None
 
 
-def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """What was found since the last model was loaded, and whether a runner reported a failure."""
-    hits: list[_Hit] = []
+    hits: list[Hit] = []
     shown, announced = "", False
     for index, line in enumerate(lines):
         mark, _ = read(line)
@@ -81,7 +69,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             continue
         found = first(SIGNATURES, text)
         if found is not None:
-            hits.append(_Hit(index, text, shown or phase, *found))
+            hits.append(Hit(index, text, shown or phase, *found))
     return hits, announced
 
 
@@ -94,21 +82,3 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     if parts.level:
         return parts.level == "ERROR" or "error=" in parts.rest
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
-
-
-def _better(causes: Sequence[_Hit]) -> _Hit:
-    """The first cause; for a generic one, a later one near it that explains it."""
-    start = causes[0]
-    if start.row.kind == "generic":
-        for hit in causes[1:]:
-            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
-                return hit
-    return start
-
-
-def _finding(hit: _Hit) -> Finding:
-    text = hit.text.strip()
-    short = text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
-    return Finding(
-        hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
-    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.gguf import sizing
@@ -251,20 +252,10 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
-
-    def again(before: Mapping[str, Setting], now: Mapping[str, Setting]) -> dict[str, Setting]:
-        kept = "kept from the last plan that served: "
-        steps = {
-            name: Setting(one.value, "remembered", kept + one.reason.removeprefix(kept))
-            for name, one in before.items()
-            if one.origin in ("ladder", "remembered")
-        }
-        return {**now, **steps}
-
     return replace(
         plan,
-        settings=again(remembered.settings, plan.settings),
-        env=again(remembered.env, plan.env),
+        settings={**plan.settings, **kept_steps(remembered.settings)},
+        env={**plan.env, **kept_steps(remembered.env)},
         taken=remembered.taken,
         others_mib=remembered.others_mib,
     )
@@ -281,7 +272,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
             found.append(f"[{section}] {key} has no effect on Ollama: {why}")
     if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         found.append("without flash attention Ollama keeps the cache in half precision")
-    if not _is_loopback(config.server.host):
+    if not is_loopback(config.server.host):
         found.append(
             f"the engine listens on {config.server.host}, and Ollama checks no API key: anyone who"
             " can reach that address can use it, and download and delete models; set host ="
@@ -300,10 +291,3 @@ def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
     if not lack:
         return ()
     return (Problem("load the model", lack, 'set [policy] kv_cache_dtype = "f16"'),)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

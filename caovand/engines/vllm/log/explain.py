@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -16,6 +16,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
 from caovand.core.secrets import hide, hide_in
+from caovand.engines.common.whole_log import COLOUR, HIDDEN, public
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, loads, plain
@@ -27,7 +28,6 @@ WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
 COLLAPSED = 3  # intervals in a row with drafts and none accepted
 
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Prefixes of container tools, journald and the like.
 _UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
 _WRAPPING = re.compile(
@@ -44,7 +44,6 @@ _SERVING = re.compile(
 _HEAD = 400  # characters of a line that may contain one
 _WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
-HIDDEN = "(hidden)"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure
 
 def _split(text: str) -> list[_Line]:
     lines: list[_Line] = []
-    for number, raw in enumerate(re.split(r"\r?\n", _COLOUR.sub("", text)), start=1):
+    for number, raw in enumerate(re.split(r"\r?\n", COLOUR.sub("", text)), start=1):
         for piece in raw.split("\r"):
             lines.extend(_Line(number, text) for text in plain(_unwrap(piece)))
     return lines
@@ -108,7 +107,7 @@ def _split(text: str) -> list[_Line]:
 def _unwrap(line: str) -> str:
     if line.startswith('{"log":'):  # Docker's own files
         try:
-            line = _COLOUR.sub("", str(loads(line)["log"])).rstrip("\r\n")
+            line = COLOUR.sub("", str(loads(line)["log"])).rstrip("\r\n")
         except (ValueError, RecursionError):
             return line
     wrapping = _WRAPPING.match(line)
@@ -146,12 +145,7 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
     if finding is None:
         return None
-    return replace(
-        finding,
-        line=lines[finding.line - 1].number,
-        text=_public(finding.text),
-        captures={name: _public(value) for name, value in finding.captures.items()},
-    )
+    return public(finding, lines[finding.line - 1].number)
 
 
 def _begun(texts: Sequence[str]) -> str:

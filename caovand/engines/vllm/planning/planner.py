@@ -5,16 +5,17 @@ A flag the operator gave verbatim is never decided again: its rule does not run.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from caovand.core.addresses import is_loopback
 from caovand.core.config import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
@@ -175,7 +176,7 @@ def _plan(
 
 def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None) -> str | None:
     """The plugins that vLLM may load: those a rung left, or the operator names; None for all."""
-    left = _by_ladder(remembered.env, frozenset()).get(PLUGINS) if remembered else None
+    left = kept_steps(remembered.env).get(PLUGINS) if remembered else None
     return left.value if left else dict(config.engine.env).get(PLUGINS, environ.get(PLUGINS))
 
 
@@ -365,20 +366,13 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
     """An address that others reach where no key is set that we know of."""
     config, host = draft.config, str(plan.value("host"))
     keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.given) or _is_loopback(host):
+    if keyed or {"api_key", "uds"} & set(draft.given) or is_loopback(host):
         return []
     return [
         f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
         " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
         ' [server] api_key_file, or host = "127.0.0.1"'
     ]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
@@ -404,14 +398,14 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
-    kept = _by_ladder(remembered.settings, plan.verbatim)
+    kept = kept_steps(remembered.settings, plan.verbatim - {"additional_config"})
     settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
     config, ours = settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
         # A step may have turned the plugin off there; the mode is today's all the same.
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
         settings["additional_config"] = replace(config, value=value)
-    env = {**plan.env, **_by_ladder(remembered.env, frozenset())}
+    env = {**plan.env, **kept_steps(remembered.env)}
     return replace(
         plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
     )
@@ -427,17 +421,3 @@ def _raises(name: str, kept: Setting, plan: Plan) -> bool:
         return (whole_number(depth) or 0) > plan.mtp
     today = whole_number(plan.value(name))
     return name == "max_num_seqs" and today is not None and (whole_number(kept.value) or 0) > today
-
-
-def _by_ladder(settings: Mapping[str, Setting], verbatim: frozenset[str]) -> Mapping[str, Setting]:
-    """The settings that the ladder changed, but for those the operator gives verbatim."""
-    return {
-        name: Setting(s.value, "remembered", _kept_reason(s.reason))
-        for name, s in settings.items()
-        if s.origin in ("ladder", "remembered") and name not in verbatim - {"additional_config"}
-    }
-
-
-def _kept_reason(reason: str) -> str:
-    kept = "kept from the last plan that served: "
-    return reason if reason.startswith(kept) else kept + reason

@@ -1,0 +1,43 @@
+"""Lines that may be the cause of a failure, in the order in which they were printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.signature import Signature
+
+MOST_TEXT = 400  # characters kept of a line
+_EXPLAINED = 10
+"""Lines after a generic cause among which a better one may be."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a row matches: its number from 0, its text, and the values read from it."""
+
+    index: int
+    text: str
+    phase: str
+    row: Signature
+    captures: Mapping[str, str]
+
+
+def better(causes: Sequence[Hit]) -> Hit:
+    """The first cause; for a generic one, a later one near it that explains it."""
+    start = causes[0]
+    if start.row.kind == "generic":
+        for hit in causes[1:]:
+            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
+                return hit
+    return start
+
+
+def finding(hit: Hit) -> Finding:
+    """What a line says, shortened."""
+    text = hit.text.strip()
+    short = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+    return Finding(
+        hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
+    )
