@@ -153,6 +153,7 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
     with contextlib.closing(link):
         if link.execute("PRAGMA user_version").fetchone()[0] == 0:
             return nothing  # it is being made at this moment
+        link.execute("BEGIN")  # what is written meanwhile is in none of the answers, or in all
         query = "SELECT DISTINCT gpu FROM cards WHERE at >= ? AND at < ? ORDER BY gpu"
         cards = [gpu for (gpu,) in link.execute(query, (since, until))]
         values = 1 + len(SLOT_VALUES) + (1 + len(CARD_VALUES)) * len(cards)
