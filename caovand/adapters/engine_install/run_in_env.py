@@ -25,12 +25,6 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def operators(torch: Any) -> list[str]:
-    """The full names of all operators that torch knows."""
-    names: list[str] = torch._C._dispatch_get_all_op_names()
-    return names
-
-
 def look() -> dict[str, Any]:
     """Versions, build, devices and plugins; "errors" has what must import and did not."""
     report: dict[str, Any] = {
@@ -79,8 +73,8 @@ def look() -> dict[str, Any]:
                 report["errors"].append(f"vllm.platforms: {error}")
             # A failure is only a warning there; the second attempt has its text. The libraries for
             # processors without AVX-512 load without becoming a module, and a second one aborts.
-            loaded = any(name.startswith("vllm._C") for name in sys.modules)
-            if not loaded and not any(name.startswith("_C::") for name in operators(torch)):
+            names = [*sys.modules, *torch._C._dispatch_get_all_op_names()]
+            if not any(name.startswith(("vllm._C", "_C::")) for name in names):
                 attempt("vllm._C")
     for entry in importlib.metadata.entry_points(group="vllm.general_plugins"):
         try:

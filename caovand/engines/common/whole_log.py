@@ -1,4 +1,4 @@
-"""Parts of explaining a whole log after the fact, for engines whose lines stand for themselves."""
+"""Parts of explaining a whole log after the fact, the same for several engines."""
 
 from __future__ import annotations
 
