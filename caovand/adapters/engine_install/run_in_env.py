@@ -69,13 +69,18 @@ def look() -> dict[str, Any]:
                 here = importlib.import_module("vllm.platforms").current_platform
                 report["platform"] = here.device_type
                 here.import_kernels()
+                # A failure is only a warning there; the second attempt has its text. The libraries
+                # for processors without AVX-512 load without becoming a module, and a second one
+                # aborts.
+                if not (
+                    any(name.startswith("vllm._C") for name in sys.modules)
+                    or any(
+                        name.startswith("_C::") for name in torch._C._dispatch_get_all_op_names()
+                    )
+                ):
+                    attempt("vllm._C")
             except Exception as error:
                 report["errors"].append(f"vllm.platforms: {error}")
-            # A failure is only a warning there; the second attempt has its text. The libraries for
-            # processors without AVX-512 load without becoming a module, and a second one aborts.
-            names = [*sys.modules, *torch._C._dispatch_get_all_op_names()]
-            if not any(name.startswith(("vllm._C", "_C::")) for name in names):
-                attempt("vllm._C")
     for entry in importlib.metadata.entry_points(group="vllm.general_plugins"):
         try:
             entry.load()
