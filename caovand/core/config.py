@@ -265,6 +265,11 @@ class Config:
     history: HistorySection = field(default_factory=HistorySection)
     log: LogSection = field(default_factory=LogSection)
 
+    def origin(self, section: str, key: str) -> Literal["user", "policy"]:
+        """Who chose this value: "policy" where it is the default."""
+        default = getattr(getattr(Config(), section), key)
+        return "policy" if getattr(getattr(self, section), key) == default else "user"
+
 
 def hints(section: type) -> Mapping[str, Any]:
     """The types of a section's keys, or of the sections, by name."""

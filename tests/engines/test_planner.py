@@ -91,6 +91,12 @@ def test_a_mode_that_was_chosen_is_the_users() -> None:
     assert plan().settings["speculative_config"].origin == "policy"
 
 
+def test_a_default_of_the_configuration_is_not_called_the_users() -> None:
+    made = plan(ON_CPU, server={"port": 8001})
+    origins = {name: made.settings[name].origin for name in ("host", "port", "shutdown_timeout")}
+    assert origins == {"host": "policy", "port": "user", "shutdown_timeout": "policy"}
+
+
 def test_a_mode_that_changes_no_depth_needs_no_restart() -> None:
     assert plan().identity == plan(how={"mode": "stable"}).identity
     assert plan().identity != plan(how={"mode": "fast"}).identity

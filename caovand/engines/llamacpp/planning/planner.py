@@ -137,8 +137,8 @@ def _settings(
     sized, context = _context(config, inventory, loads, gpus, rooms, given)
     slots, kinds = _lowered(sized.load, slots, kinds)
     found = {
-        "host": Setting(config.server.host, _origin(config, "server", "host"), "[server] host"),
-        "port": Setting(config.server.port, _origin(config, "server", "port"), "[server] port"),
+        "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
+        "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
         "served_model_name": _name(config, inventory),
         CONTEXT: context,
         "parallel": slots,
@@ -175,11 +175,6 @@ def _settings(
             config.model.chat_template, "user", "[model] chat_template"
         )
     return {**found, **_on_cards(sized, gpus)}
-
-
-def _origin(config: Config, section: str, key: str) -> Any:
-    default = getattr(getattr(Config(), section), key)
-    return "policy" if getattr(getattr(config, section), key) == default else "user"
 
 
 def _name(config: Config, inventory: Inventory) -> Setting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
@@ -54,8 +53,8 @@ def make_plan(
     overhead = _overhead(config, gpus, typed)
     load, context, cache, slots = _sized(config, inventory, gpus, typed, overhead)
     settings = {
-        "host": Setting(config.server.host, _origin(config, "host"), "[server] host"),
-        "port": Setting(config.server.port, _origin(config, "port"), "[server] port"),
+        "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
+        "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
         "served_model_name": Setting(config.model.path, "user", "Ollama serves it by its own name"),
         variables.CONTEXT: context,
     }
@@ -236,11 +235,6 @@ def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
         variables.CARDS: Setting(visible, "policy", "the cards of this plan"),
         "CUDA_DEVICE_ORDER": Setting("PCI_BUS_ID", "policy", "cards are numbered by slot"),
     }
-
-
-def _origin(config: Config, key: str) -> Any:
-    default = getattr(Config().server, key)
-    return "policy" if getattr(config.server, key) == default else "user"
 
 
 def _device(gpus: tuple[Gpu, ...]) -> str:

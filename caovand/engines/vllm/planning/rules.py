@@ -27,11 +27,11 @@ from caovand.engines.vllm.planning.toolchain import NO_NVCC
 
 
 def host(draft: Draft) -> Setting | None:
-    return user(draft.config.server.host, "[server] host")
+    return _configured(draft, "server", "host")
 
 
 def port(draft: Draft) -> Setting | None:
-    return user(draft.config.server.port, "[server] port")
+    return _configured(draft, "server", "port")
 
 
 def served_model_name(draft: Draft) -> Setting | None:
@@ -333,4 +333,10 @@ def enable_server_load_tracking(draft: Draft) -> Setting | None:
 
 def shutdown_timeout(draft: Draft) -> Setting | None:
     seconds = ceil(draft.config.watch.shutdown_timeout_s)
-    return user(seconds, "[watch] shutdown_timeout_s: requests may finish when asked to stop")
+    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
+    return Setting(seconds, draft.config.origin("watch", "shutdown_timeout_s"), reason)
+
+
+def _configured(draft: Draft, section: str, key: str) -> Setting:
+    value = getattr(getattr(draft.config, section), key)
+    return Setting(value, draft.config.origin(section, key), f"[{section}] {key}")
