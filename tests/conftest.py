@@ -1,4 +1,4 @@
-"""What all tests share: one Hypothesis profile and one python3, so that runs are the same everywhere."""
+"""What all tests share: one Hypothesis profile and one python3; a run is the same everywhere."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Read with `ast` and without a list of files: a new file falls under the rules of
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.flag_table import FLAGS
+from tests.source_trees import nodes, offenders, tree
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "caovand"
@@ -41,16 +43,19 @@ def name_of(file: Path) -> str:
 MODULES = {name_of(file): file for file in FILES}
 
 
-def imports(name: str) -> Iterator[str]:
+@functools.cache
+def imports(name: str) -> tuple[str, ...]:
     """Modules that module `name` imports, wherever in the file, the most exact name known."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    found: list[str] = []
+    for node in nodes(MODULES[name]):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}: relative imports hide where they go"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in MODULES else str(node.module)
+                found.append(full if full in MODULES else str(node.module))
+    return tuple(found)
 
 
 def layer(name: str) -> str:
@@ -74,10 +79,20 @@ def ours(name: str) -> list[str]:
     return [m for m in imports(name) if m.startswith("caovand.")]
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_a_module_imports_only_layers_below_its_own(name: str) -> None:
-    upward = [m for m in ours(name) if layer(m) not in LAYERS[layer(name)]]
-    assert upward == []
+def in_layer(*layers: str) -> list[str]:
+    """The modules of these layers."""
+    return [name for name in MODULES if layer(name) in layers]
+
+
+def not_in_engines() -> list[str]:
+    return in_layer(*(LAYERS.keys() - {"engines"}))
+
+
+def test_a_module_imports_only_layers_below_its_own() -> None:
+    def upward(name: str) -> list[str]:
+        return [m for m in ours(name) if layer(m) not in LAYERS[layer(name)]]
+
+    assert offenders(MODULES, upward) == {}
 
 
 SHARED = ("caovand.engines.registry", "caovand.engines.common")
@@ -86,22 +101,24 @@ ENGINES_OWN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
-def test_nobody_imports_an_engine_but_through_the_registry(name: str) -> None:
-    direct = [m for m in ours(name) if layer(m) == "engines" and not m.startswith(SHARED)]
-    assert bool(direct) == (name in ENGINES_OWN), direct
+def test_nobody_imports_an_engine_but_through_the_registry() -> None:
+    def direct(name: str) -> list[str]:
+        return [m for m in ours(name) if layer(m) == "engines" and not m.startswith(SHARED)]
+
+    assert offenders(not_in_engines(), direct).keys() == ENGINES_OWN.keys()
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "engines"))
-def test_no_engine_imports_another(name: str) -> None:
+def test_no_engine_imports_another() -> None:
     """What two of them know lies in engines/common; only the registry loads them."""
-    own = ".".join(name.split(".")[:3])
-    others = [m for m in ours(name) if layer(m) == "engines" and not m.startswith((own, *SHARED))]
-    assert others == []
+
+    def others(name: str) -> list[str]:
+        own = (".".join(name.split(".")[:3]), *SHARED)
+        return [m for m in ours(name) if layer(m) == "engines" and not m.startswith(own)]
+
+    assert offenders(in_layer("engines"), others) == {}
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "adapters"))
-def test_an_adapter_imports_no_adapter_that_imports_adapters(name: str) -> None:
+def test_an_adapter_imports_no_adapter_that_imports_adapters() -> None:
     """Small ones (a store, /proc, the pump) may serve others; they never form a tower.
 
     A folder is one adapter: what its files import of each other is its own affair. What a file may
@@ -120,7 +137,10 @@ def test_an_adapter_imports_no_adapter_that_imports_adapters(name: str) -> None:
             and adapter_of(m) != adapter_of(adapter)
         ]
 
-    assert [other for other in others(name) if others(other)] == []
+    def towers(name: str) -> list[str]:
+        return [other for other in others(name) if others(other)]
+
+    assert offenders(in_layer("adapters"), towers) == {}
 
 
 @pytest.mark.parametrize("name", FOUNDATIONS)
@@ -129,44 +149,51 @@ def test_what_every_adapter_may_stand_on_stands_on_the_standard_library_alone(na
     assert {m.split(".")[0] for m in imports(name)} <= set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "core"))
-def test_core_imports_nothing_but_core_and_the_pure_standard_library(name: str) -> None:
-    foreign = [
-        m
-        for m in imports(name)
-        if layer(m) != "core"
-        and (m.split(".")[0] in IMPURE or m.split(".")[0] not in sys.stdlib_module_names)
-    ]
-    assert foreign == []
+def test_core_imports_nothing_but_core_and_the_pure_standard_library() -> None:
+    def foreign(name: str) -> list[str]:
+        return [
+            m
+            for m in imports(name)
+            if layer(m) != "core"
+            and (m.split(".")[0] in IMPURE or m.split(".")[0] not in sys.stdlib_module_names)
+        ]
+
+    assert offenders(in_layer("core"), foreign) == {}
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "core"))
-def test_core_neither_opens_nor_prints(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    called = {
-        node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert called & IMPURE_BUILTINS == set()
+def test_core_neither_opens_nor_prints() -> None:
+    def impure(name: str) -> set[str]:
+        return IMPURE_BUILTINS & {
+            node.func.id
+            for node in nodes(MODULES[name])
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+
+    assert offenders(in_layer("core"), impure) == {}
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) == "engines"))
-def test_engines_are_pure_too(name: str) -> None:
+def test_engines_are_pure_too() -> None:
     allowed = {"pathlib"}  # for building paths; the call of a method that reads one is an adapter's
-    assert [m for m in imports(name) if m.split(".")[0] in IMPURE - allowed] == []
+
+    def impure(name: str) -> list[str]:
+        return [m for m in imports(name) if m.split(".")[0] in IMPURE - allowed]
+
+    assert offenders(in_layer("engines"), impure) == {}
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_the_daemon_never_imports_the_engine_or_the_plugin(name: str) -> None:
+def test_the_daemon_never_imports_the_engine_or_the_plugin() -> None:
     """A broken engine environment must not silence the supervisor."""
     banned = {"vllm", "torch", "transformers", "numpy", "caovan_vllm_sm75_turbo3", "plugin"}
-    assert banned.isdisjoint(m.split(".")[0] for m in imports(name))
+
+    def of_an_engine(name: str) -> set[str]:
+        return banned & {m.split(".")[0] for m in imports(name)}
+
+    assert offenders(MODULES, of_an_engine) == {}
 
 
 def test_the_plugin_never_imports_the_daemon() -> None:
     for file in (ROOT / "plugin").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert not any(n.split(".")[0] == "caovand" for n in names), file
@@ -179,10 +206,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert graph == {}
 
 
+@functools.cache
 def defined(name: str) -> set[str]:
     """What a module defines itself, at its top level."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    for node in nodes(MODULES[name]):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -194,17 +222,21 @@ def defined(name: str) -> set[str]:
 SECOND_HOMES = {"caovand.daemon.inspection": {"Unplannable"}}
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_a_name_is_imported_from_where_it_is_defined(name: str) -> None:
+def test_a_name_is_imported_from_where_it_is_defined() -> None:
     """A second way to a name makes two homes of one thing. A package may gather its own files'."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or node.module not in MODULES:
-            continue
-        if MODULES[node.module].name == "__init__.py":
-            continue
-        names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
-        names -= SECOND_HOMES.get(name, set())
-        assert names <= defined(node.module), f"{node.module} does not define them"
+
+    def elsewhere(name: str) -> set[str]:
+        found: set[str] = set()
+        for node in nodes(MODULES[name]):
+            if not isinstance(node, ast.ImportFrom) or node.module not in MODULES:
+                continue
+            if MODULES[node.module].name == "__init__.py":
+                continue
+            names = {one.name for one in node.names if f"{node.module}.{one.name}" not in MODULES}
+            found |= names - SECOND_HOMES.get(name, set()) - defined(node.module)
+        return found
+
+    assert offenders(MODULES, elsewhere) == {}
 
 
 def is_release(node: ast.AST) -> bool:
@@ -215,13 +247,16 @@ def is_release(node: ast.AST) -> bool:
     return len(numbers) == len(node.elts) and numbers[0] == 0 and all(numbers[1:2])
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {"caovand.engines.vllm.releases"}))
-def test_what_differs_between_releases_stands_in_one_place(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    compared = [one for node in ast.walk(tree) if isinstance(node, ast.Compare)
-                for one in (node.left, *node.comparators)]  # fmt: skip
-    named = [node.value for node in tree.body if isinstance(node, ast.Assign)]
-    assert not list(filter(is_release, compared + named)), "it belongs in engines/vllm/releases.py"
+def test_what_differs_between_releases_stands_in_one_place() -> None:
+    def releases(name: str) -> list[str]:
+        compared = [one for node in nodes(MODULES[name]) if isinstance(node, ast.Compare)
+                    for one in (node.left, *node.comparators)]  # fmt: skip
+        body = tree(MODULES[name]).body
+        named = [node.value for node in body if isinstance(node, ast.Assign)]
+        return [ast.unparse(one) for one in filter(is_release, compared + named)]
+
+    others = MODULES.keys() - {"caovand.engines.vllm.releases"}
+    assert offenders(others, releases) == {}, "it belongs in engines/vllm/releases.py"
 
 
 # Flags whose names are also words of ours.
@@ -241,32 +276,35 @@ KNOWS_VLLM = {
 
 def texts(name: str) -> Iterator[str]:
     """String literals of a module, docstrings left out."""
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    docstrings = {id(node.value) for node in nodes(MODULES[name]) if isinstance(node, ast.Expr)}
+    for node in nodes(MODULES[name]):
         literal = isinstance(node, ast.Constant) and id(node) not in docstrings
         if literal and isinstance(node.value, str):
             yield node.value
 
 
+FLAG_NAMES = {row.name for row in FLAGS} - COMMON_WORDS
+OPTIONS = {"--" + name.replace("_", "-") for name in FLAG_NAMES}
+
+
 def of_vllm(text: str) -> bool:
     """Whether a text names one of vLLM's flags, variables or endpoints."""
-    names = {row.name for row in FLAGS} - COMMON_WORDS
-    options = {"--" + name.replace("_", "-") for name in names}
     api = ENGINE.api
     return (
-        text in names
+        text in FLAG_NAMES
         or text in (api.health, api.metrics, api.pending, api.completions)
-        or bool(options & set(re.findall(r"--[a-z-]+", text)))
+        or bool(OPTIONS & set(re.findall(r"--[a-z-]+", text)))
         or bool(re.search(r"\bVLLM_[A-Z]", text))
     )
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
-def test_flags_variables_and_endpoints_of_vllm_are_named_in_its_folder_alone(name: str) -> None:
-    found = [text for text in texts(name) if of_vllm(text)]
-    excused = name in KNOWS_VLLM or name.startswith("caovand.adapters.engine_install")
-    assert excused or found == []
+def test_flags_variables_and_endpoints_of_vllm_are_named_in_its_folder_alone() -> None:
+    names = [
+        name
+        for name in not_in_engines()
+        if name not in KNOWS_VLLM and not name.startswith("caovand.adapters.engine_install")
+    ]
+    assert offenders(names, lambda name: [text for text in texts(name) if of_vllm(text)]) == {}
 
 
 @pytest.mark.parametrize("name", KNOWS_VLLM)
@@ -282,33 +320,34 @@ KNOWS_LLAMACPP = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
-def test_llama_cpp_is_named_in_its_folder_alone(name: str) -> None:
-    found = [text for text in texts(name) if OF_LLAMACPP.search(text)]
-    assert bool(found) == (name in KNOWS_LLAMACPP), found
+def test_llama_cpp_is_named_in_its_folder_alone() -> None:
+    def naming(name: str) -> list[str]:
+        return [text for text in texts(name) if OF_LLAMACPP.search(text)]
+
+    assert offenders(not_in_engines(), naming).keys() == KNOWS_LLAMACPP.keys()
 
 
 OF_OLLAMA = re.compile(r"\b[Oo]llama\b|\bOLLAMA_[A-Z]")
 KNOWS_OLLAMA = {"caovand.core.config": "says in its help which kinds there are, and their names"}
 
 
-@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
-def test_ollama_is_named_in_its_folder_alone(name: str) -> None:
-    found = [text for text in texts(name) if OF_OLLAMA.search(text)]
-    assert bool(found) == (name in KNOWS_OLLAMA), found
+def test_ollama_is_named_in_its_folder_alone() -> None:
+    def naming(name: str) -> list[str]:
+        return [text for text in texts(name) if OF_OLLAMA.search(text)]
+
+    assert offenders(not_in_engines(), naming).keys() == KNOWS_OLLAMA.keys()
 
 
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
     home = "caovand.engines.vllm.capabilities"
-    named = ast.parse(MODULES[home].read_text(encoding="utf-8")).body
     known = {
         ast.dump(one.value): ast.unparse(one.targets[0])
-        for one in named
+        for one in tree(MODULES[home]).body
         if isinstance(one, ast.Assign)
     }
     assert "TURING" in known.values()
     for name, file in MODULES.items():
         if name != home and name.startswith("caovand.engines.vllm"):
-            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            for node in tree(file).body:
                 if isinstance(node, ast.Assign):
                     assert ast.dump(node.value) not in known, f"{name}: {ast.unparse(node)}"

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.source_trees import nodes, offenders
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "caovand"
@@ -107,52 +107,53 @@ def named(node: ast.expr) -> str:
     return ""
 
 
-def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def calls(name: str) -> Iterator[ast.Call]:
+    return (node for node in nodes(MODULES[name]) if isinstance(node, ast.Call))
 
 
-def touches(file: Path) -> set[str]:
+def touches(name: str) -> set[str]:
     """What a module calls, or hands on, that opens or replaces something by its path."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(MODULES[name]):
         if isinstance(node, ast.Attribute) and named(node) in FUNCTIONS:
             found.add(named(node))
         if not isinstance(node, ast.Call):
             continue
-        name = named(node.func)
-        if name == "open":
+        function = named(node.func)
+        if function == "open":
             found.add("open")
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        module = name.partition(".")[0]
+        module = function.partition(".")[0]
         if method in METHODS and module not in ("os", "safe_files", "tarfile"):
             found.add(method)
     return found
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_what_opens_or_replaces_a_path_is_explained_or_goes_the_safe_way(name: str) -> None:
-    explained = set(EXPLAINED.get(name, ("", ""))[0].split())
-    assert touches(MODULES[name]) == explained, "use caovand.adapters.safe_files"
+def test_what_opens_or_replaces_a_path_is_explained_or_goes_the_safe_way() -> None:
+    explained = {name: set(calls.split()) for name, (calls, _) in EXPLAINED.items()}
+    assert offenders(MODULES, touches) == explained, "use caovand.adapters.safe_files"
 
 
-def test_no_explanation_is_left_of_a_module_that_is_gone() -> None:
-    assert EXPLAINED.keys() <= MODULES.keys()
+def test_no_child_works_in_the_folder_of_who_called_us() -> None:
+    def anywhere(name: str) -> list[int]:
+        return [
+            call.lineno
+            for call in calls(name)
+            if named(call.func).startswith("subprocess.")
+            and named(call.func) != "subprocess.list2cmd"
+            and "cwd" not in {word.arg for word in call.keywords}
+        ]
+
+    assert offenders(MODULES, anywhere) == {}
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_child_works_in_the_folder_of_who_called_us(name: str) -> None:
-    for call in calls(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        if named(call.func).startswith("subprocess.") and named(call.func) != "subprocess.list2cmd":
-            assert "cwd" in {word.arg for word in call.keywords}, f"{name}:{call.lineno}"
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_no_program_is_looked_for_in_the_current_folder(name: str) -> None:
+def test_no_program_is_looked_for_in_the_current_folder() -> None:
     """PATH may have an empty or a relative part: `trust.program` passes it over."""
-    if name == "adapters/trust.py":
-        return
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    assert "shutil.which" not in {named(call.func) for call in calls(tree)}
+
+    def looking(name: str) -> list[int]:
+        return [call.lineno for call in calls(name) if named(call.func) == "shutil.which"]
+
+    assert offenders(MODULES.keys() - {"adapters/trust.py"}, looking) == {}
 
 
 MODULE_RUNS = {
@@ -160,16 +161,19 @@ MODULE_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_python_that_runs_a_module_is_isolated(name: str) -> None:
+def test_a_python_that_runs_a_module_is_isolated() -> None:
     """`-m` puts the current folder before the standard library, `-I` does not."""
-    found = []
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.List, ast.Tuple)):
-            words = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
-            found += [
-                node.lineno
-                for before, word in zip([None, *words], words, strict=False)
-                if word == "-m" and before != "-I"
-            ]
-    assert bool(found) == (name in MODULE_RUNS), f"{name}: lines {found}"
+
+    def exposed(name: str) -> list[int]:
+        found = []
+        for node in nodes(MODULES[name]):
+            if isinstance(node, (ast.List, ast.Tuple)):
+                words = [one.value if isinstance(one, ast.Constant) else None for one in node.elts]
+                found += [
+                    node.lineno
+                    for before, word in zip([None, *words], words, strict=False)
+                    if word == "-m" and before != "-I"
+                ]
+        return found
+
+    assert offenders(MODULES, exposed).keys() == MODULE_RUNS.keys()
