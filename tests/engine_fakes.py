@@ -1,9 +1,4 @@
-"""Tiny wheels that look like an engine, and a pip that needs no process: for engine tests.
-
-Run as a program it installs such an engine and kills itself with SIGKILL at a chosen point:
-
-    engine_fakes.py LOCK INDEX ROOT POINT      POINT: "3 half", "finish", "link 2 before", ...
-"""
+"""Tiny wheels that look like an engine, and a pip that needs no process: for engine tests."""
 
 from __future__ import annotations
 
@@ -244,8 +239,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(argv: list[str]) -> None:
-    lock, index, root, point = argv
+def install_until(lock: str, index: str, root: str, point: str) -> None:
+    """Install such an engine, and end this process with SIGKILL at a point.
+
+    Points are "3 half", "finish", "link 2 before" and the like; one that never comes ends nothing.
+    """
     run = FakePip(Path(index))
     what, *rest = point.split()
     if what.isdigit():
@@ -274,7 +272,3 @@ def main(argv: list[str]) -> None:
         ),
         world(run, []),
     )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

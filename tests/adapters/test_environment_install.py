@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import signal
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -17,6 +17,7 @@ from caovand.adapters.engine_install.commands import Finished
 from caovand.adapters.engine_install.errors import EngineError
 from tests import engine_fakes
 from tests.engine_fakes import FakePip, tiny_lock, world
+from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -271,6 +272,17 @@ POINTS += ["finish", "switch", "link 1 before", "link 1 after", "link 2 before",
 COPIES = ["1 before", "1 half", "1 after", "2 before", "2 after", "finish", "link 2 before"]
 
 
+def install_elsewhere(lock: Path, index: Path, root: Path, point: str) -> int | None:
+    """Install in another process, which dies at that point; its exit status."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.engine_fakes"])  # imported once for all of them
+    words = str(lock), str(index), str(root), point
+    process = server.Process(target=engine_fakes.install_until, args=words)
+    process.start()
+    process.join(PATIENCE_S)
+    return process.exitcode
+
+
 @pytest.mark.parametrize(
     ("point", "disk_mib"), [*((point, "2") for point in POINTS), *((one, "1") for one in COPIES)]
 )
@@ -281,11 +293,7 @@ def test_killed_anywhere_the_working_engine_stays_and_the_next_try_goes_on(
     engine_fakes.wheel(tmp_path, "plug", "1", {"plug.py": ""}).rename(tmp_path / "plugin.whl")
     lock = tmp_path / "next.txt"
     lock.write_text(engine_fakes.lock_text(index, disk_mib=disk_mib))
-    fakes = str(REPOSITORY / "tests/engine_fakes.py")
-    command = [sys.executable, fakes, str(lock), str(index), str(root)]
-    env = {"PYTHONPATH": str(REPOSITORY)}
-    died = subprocess.run([*command, point], env=env, check=False, capture_output=True, text=True)
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert install_elsewhere(lock, index, root, point) == -signal.SIGKILL
     after = places.current(root)
     assert after is not None
     if point in ("link 1 after", "link 2 before", "link 2 after"):
@@ -295,10 +303,7 @@ def test_killed_anywhere_the_working_engine_stays_and_the_next_try_goes_on(
     for engine in places.engines(root):
         site = engine.path / "lib" / f"python{engine_fakes.PYTHON}" / "site-packages"
         assert (site / "vllm" / "_C.py").exists()
-    again = subprocess.run(
-        [*command, "99 before"], env=env, check=False, capture_output=True, text=True
-    )
-    assert again.returncode == 0, again.stderr
+    assert install_elsewhere(lock, index, root, "99 before") == 0
     now = places.current(root)
     assert now is not None
     assert now.name == "vllm-9.9.9-cpu.2"

@@ -193,15 +193,3 @@ def test_a_killed_engine_core_ends_in_a_serving_engine_with_nothing_left(server:
     shown = server.daemon.ctl("history", "--since", "1h").stdout
     assert "restart  engine-died" in shown
     assert "rung" not in shown
-
-
-def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_serves(
-    server: Server,
-) -> None:
-    old = {p.pid for p in server.daemon.tree()}
-    server.daemon.kill()
-    server.daemon.start()
-    server.daemon.until_state("SERVING")
-    assert not server.alive(old)
-    assert server.daemon.status()["mtp"] == 4, "the chosen mode is remembered"
-    assert server.chat(8)["choices"]

@@ -76,7 +76,7 @@ def crowded(draw: st.DrawFn) -> Inventory:
     return Inventory(gpus, replace(HOST, ram_mib=ram), CUDA, model)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     machine=crowded(),
     policy=st.fixed_dictionaries(
@@ -137,7 +137,15 @@ def left(text: str, sections: dict[str, Any]) -> dict[str, Any] | None:
     return {**changed, "engine": {"extra_args": kept}}
 
 
-@pytest.mark.parametrize("gpus", [H200, cards(4, "NVIDIA A100", (8, 0), 81920), A100, SMALL])
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        A100,
+        SMALL,
+        pytest.param(H200, marks=pytest.mark.long),
+        pytest.param(cards(4, "NVIDIA A100", (8, 0), 81920), marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("ram_mib", [65536, 524288])
 @pytest.mark.parametrize("share", [None, 0.25, 0.5])
 @pytest.mark.parametrize("offload", [None, "4", "40", "98"])

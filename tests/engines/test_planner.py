@@ -646,7 +646,7 @@ def serves(machine: Inventory, policy: dict[str, Any], size: int) -> bool:
     return bool(forecast(found, fewer).fits) and found.value("cpu_offload_gb") is None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(machine=machines(), policy=POLICIES)
 def test_whatever_the_machine_a_plan_is_possible_and_explained(
     machine: Inventory, policy: dict[str, Any]

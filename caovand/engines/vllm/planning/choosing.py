@@ -136,5 +136,5 @@ def _moved(
     lacking = ceil((lacking_gib(model, load, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
     if lacking * 1024 * load.tensor_parallel > ram_mib * 0.8:
         return None
-    load = replace(load, offload_gib=lacking)
+    load = load.but(offload_gib=lacking)
     return load if holds(load, model, gpus) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from caovand.core.facts.inventory import Gpu, ModelCard
@@ -71,7 +70,7 @@ class Search:
         """The way that takes the least memory, but for weights."""
         wishes = self._wishes
         small = self._batches(base)[-1]
-        return replace(base, sequences=wishes.sequences or 1, batch_tokens=small, eager=eager)
+        return base.but(sequences=wishes.sequences or 1, batch_tokens=small, eager=eager)
 
     def best(self, eager: tuple[bool, ...]) -> tuple[int, Sizing] | None:
         """The way with the lowest score and its rival, None where nothing fits.
@@ -106,10 +105,8 @@ class Search:
             for batch in batches:
                 for count in (one for one in counts if one <= batch or self._wishes.sequences):
                     for graphless in eager:
-                        yield (
-                            number,
-                            replace(base, sequences=count, batch_tokens=batch, eager=graphless),
-                        )
+                        way = base.but(sequences=count, batch_tokens=batch, eager=graphless)
+                        yield number, way
 
     def _batches(self, base: Load) -> tuple[int, ...]:
         if self._wishes.batch_tokens:
@@ -177,7 +174,7 @@ class Search:
             spared.add("speed")
         longest = 0
         if not self._wishes.context and load.context < self._model.max_model_len:
-            lean = [(i, replace(b, eager=self.eager[-1])) for i, b in enumerate(self._bases)]
+            lean = [(i, b.but(eager=self.eager[-1])) for i, b in enumerate(self._bases)]
             longest = max(self._ceiling(i, b) for i, b in lean)
         rival = None
         if second:
@@ -207,7 +204,7 @@ def longest(load: Load, model: ModelCard, gpus: Sequence[Gpu], wishes: Wishes) -
     """The longest context for a load; 0 for none."""
     if wishes.utilization is None:
         return longest_context(model, load, gpus)
-    load = replace(load, utilization=wishes.utilization)
+    load = load.but(utilization=wishes.utilization)
     room = int(room_for_context(model, load, gpus))
     limit = model.max_model_len
     return granular(layout_for(model, load).longest(room, limit), limit)
@@ -218,4 +215,4 @@ def at(load: Load, context: int, gpus: Sequence[Gpu], wishes: Wishes) -> Load:
     share = wishes.utilization
     if share is None:
         share = utilization(load, gpus, context)
-    return replace(load, context=context, utilization=share)
+    return load.but(context=context, utilization=share)
