@@ -23,8 +23,11 @@ help: ## this list
 run: .venv/ready engine $(MODELS)/hybrid_copy ## caovand in the foreground on a tiny model
 	@exec packaging/demo/run.sh
 
+# With a card the plugin goes into the engine, and into the plugin its library.
+HAS_CARD = $(PY) -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'
 .PHONY: engine
 engine: .venv/ready ## the engine environment, made on the first call
+	@test -x $(ENGINE) || { ! $(HAS_CARD) || $(MAKE) -C csrc package; }
 	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
 
 # Two cores need five minutes for it.

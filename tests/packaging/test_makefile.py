@@ -59,3 +59,18 @@ def test_where_none_can_be_brought_one_line_says_so(checkout: Path) -> None:
     assert "install one (pyenv install 3.10)" in ours
     assert makes.startswith("make: *** ")
     assert not (checkout / ".venv-oldest").exists()
+
+
+@pytest.mark.parametrize("card", [True, False])
+def test_where_a_card_is_the_plugin_gets_its_library_before_the_engine(
+    checkout: Path, card: bool
+) -> None:
+    python = checkout / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\n[ "$1" != -c ] || exit {int(not card)}\necho "$*" >> did\n')
+    python.chmod(0o755)
+    (checkout / "csrc").mkdir()
+    (checkout / "csrc/Makefile").write_text("package:\n\t@echo package >> ../did\n")
+    subprocess.run(["make", "-s", "engine"], cwd=checkout, check=True)
+    install = "-m caovand.cli.engine install --root .engines"
+    did = (checkout / "did").read_text().splitlines()
+    assert did == (["package", install] if card else [install])

@@ -81,7 +81,7 @@ def install(order: Order, world: World) -> places.Engine:
         elif order.plugin is None:
             world.say(f"[5/6] no plugin: the engine is plain {lock.title}")
         else:
-            world.say(f"[5/6] adding the plugin {order.plugin.name}")
+            world.say(f"[5/6] adding caovan's plugin from {order.plugin}")
             build.add_plugin(order.plugin, path, world)
         how = "two completions of it" if source is not None else f"importing {lock.title} in it"
         world.say(f"[6/6] proving {path.name}: {how}")

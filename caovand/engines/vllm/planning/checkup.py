@@ -23,6 +23,10 @@ from caovand.engines.vllm.planning.toolchain import remedy
 from caovand.engines.vllm.planning.turing import flashinfer_refusal
 
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
+WITH_LIBRARY = (
+    "reinstall the package caovan-kernels (in a checkout: make -C csrc package), then: "
+    "sudo caovanctl engine install --again"
+)
 WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
@@ -226,7 +230,7 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
     fix = "sudo caovanctl engine install 0.21.0"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
-        yield CheckResult("plugin", "FAIL", text, "sudo caovanctl engine install --again")
+        yield CheckResult("plugin", "FAIL", text, WITH_LIBRARY)
     elif found.gdn_interface.startswith("fail"):
         text = f"the GDN interface of vLLM {found.version} is unknown ({found.gdn_interface[6:]})"
         yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", fix)
