@@ -1,4 +1,4 @@
-"""caovand over a real vLLM: four boots, one of them long, and what must be true after each."""
+"""caovand over a real vLLM: three boots, one of them long, and what must be true after each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 from caovand.adapters import processes
 from tests.daemon_process import Daemon, daemon, free_port
 from tests.e2e.conftest import configuration
+from tests.e2e.screens import Screens
 from tests.patience import until
 
 pytestmark = pytest.mark.engine
@@ -84,14 +85,18 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(engine: Path) -> Iterator[Server]:
-    """The first boot."""
+    """The first boot. `caovanctl top` is open from before it to the end."""
     port = free_port()
     with daemon(configuration(engine, "hybrid_copy", port)) as one:
+        screens = Screens(one)
         one.until_state("SERVING")
         yield Server(one, port)
         tree = {p.pid for p in one.tree()}
+        assert one.ctl("stop").returncode == 0
+        screens.close("STOPPED")
         assert one.stop() == 0
         assert not tree & {p.pid for p in processes.every() if not p.zombie}
+        assert screens.disagreement() == ""
 
 
 def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Server) -> None:
