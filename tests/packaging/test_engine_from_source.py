@@ -134,12 +134,18 @@ def test_it_is_built_proven_by_two_completions_listed_verified_and_removed(
 
     assert install() == 0
     assert "is installed already" in capsys.readouterr().err
-    assert ctl("verify", "--kind", "tabby") == 0
+    assert ctl("verify") == 0, "every engine in use"
     assert capsys.readouterr().out == f"{NAME} is intact: Tabby 1.0\n"
+    assert ctl("verify", "--kind", "vllm") == 1, "none of that kind"
+    assert ctl("verify", "--json") == 0
+    (verified,) = json.loads(capsys.readouterr().out)["engines"]
+    assert (verified["name"], verified["damage"]) == (NAME, [])
     with (engine.path / "bin" / "tabby").open("a") as file:
         file.write("# more\n")
     assert ctl("verify", NAME) == 1
-    assert "bin/tabby is not as it was installed" in capsys.readouterr().err
+    seen = capsys.readouterr()
+    assert "bin/tabby is not as it was installed" in seen.err
+    assert seen.out.endswith("sudo caovanctl engine install --kind tabby --again\n")
 
     assert install("--again") == 0
     assert ctl("rollback", "--kind", "tabby") == 0

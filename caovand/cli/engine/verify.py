@@ -1,50 +1,64 @@
-"""`caovanctl engine verify [NAME]`: check every file of an engine, and that it runs."""
+"""`caovanctl engine verify [NAME]`: check every file of the engines in use, and that they run."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from caovand.adapters.engine_install import commands, places, verify
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.prove import Proof
-from caovand.cli.engine.choice import kind_argument
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of
-from caovand.cli.family import show
 from caovand.cli.progress import Screen
 from caovand.engines import registry
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar=ENGINE, help="default: the one in use")
-    kind_argument(parser)
+    parser.add_argument("name", nargs="?", metavar=ENGINE, help="default: all that are in use")
+    parser.add_argument("--kind", choices=list(registry.MODULES), help="only this kind of engine")
 
 
 def run(args: argparse.Namespace) -> int:
     """engine verify."""
     screen, root = Screen(sys.stderr), root_of(args)
+    documents = [_verified(engine, screen, quiet=args.json) for engine in _chosen(args, root)]
+    if args.json:
+        print(json.dumps(documents[0] if args.name else {"engines": documents}, default=str))
+    return 1 if any(one["damage"] for one in documents) else 0
+
+
+def _chosen(args: argparse.Namespace, root: Path) -> list[places.Engine]:
+    """The named engine, else those in use, of a kind if one is named."""
     if args.name:
-        engine: places.Engine | None = places.get(root, args.name, f"verify {args.name}")
-    else:
-        engine = places.current(root, args.kind)
-    if engine is None:
+        return [places.get(root, args.name, f"verify {args.name}")]
+    kinds = [args.kind] if args.kind else list(registry.MODULES)
+    found = [engine for kind in kinds if (engine := places.current(root, kind)) is not None]
+    if not found:
         raise EngineError(
             "verify the engine",
             f"none is in use in {root}",
             "install one with sudo caovanctl engine install",
         )
+    return found
+
+
+def _verified(engine: places.Engine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
+    """The document about one engine; for people its findings and a line are printed."""
     damage, proof = verify.verify(engine, commands.run, screen.progress)
     for line in damage:
         screen.say(line)
-    show(
-        args,
-        {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None},
-        f"{engine.name} is damaged, {len(damage)} findings; sudo caovanctl engine install --again"
-        if damage or proof is None
-        else f"{engine.name} is intact: {_proven(engine, proof)}",
-    )
-    return 1 if damage else 0
+    if not quiet:
+        print(
+            f"{engine.name} is damaged, {len(damage)} findings; "
+            f"sudo caovanctl engine install --kind {engine.kind} --again"
+            if damage or proof is None
+            else f"{engine.name} is intact: {_proven(engine, proof)}"
+        )
+    return {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None}
 
 
 def _proven(engine: places.Engine, proof: Proof) -> str:
@@ -56,7 +70,7 @@ def _proven(engine: places.Engine, proof: Proof) -> str:
 
 VERB = engine_verb(
     "verify",
-    "check every file of an engine, and that it runs",
+    "check every file of the engines in use, and that they run",
     example="caovanctl engine verify",
     arguments=arguments,
     run=run,
