@@ -12,6 +12,7 @@ STANDIN_FITS is the largest --mem-fraction-static that leaves room for its "CUDA
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ COUNTS = {"requests": 0, "prompt": 0, "tokens": 0}
 READY: list[bool] = []
 
 
+@functools.cache
 def parser() -> argparse.ArgumentParser:
     """The recorded parser."""
     types = {"int": int, "float": float, "human_readable_int": int}
