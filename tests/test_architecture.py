@@ -298,6 +298,16 @@ def test_ollama_is_named_in_its_folder_alone(name: str) -> None:
     assert bool(found) == (name in KNOWS_OLLAMA), found
 
 
+OF_SGLANG = re.compile(r"\b[Ss][Gg][Ll]ang\b|\bSGLANG_[A-Z]")
+KNOWS_SGLANG = {"caovand.core.config": "says in its help which kinds there are"}
+
+
+@pytest.mark.parametrize("name", sorted(m for m in MODULES if layer(m) != "engines"))
+def test_sglang_is_named_in_its_folder_alone(name: str) -> None:
+    found = [text for text in texts(name) if OF_SGLANG.search(text)]
+    assert bool(found) == (name in KNOWS_SGLANG), found
+
+
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
     home = "caovand.engines.vllm.capabilities"
     named = ast.parse(MODULES[home].read_text(encoding="utf-8")).body
