@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.cli.explain import explained
 from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
 from caovand.engines.sglang.engine import ENGINE
@@ -71,6 +72,11 @@ def test_every_sample_is_expected_and_has_a_source() -> None:
 def test_a_server_that_came_up_has_no_failure(name: str) -> None:
     found = explain(log(name))
     assert (found.finding, found.reached) == (None, "serving")
+
+
+@pytest.mark.parametrize("name", ["serving", "weights-no-memory", "graphs-no-memory", "watchdog"])
+def test_explain_finds_out_whose_log_it_is(name: str) -> None:
+    assert explained(log(name))[0].name == "sglang"
 
 
 def test_what_looks_like_a_failure_is_counted_as_harmless() -> None:

@@ -79,9 +79,7 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
     assert (found.served_model_name, found.context_length) == ("Llama-8B", 131072)
     assert (found.tp_size, found.max_running_requests) == (1, 16)
     assert (found.chunked_prefill_size, found.kv_cache_dtype) == (8192, "auto")
-    assert (
-        found.mem_fraction_static == 0.836
-    )  # 1.5 MiB outside for a token of a step
+    assert found.mem_fraction_static == 0.836  # 1.5 MiB outside for a token of a step
     assert (found.enable_metrics, found.log_level_http) == (True, "warning")
     assert (found.attention_backend, found.speculative_algorithm) == (None, None)
     assert all(entry.reason for entry in (*made.env.values(), *made.settings.values()))
