@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(text: str) -> tuple[Engine, Explanation]:
-    """The explanation by the engine that wrote the log: it finds its version, or else most phases."""
+    """The explanation by the engine that wrote the log: it finds its version, else most phases."""
     found = []
     for engine in map(registry.engine_of, registry.MODULES):
         found.append((engine, engine.explain(text)))
