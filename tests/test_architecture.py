@@ -313,29 +313,24 @@ def test_who_is_excused_from_that_needs_it(name: str) -> None:
     assert any(of_vllm(text) for module in modules for text in texts(module))
 
 
-OF_LLAMACPP = re.compile(r"llama\.?cpp|llama-server|\bLLAMA_[A-Z]|\bGGML_[A-Z]")
-KNOWS_LLAMACPP = {
-    "caovand.cli.engine": "an example of its words",
-    "caovand.core.config": "says in its help which kinds there are, and when this one is chosen",
+# A pattern of each engine's words, and the modules that know them nevertheless, with the reason.
+KINDS = "says in its help which kinds there are"
+OTHERS = {
+    r"llama\.?cpp|llama-server|\bLLAMA_[A-Z]|\bGGML_[A-Z]": {
+        "caovand.cli.engine": "an example of its words",
+        "caovand.core.config": f"{KINDS}, and when this one is chosen",
+    },
+    r"\b[Oo]llama\b|\bOLLAMA_[A-Z]": {"caovand.core.config": f"{KINDS}, and their names"},
+    r"\b[Ss][Gg][Ll]ang\b|\bSGLANG_[A-Z]": {"caovand.core.config": KINDS},
 }
 
 
-def test_llama_cpp_is_named_in_its_folder_alone() -> None:
+@pytest.mark.parametrize("pattern", OTHERS)
+def test_an_engine_is_named_in_its_folder_alone(pattern: str) -> None:
     def naming(name: str) -> list[str]:
-        return [text for text in texts(name) if OF_LLAMACPP.search(text)]
+        return [text for text in texts(name) if re.search(pattern, text)]
 
-    assert offenders(not_in_engines(), naming).keys() == KNOWS_LLAMACPP.keys()
-
-
-OF_OLLAMA = re.compile(r"\b[Oo]llama\b|\bOLLAMA_[A-Z]")
-KNOWS_OLLAMA = {"caovand.core.config": "says in its help which kinds there are, and their names"}
-
-
-def test_ollama_is_named_in_its_folder_alone() -> None:
-    def naming(name: str) -> list[str]:
-        return [text for text in texts(name) if OF_OLLAMA.search(text)]
-
-    assert offenders(not_in_engines(), naming).keys() == KNOWS_OLLAMA.keys()
+    assert offenders(not_in_engines(), naming).keys() == OTHERS[pattern].keys()
 
 
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:

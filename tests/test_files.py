@@ -158,6 +158,7 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
 
 MODULE_RUNS = {
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
+    "engines/sglang/command.py": "the daemon starts engines in /",
 }
 
 

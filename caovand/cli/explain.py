@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(text: str) -> tuple[Engine, Explanation]:
-    """The explanation by the engine that wrote the log: it finds its version, or else phases."""
+    """The explanation by the engine that wrote the log: it finds its version, else most phases."""
     found = []
     for engine in map(registry.engine_of, registry.MODULES):
         found.append((engine, engine.explain(text)))
         if found[-1][1].engine_version is not None:
             return found[-1]
-    return max(found, key=lambda one: (bool(one[1].phases), one[1].finding is not None))
+    return max(found, key=lambda one: (len(one[1].phases), one[1].finding is not None))
 
 
 def _end_of(log: BinaryIO) -> tuple[bytes, int]:

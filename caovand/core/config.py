@@ -145,8 +145,8 @@ class EngineSection:
 
     kind: str | None = key(
         None,
-        'Kind of engine, vllm, llamacpp or ollama; "auto" is llamacpp for a model in GGUF files,'
-        " else vllm.",
+        'Kind of engine, vllm, llamacpp, ollama or sglang; "auto" is llamacpp for a model in GGUF'
+        " files, else vllm.",
     )
     python: str | None = key(
         None, 'The engine\'s Python; "auto" is the one `caovanctl engine` installed.'

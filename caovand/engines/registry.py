@@ -12,6 +12,7 @@ MODULES: Mapping[str, str] = {
     "vllm": "caovand.engines.vllm.engine",
     "llamacpp": "caovand.engines.llamacpp.engine",
     "ollama": "caovand.engines.ollama.engine",
+    "sglang": "caovand.engines.sglang.engine",
 }
 """By kind, the module of its record; of several that prefer a model, the first is chosen."""
 

@@ -81,6 +81,11 @@ def ollama() -> Iterator[str]:
     yield from _rungs("ollama")
 
 
+def sglang() -> Iterator[str]:
+    """Every rung of SGLang's ladder."""
+    yield from _rungs("sglang")
+
+
 def _rungs(kind: str) -> Iterator[str]:
     rows = ((f"`{name}`", does, key and f"`{key}`") for name, does, key in reference.rungs(kind))
     yield from table(("rung", "what it does", "key it may go below"), *rows)
@@ -139,7 +144,7 @@ def verbs() -> Iterator[str]:
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     part.__name__: part
-    for part in (keys, rungs, llamacpp, ollama, failures, states, events, edges, verbs)
+    for part in (keys, rungs, llamacpp, ollama, sglang, failures, states, events, edges, verbs)
 }
 
 

@@ -23,6 +23,7 @@ BUILDERS = frozenset(
         "caovand.engines.vllm.log.phases._row",
         "caovand.engines.llamacpp.log.phases._row",
         "caovand.engines.ollama.log.phases._row",
+        "caovand.engines.sglang.log.phases._row",
     }
 )
 

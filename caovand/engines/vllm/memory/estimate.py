@@ -15,6 +15,7 @@ from typing import Any
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, ModelCard, Part, Weights
 from caovand.core.facts.occupancy import in_use
+from caovand.engines.common.tensors import FLOATS, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.activations import (
@@ -28,7 +29,6 @@ MIB, GIB = 1 << 20, 1 << 30
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
 ROUNDED_MIB = 2
 """What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
-FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
@@ -210,11 +210,7 @@ def on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
         size *= load.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
-    if weights.sharding == "replicated":
-        return size
-    if weights.sharding == "kv" and not model.latent:
-        return size / min(load.tensor_parallel, model.kv_heads)
-    return size / load.tensor_parallel
+    return of_rank(size, weights, model, load.tensor_parallel)
 
 
 def _padded(width: int, multiple: int) -> float:

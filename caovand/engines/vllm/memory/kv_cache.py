@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from caovand.core.facts.inventory import ModelCard
+from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 
 FULL, WINDOW, STATE = "full_attention", "sliding_attention", ("linear_attention", "mamba")
@@ -23,12 +24,6 @@ TURBOQUANT = {
     "turboquant_3bit_nc": (3, 3),
 }
 """Bits of keys and values; the formats of vLLM's TurboQuantConfig."""
-BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-
-
-def element_bytes(dtype: str) -> int:
-    """Bytes of an activation type by any of its names; 2 where the name is not known."""
-    return BYTES.get(dtype.removeprefix("torch."), 2)
 
 
 def head_bytes(dtype: str, width: int, activation: int) -> float:

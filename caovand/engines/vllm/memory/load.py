@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.capabilities import HOPPER, TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
-from caovand.engines.vllm.memory.kv_cache import element_bytes
 from caovand.engines.vllm.planning.activations import INT8, VARIABLE
 from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
 from caovand.engines.vllm.planning.spelling import count as count_of

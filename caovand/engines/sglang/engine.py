@@ -1,0 +1,76 @@
+"""The record of SGLang: its functions and data for the rest of caovan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from caovand.core.config import Config
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.engines.sglang import command
+from caovand.engines.sglang.healing.cures import HEALING
+from caovand.engines.sglang.log.explain import explain
+from caovand.engines.sglang.log.reader import LOG
+from caovand.engines.sglang.memory.forecast import forecast, gpus_of
+from caovand.engines.sglang.metrics import parse_metrics
+from caovand.engines.sglang.planning import options
+from caovand.engines.sglang.planning.checkup import checkup
+from caovand.engines.sglang.planning.drafting import overruling
+from caovand.engines.sglang.planning.planner import context_of, make_plan
+from caovand.engines.sglang.probe import INSTALL, PROBE
+
+
+def _prefers(path: str, files: Collection[str]) -> bool:
+    """vLLM serves the same models, on older cards and processors too: SGLang is chosen by hand."""
+    return False
+
+
+def _chat_template(config: Config) -> str:
+    typed = options.values(config.engine.extra_args)
+    found = typed.get("chat_template", config.model.chat_template)
+    return found if isinstance(found, str) else ""
+
+
+def _invents_weights(config: Config) -> bool:
+    return options.values(config.engine.extra_args).get("load_format") == "dummy"
+
+
+ENGINE = Engine(
+    name="sglang",
+    title="SGLang",
+    prefers=_prefers,
+    install=INSTALL,
+    probe=PROBE,
+    planning=Planning(
+        make=make_plan,
+        conflicts=lambda plan, inventory: (),
+        forecast=forecast,
+        cards=gpus_of,
+        context=context_of,
+        command=command.build,
+        overruling=overruling,
+        checks=checkup,
+    ),
+    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
+    arguments=Arguments(
+        shown=options.redact,
+        secrets=options.secret_values,
+        api_keys=options.api_keys,
+        api_key_variable="",
+        chat_template=_chat_template,
+        invents_weights=_invents_weights,
+    ),
+    log=LOG,
+    explain=explain,
+    # /health_generate would generate a token each time it is asked, which is every few seconds:
+    # a card would never idle, and the counters would always move. Proofs and test completions are
+    # caovan's own.
+    api=Api(
+        health="/health",
+        metrics="/metrics",
+        read_metrics=parse_metrics,
+        pending="",
+        pending_key="",
+        completions="/v1/completions",
+    ),
+    healing=HEALING,
+)

@@ -1,0 +1,43 @@
+"""Which rungs help against which failure of SGLang, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import FAILURES, Failure
+from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.sglang.healing.rungs import RUNGS
+from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
+
+_STEP = ("share", "requests", "step", "draft-off", "graphs-off")
+_CRASH = ("draft-off", "graphs-off", "attention")
+
+_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+    ("device-oom-load", ANY): ("draft-off", "share"),
+    ("kv-cache-none", ANY): ("draft-off", "fill"),
+    ("kv-cache-short", ANY): ("requests", "cache", "context"),
+    ("vram-busy", ANY): ("share", "context"),
+    ("device-oom-capture", ANY): ("share", "requests", "graphs-off"),
+    ("device-oom-run", ANY): _STEP,
+    ("host-oom", ANY): ("requests",),
+    ("illegal-access", ANY): _CRASH,
+    ("launch-failure", ANY): _CRASH,
+    ("shared-memory-limit", ANY): ("attention", "draft-off"),
+    ("jit-toolchain", ANY): ("attention",),
+    ("backend-unsupported", ANY): ("attention", "draft-off", "graphs-off"),
+    ("engine-died", ANY): _CRASH,
+    ("start-stall", ANY): ("draft-off", "graphs-off"),
+    ("hang", ANY): ("draft-off", "graphs-off", "requests"),
+    ("unknown", ANY): ("draft-off", "graphs-off"),
+}
+CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
+"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+
+HEALING = Healing(
+    rungs=RUNGS,
+    cures=CURES,
+    option=option,
+    mode_rungs=frozenset({"draft-off"}),
+    mode_settings=(DRAFTING,),
+    kinds={**{name: (kind,) for name, kind in TYPES.items()}, DRAFTING: (dict,)},
+)

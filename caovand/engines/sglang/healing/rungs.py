@@ -1,0 +1,126 @@
+"""The ladder's rungs: each makes one change that leads to a more modest plan.
+
+Every step goes one way only, so that each rung ends, and with them the ladder.
+"""
+
+from __future__ import annotations
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import Rung, Step
+from caovand.core.plan import Plan
+from caovand.engines.sglang.planning.options import (
+    ATTENTION,
+    CACHE_TYPE,
+    CONTEXT,
+    DECODE_GRAPHS,
+    DRAFTING,
+    GRAPHS_OFF,
+    PREFILL_GRAPHS,
+    REQUESTS,
+    SHARE,
+    STEP,
+    count,
+)
+
+LEAST_CONTEXT, LEAST_STEP, GRANULE = 2048, 512, 256
+LEAST_SHARE, LESS_SHARE = 0.5, 0.05
+EIGHT_BITS = "fp8_e4m3"
+HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
+"""Cards whose kernels read such a cache."""
+
+
+def _context(plan: Plan, finding: Finding) -> Step | None:
+    """Half of it; a shorter one than a conversation needs is no remedy."""
+    now = count(plan.value(CONTEXT)) or 0
+    goal = now // 2 // GRANULE * GRANULE
+    if goal < LEAST_CONTEXT:
+        return None
+    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _halved(plan: Plan, name: str, least: int, label: str) -> Step | None:
+    now = count(plan.value(name))
+    if now is None or now <= least:
+        return None
+    goal = max(now // 2, least)
+    return Step({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
+
+
+def _requests(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, REQUESTS, 1, "requests at once")
+
+
+def _step(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, STEP, LEAST_STEP, "tokens of a step")
+
+
+def _share(plan: Plan, finding: Finding) -> Step | None:
+    """Less for weights and cache, which leaves more for a step and for CUDA graphs."""
+    now = plan.value(SHARE)
+    if not isinstance(now, (int, float)) or now <= LEAST_SHARE:
+        return None
+    goal = round(max(now - LESS_SHARE, LEAST_SHARE), 3)
+    return Step({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")
+
+
+def _fill(plan: Plan, finding: Finding) -> Step | None:
+    """Half the tokens of a step, and a third of what they needed outside the share for a cache.
+
+    Only this rung raises the share; it ends as the tokens of a step do.
+    """
+    smaller = _step(plan, finding)
+    now = plan.value(SHARE)
+    if smaller is None or not isinstance(now, (int, float)) or not 0 < now < 1:
+        return None
+    goal = round(now + (1 - now) / 3, 3)
+    change = f"{smaller.change}, share of memory {now:g} -> {goal:g}"
+    return Step({**smaller.settings, SHARE: goal}, value=smaller.value, change=change)
+
+
+def _cache(plan: Plan, finding: Finding) -> Step | None:
+    """To eight bits, on cards that compute with them."""
+    if plan.value(CACHE_TYPE) not in ("auto", "bf16", "bfloat16"):
+        return None
+    if not set(plan.device.split("-")) <= HAS_EIGHT_BITS:
+        return None
+    change = f"cache {plan.value(CACHE_TYPE)} -> {EIGHT_BITS}"
+    return Step({CACHE_TYPE: EIGHT_BITS}, value=EIGHT_BITS, change=change)
+
+
+def _graphs_off(plan: Plan, finding: Finding) -> Step | None:
+    if plan.value(DECODE_GRAPHS) == GRAPHS_OFF == plan.value(PREFILL_GRAPHS):
+        return None
+    off = {DECODE_GRAPHS: GRAPHS_OFF, PREFILL_GRAPHS: GRAPHS_OFF}
+    return Step(off, value="off", change="CUDA graphs on -> off")
+
+
+def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
+    if not plan.mtp:
+        return None
+    return Step({DRAFTING: None}, value="off", change=f"drafting {plan.mtp} -> off")
+
+
+def _attention(plan: Plan, finding: Finding) -> Step | None:
+    """To kernels that Triton compiles for the card at hand."""
+    now = plan.value(ATTENTION)
+    if now == "triton":
+        return None
+    change = f"attention {now or 'of its choice'} -> triton"
+    return Step({ATTENTION: "triton"}, value="triton", change=change)
+
+
+RUNGS = (
+    Rung("share", "use a smaller share of memory for weights and cache", "gpu_memory_utilization",
+         (SHARE,), _share),
+    Rung("fill", "process fewer tokens a step and use what that frees for the cache",
+         "max_num_batched_tokens", (STEP, SHARE), _fill),
+    Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _requests),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE,), _cache),
+    Rung("step", "process fewer tokens a step", "max_num_batched_tokens", (STEP,), _step),
+    Rung("graphs-off", "run without CUDA graphs", "cuda_graphs",
+         (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
+    Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),
+         _drafting_off),
+    Rung("attention", "compute attention with Triton's kernels", "", (ATTENTION,), _attention),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Reads the output of SGLang: phases, figures, causes."""

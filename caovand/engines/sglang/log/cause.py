@@ -1,0 +1,81 @@
+"""Finds the first cause of a failure in SGLang's log.
+
+A scheduler prints its traceback, and its parent then ends all processes: the exception explains it,
+what comes after does not. With several cards each rank prints its own; the first counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common import kernel
+from caovand.engines.common.hit import Hit, better, finding
+from caovand.engines.common.signature import first
+from caovand.engines.sglang.log.line import take_apart
+from caovand.engines.sglang.log.phases import read
+from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, SIGNATURES
+
+NEAR = 200
+"""Lines of a traceback, for each of eight ranks."""
+_REPORTS = re.compile(
+    r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"
+    r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler died|Initialization failed\.|"
+    r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
+    r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception"
+)
+"""How a message of SGLang begins that reports a failure: others may quote a request."""
+_RAW = re.compile(
+    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): |[\w./-]{0,80}launch_server\.py: error: |"
+    r"terminate called after|  what\(\): |ERROR: {1,8}\[Errno|\[rank\d{1,4}\]|Fatal Python error: |"
+    r"CUDA (?:error|Error): |\[E\d{3} "
+)
+"""How a line without SGLang's prefix begins that can be evidence."""
+
+
+def announces(line: str) -> bool:
+    """Whether a line says that a process failed: the cause is near it."""
+    parts = take_apart(line)
+    return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
+
+
+def find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
+    """The cause of the engine's failure in its log; None without evidence.
+
+    `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
+    failed only if it says so.
+    """
+    hits: list[Hit] = []
+    shown = ""
+    for index, line in enumerate(lines):
+        mark, _ = read(line)
+        if mark is not None:
+            shown = "serving" if mark.progress == 1.0 else mark.phase or shown
+            continue
+        message = take_apart(line).message
+        if not _is_evidence(line) or first(HARMLESS, message):
+            continue
+        found = first(SIGNATURES, message)
+        if found is not None:
+            hits.append(Hit(index, message, shown or phase, *found))
+    if alive and not any(map(announces, lines)):
+        return None
+    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
+    if causes:
+        return finding(better(causes))
+    return finding(_proof(hits)) if hits else None
+
+
+def _proof(hits: Sequence[Hit]) -> Hit:
+    """The first line that shows how a process ended, else the first that says one did."""
+    return next((hit for hit in hits if hit.row.kind == "consequence"), hits[0])
+
+
+def _is_evidence(line: str) -> bool:
+    parts = take_apart(line)
+    if parts.at_s is not None:
+        return bool(_REPORTS.match(parts.message))
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))

@@ -1,0 +1,34 @@
+"""Splits a line of SGLang into time, rank and message.
+
+Its processes write `[2025-03-29 18:18:34 TP0] text`, without a level; tracebacks and libraries have
+none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PREFIX = re.compile(
+    r"\[\d{4}-\d\d-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:\.\d{1,6})?)"
+    r"(?P<ranks>(?: [A-Z]{2,6}\d{1,5}){0,8})\] "
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A line's parts. `at_s` are seconds since the month began, None for a line without prefix."""
+
+    at_s: float | None
+    ranks: str
+    message: str
+
+
+def take_apart(line: str) -> Parts:
+    """The parts of one line, without colours and line ends."""
+    found = _PREFIX.match(line)
+    if found is None:
+        return Parts(None, "", line)
+    day, hour, minute = (int(found[name]) for name in ("day", "hour", "minute"))
+    at_s = ((day * 24 + hour) * 60 + minute) * 60 + float(found["second"])
+    return Parts(at_s, found["ranks"].strip(), line[found.end() :])

@@ -1,0 +1,101 @@
+"""Reads the phases of SGLang's start from its log.
+
+Wordings are those of release 0.5.23, by its sources, and of releases since 0.4.4, as people have
+published them. The HTTP server answers 503 until a first request of SGLang's own has succeeded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caovand.core.health.observation import Mark
+from caovand.engines.common.signature import LONGEST
+from caovand.engines.sglang.log.line import take_apart
+
+PHASES = ("resolve", "engine", "load", "kv", "capture", "http")
+Figure = float | int | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message that matches: its phase, a detail for people, figures by group name.
+
+    At the `end` of "http" the server is ready.
+    """
+
+    pattern: re.Pattern[str]
+    phase: str
+    detail: str
+    end: bool = False
+
+
+def _row(pattern: str, phase: str, detail: str, end: bool = False) -> Row:
+    return Row(re.compile(pattern), phase, detail, end)
+
+
+_GRAPHS = r"(?:cuda|CUDA) graph"
+ROWS = (
+    _row(r"server_args=", "resolve", "options read"),
+    _row(r"Attention backend not specified\. Use (?P<attention_backend>\w{1,40}) backend",
+         "resolve", "attention chosen"),
+    _row(r"Init torch distributed begin", "engine", "joining the other processes"),
+    _row(r"Init torch distributed ends", "engine", "processes joined"),
+    _row(r"Load weight begin", "load", "reading the weights"),
+    _row(r"Load weight end\.(?: elapsed=(?P<load_s>[\d.]{1,12}) s,)?.{0,300}?"
+         r"mem usage=(?P<weights_gib>[\d.]{1,12}) GB", "load", "weights loaded"),
+    _row(r"(?:Post-capture KV sizing: )?KV [Cc]ache (?:is )?allocated\.(?: dtype: [\w.]{1,40},)?"
+         r" #tokens: (?P<kv_tokens>\d{1,12})(?:, K size: (?P<k_gib>[\d.]{1,12}) GB, V size: "
+         r"(?P<v_gib>[\d.]{1,12}) GB|, KV size: (?P<kv_gib>[\d.]{1,12}) GB)?", "kv", "cache made"),
+    _row(r"Mamba Cache is allocated|Memory pool end", "kv", "cache made"),
+    _row(rf"Capture [\w ]{{0,60}}?{_GRAPHS} begin", "capture", "capturing CUDA graphs"),
+    _row(rf"Capture [\w ]{{0,60}}?{_GRAPHS} end\.(?: Time| bs=.{{0,600}}?,)? ?elapsed[:=] ?"
+         r"(?P<capture_s>[\d.]{1,12}) s", "capture", "CUDA graphs captured"),
+    _row(rf"Capture [\w ]{{0,60}}?{_GRAPHS} (?:bs|num tokens|end)", "capture",
+         "capturing CUDA graphs"),
+    _row(r"max_total_num_tokens=(?P<kv_tokens>\d{1,12}), .{0,300}?"
+         r"context_len=(?P<max_model_len>\d{1,12})", "http", "scheduler ready"),
+    _row(r"The server is fired up and ready to roll", "http", "server ready", True),
+)  # fmt: skip
+_BARS = (
+    (re.compile(r"(?:Loading \w{1,20} checkpoint shards|Multi-thread loading [\w ]{1,30}):"
+                r" {1,4}(\d{1,3})%"), "load", "reading the weights"),
+    (re.compile(r"Capturing (?:batches|num tokens) \([^)]{0,80}\): {1,4}(\d{1,3})%"), "capture",
+     "capturing CUDA graphs"),
+)  # fmt: skip
+
+
+def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    parts = take_apart(line)
+    text = parts.message[:LONGEST]
+    if parts.at_s is None:
+        return _bar(text), {}
+    for row in ROWS:
+        if found := row.pattern.match(text):
+            mark = Mark(row.phase, row.detail, progress=1.0 if row.end else None)
+            return mark, _figures(found.groupdict())
+    return None, {}
+
+
+def _bar(text: str) -> Mark | None:
+    for pattern, phase, detail in _BARS:
+        if found := pattern.match(text):
+            return Mark(phase, f"{detail}: {found[1]} %")
+    return None
+
+
+def _figures(groups: Mapping[str, str | None]) -> Mapping[str, Figure]:
+    found = {name: _value(text) for name, text in groups.items() if text is not None}
+    halves = [found.pop(name) for name in ("k_gib", "v_gib") if name in found]
+    if halves:
+        found["kv_gib"] = round(sum(float(half) for half in halves), 2)
+    return found
+
+
+def _value(text: str) -> Figure:
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,102 @@
+"""Texts that SGLang and its libraries print when they fail: one row a text.
+
+`tests/samples/sglang` has lines for each row, published or by the sources of 0.5.23.
+
+Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common import cuda, kernel
+from caovand.engines.common.signature import Signature, signature
+
+_ROOM: Mapping[str, Failure] = {
+    "kv": "kv-cache-none", "capture": "device-oom-capture", "http": "device-oom-run",
+    "serving": "device-oom-run",
+}  # fmt: skip
+
+SIGNATURES: tuple[Signature, ...] = (
+    # Memory
+    signature("sglang.cache", "cause", "kv-cache-none",
+         r"Not enough memory\. Please try to increase --mem-fraction-static"),
+    signature("sglang.graphs.oom", "cause", "device-oom-capture",
+         r"Capture cuda graph failed: (?:CUDA out of memory|CUDA error: out of memory)"),
+    signature("sglang.oom", "cause", "device-oom-load",
+         r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]{1,12} [KMG]iB)"
+         r"(?:\. GPU (?P<gpu>\d{1,3}) has a total capacity of (?P<total>[\d.]{1,12} GiB))?", _ROOM),
+    signature("sglang.oom.plain", "generic", "device-oom-load",
+         r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", _ROOM),
+    signature("sglang.pool", "cause", "kv-cache-short",
+         r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),
+    signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
+    signature("sglang.workspace", "cause", "device-oom-run",
+         r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
+    signature("sglang.ram", "cause", "host-oom", r"\[Errno 12\] Cannot allocate memory"),
+    # The card
+    *kernel.CARD_LOST,
+    signature("sglang.absent", "cause", "gpu-absent",
+         r"no CUDA-capable device is detected|CUDA driver version is insufficient"
+         r"|No CUDA GPUs are available|Found no NVIDIA driver on your system"),
+    signature("sglang.old", "cause", "backend-unsupported",
+         r"SGLang only supports sm75 and above"),
+    signature("sglang.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
+    signature("sglang.dtype", "cause", "backend-unsupported",
+         r"FlashAttention only supports Ampere GPUs or newer"),
+    signature("sglang.quantization", "cause", "backend-unsupported",
+         r"Quantization scheme requiring compute capability"),
+    signature("sglang.jit", "cause", "jit-toolchain",
+         r"Could not find nvcc|cuda_fp8\.h: No such file or directory"
+         r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"),
+    signature("sglang.smem", "cause", "shared-memory-limit",
+         r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
+    signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
+    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH),
+    signature("sglang.nccl", "cause", "collective-timeout",
+         r"Watchdog caught collective operation timeout|NCCL error: "),
+    signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
+    kernel.XID_APP,
+    # The model and the options
+    signature("sglang.model.architecture", "cause", "bad-arguments",
+         r"Model architectures \[(?P<architecture>[^\]]{1,200})\] are not supported for now"),
+    signature("sglang.context", "cause", "bad-arguments",
+         r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
+         r"\((?P<limit>\d{1,12})\)"),
+    signature("sglang.args", "cause", "bad-arguments",
+         r"launch_server\.py: error: (?P<why>.{1,300})"),
+    signature("sglang.model.missing", "cause", "model-missing",
+         r"Can't load the configuration of '(?P<path>[^']{1,400})'"
+         r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
+         r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"),
+    signature("sglang.model.broken", "cause", "model-missing",
+         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"),
+    # The machine
+    signature("disk.full", "cause", "unknown", r"\[Errno 28\] No space left on device"),
+    signature("sglang.access", "cause", "access-denied",
+         r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']{1,400})'"),
+    signature("sglang.port", "cause", "port-busy",
+         r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
+         r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
+    # Ends
+    signature("sglang.watchdog", "cause", "hang",
+         r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
+    signature("sglang.exception", "generic", "engine-died",
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
+    signature("sglang.crashed", "consequence", "engine-died",
+         r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
+         r"(?P<code>-?\d{1,4})"
+         r"|scheduler died during initialization \(exit code: (?P<status>-?\d{1,4})"),
+    signature("sglang.sigquit", "wrapper", "engine-died",
+         r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
+         r"|Initialization failed\."),
+)  # fmt: skip
+BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
+HARMLESS: tuple[Signature, ...] = (
+    signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),
+    signature("sglang.moe-config", "benign", "unknown", r"Performance might be sub-optimal!"),
+    signature("sglang.retracted", "benign", "unknown",
+         r"KV cache pool is full\. Retract requests\."),
+)  # fmt: skip
+"""Texts after which SGLang serves all the same."""

@@ -1,0 +1,1 @@
+"""What SGLang will hold in memory."""

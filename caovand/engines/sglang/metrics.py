@@ -1,0 +1,74 @@
+"""Reads SGLang's Prometheus text into the counters that prove progress.
+
+The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server those of
+requests that ended. All series of a name are summed. A missing name counts as 0 and never moves.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from caovand.core.figures.counters import Counters, Reading
+from caovand.core.health.observation import Progress
+
+PREFIX = "sglang:"
+COUNTERS = {
+    "num_requests_total": "requests_finished",
+    "num_aborted_requests_total": "aborted",
+    "cuda_graph_passes_total": "iterations",
+    "num_running_reqs": "running",
+    "num_queue_reqs": "waiting",
+    "token_usage": "kv_cache_usage",
+    "num_retracted_requests_total": "preemptions",
+    "prompt_tokens_total": "prefix_queries",
+    "cached_tokens_total": "prefix_hits",
+}
+BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
+LARGEST = float(1 << 53)
+"""A value above this, or below 0, is no count."""
+_LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
+_ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
+"""Of a series that is part of the one without a priority."""
+_MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
+
+
+def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
+    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    sums = dict.fromkeys((*COUNTERS.values(), *BY_MODE.values()), 0.0)
+    shares = 0
+    for line in text.splitlines():
+        found = _LINE.match(line) if line.startswith(PREFIX) else None
+        name = _counter(found[1], found[2] or "") if found else None
+        if found is None or name is None:
+            continue
+        try:
+            number = float(found[3])
+        except ValueError:
+            continue
+        if 0 <= number <= LARGEST:
+            sums[name] += number
+            shares += name == "kv_cache_usage"
+    sums["kv_cache_usage"] /= max(shares, 1)  # a share of each scheduler's cache, so the mean
+    more: dict[str, Any] = {
+        name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")
+    }
+    ended = sums["requests_finished"] + sums.pop("aborted")
+    progress = Progress(
+        **sums, drafted_tokens=0, accepted_tokens=0, pending=pending, at=at, requests_ended=ended
+    )
+    counters = Counters(
+        prompt_tokens=progress.prompt_tokens,
+        generation_tokens=progress.generation_tokens,
+        requests=progress.requests_finished,
+        steps=progress.iterations,
+        **more,
+    )
+    return Reading(progress, counters)
+
+
+def _counter(name: str, labels: str) -> str | None:
+    if name != "realtime_tokens_total":
+        return None if _ONE_PRIORITY.search(labels) else COUNTERS.get(name)
+    mode = _MODE.search(labels)
+    return BY_MODE.get(mode[1]) if mode else None

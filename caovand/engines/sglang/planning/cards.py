@@ -1,0 +1,97 @@
+"""Which cards SGLang can use, and how many of them a model is split over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from caovand.core.config import Config
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.speeds import joined, linked
+
+OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
+"""Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
+for."""
+_MADE_FOR = re.compile(r"sm_(\d{1,2})(\d)([af]?)\Z")
+
+
+def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards to use: those named, else all that this SGLang has kernels for."""
+    wanted, engine = config.engine.gpus, inventory.engine
+    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
+    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
+        raise Unplannable(
+            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
+            " `nvidia-smi -L` lists them",
+            "gpu-absent",
+        )
+    if engine.build == "cpu" or not gpus:
+        raise Unplannable(
+            "cannot plan SGLang without a card: caovan runs its CUDA build only; set [engine] kind"
+            ' = "vllm", which has a CPU build'
+        )
+    able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
+    if not able or (wanted is not None and len(able) < len(gpus)):
+        gpu = next(gpu for gpu in gpus if gpu not in able)
+        raise Unplannable(f"cannot use GPU {gpu.index} ({gpu.name}) with SGLang: {refusal(gpu)}")
+    return able
+
+
+def has_kernels(engine: EngineInfo, gpu: Gpu) -> bool:
+    """Whether its kernel library has machine code for a card; assumed if it was not asked."""
+    if gpu.compute_capability < OLDEST_CARD:
+        return False
+    return not engine.kernels or any(_runs(name, gpu) for name, _ in engine.kernels)
+
+
+def _runs(made_for: str, gpu: Gpu) -> bool:
+    """Code for 8.0 runs on 8.6, and code for 9.0a on nothing else."""
+    found = _MADE_FOR.match(made_for)
+    if found is None:
+        return False
+    major, minor = int(found[1]), int(found[2])
+    own_major, own_minor = gpu.compute_capability
+    if found[3] == "a":
+        return (major, minor) == (own_major, own_minor)
+    return major == own_major and minor <= own_minor
+
+
+def refusal(gpu: Gpu) -> str:
+    """Why a card cannot be used, and what to do."""
+    major, minor = gpu.compute_capability
+    if gpu.compute_capability < OLDEST_CARD:
+        return (
+            f"it supports compute capability 7.5 and later, not {major}.{minor};"
+            ' set [engine] kind = "llamacpp"'
+        )
+    return (
+        f"its kernel library (sglang-kernel) has no code for compute capability {major}.{minor};"
+        ' set [engine] kind = "vllm", which supports this card'
+    )
+
+
+def splits(model_heads: int, gpus: Sequence[Gpu]) -> tuple[int, ...]:
+    """Over how many cards a model with so many heads can be split, fewest first."""
+    powers = (1 << n for n in range(len(gpus).bit_length()))
+    return tuple(n for n in powers if n <= len(gpus) and model_heads % n == 0)
+
+
+def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
+    """The split that is configured, or that needs no forecast; None where memory decides."""
+    most = config.policy.tensor_parallel_size
+    heads = inventory.model.heads
+    if most is not None:
+        if most > len(gpus) or heads % most:
+            fact = f"there are {len(gpus)} cards" if most > len(gpus) else f"it has {heads} heads"
+            raise Unplannable(
+                f"cannot split the model over {most} cards: {fact}; set [policy]"
+                " tensor_parallel_size to a number that fits"
+            )
+        return Setting(most, "user", "[policy] tensor_parallel_size")
+    if len(gpus) == 1:
+        return Setting(1, "policy", "one card")
+    able = splits(heads, gpus)
+    if linked(gpus):
+        return Setting(able[-1], "policy", f"{able[-1]} cards, {joined(gpus)}")
+    return None

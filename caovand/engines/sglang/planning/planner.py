@@ -1,0 +1,263 @@
+"""The policy: from configuration and inventory to the options of SGLang's server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from caovand.core.addresses import is_loopback
+from caovand.core.config import Config, Mode
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.healing.degraded import kept_steps
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.sglang.memory.forecast import forecast
+from caovand.engines.sglang.planning import cards, drafting, options, sizing
+from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, count
+
+QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
+WATCHDOG_HANGS = 4
+"""Our hangs until SGLang's own watchdog ends it: a hang while kernels compile takes three."""
+IDLE_KEYS = (
+    ("policy", "activations", "it chooses the kernels of quantised weights itself"),
+    ("model", "revision", "the model is a folder on this machine"),
+)
+NEVER_RUN = (
+    "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
+    ' kernels for one; [engine] kind = "vllm" supports it'
+)
+
+
+def make_plan(
+    config: Config,
+    inventory: Inventory,
+    *,
+    mode: Mode | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    remembered: Plan | None = None,
+) -> Plan:
+    """The plan for this configuration on this machine; Unplannable where there is none."""
+    engine, model = inventory.engine, inventory.model
+    typed = options.values(config.engine.extra_args, engine.switches)
+    _check(config, inventory, typed)
+    gpus = cards.chosen(config, inventory)
+    drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
+    old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
+    sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
+    settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
+    settings |= _kernels(config, old=old)
+    used = _used(gpus, settings[RANKS].value)
+    rest = {
+        name: Setting(options.HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
+        for name, value in typed.items()
+    }
+    plan = Plan(
+        model=model.path,
+        settings={**settings, **rest},
+        env=_environment(config, used),
+        extra_args=config.engine.extra_args,
+        verbatim=frozenset(typed),
+        device="-".join(sorted({_name(gpu) for gpu in used})),
+        engine=f"{engine.python} {engine.version}",
+    )
+    if remembered is not None and remembered.model == plan.model and remembered.taken:
+        plan = _kept(plan, remembered)
+    _check_options(plan, inventory)
+    return _warned(plan, config, inventory, used, old=old)
+
+
+def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
+    """Refuse what cannot be planned for SGLang."""
+    if inventory.model.gguf is not None:
+        raise Unplannable(
+            f"cannot serve {inventory.model.path} with SGLang: it is in GGUF files; set [engine]"
+            ' kind = "llamacpp"'
+        )
+    if config.server.api_key_file:
+        raise Unplannable(
+            "cannot ask for the key of [server] api_key_file with SGLang: it takes a key on its"
+            " command line only, which every user of this machine can read; put a proxy that checks"
+            " keys before it"
+        )
+    for name, key in (
+        ("config", "[engine] extra_args themselves"), ("host", "[server] host"),
+        ("port", "[server] port"), ("model_path", "[model] path"),
+    ):  # fmt: skip
+        if name in typed:
+            raise Unplannable(
+                f"cannot pass {options.option(name)} of [engine] extra_args: set {key} instead"
+            )
+    if "CUDA_VISIBLE_DEVICES" in dict(config.engine.env):
+        raise Unplannable(
+            "cannot use CUDA_VISIBLE_DEVICES of [engine] env: set [engine] gpus instead"
+        )
+    for name in (CONTEXT, options.REQUESTS, RANKS):
+        if name in typed and count(typed[name]) is None:
+            raise Unplannable(
+                f"cannot use {options.option(name)} {typed[name]} of [engine] extra_args: it is not"
+                " a whole number of at least 1; correct it"
+            )
+    for name, typed_name, known in (
+        ("tool_call_parser", config.server.tool_call_parser, inventory.engine.tool_parsers),
+        ("reasoning_parser", config.server.reasoning_parser, inventory.engine.reasoning_parsers),
+    ):
+        if typed_name not in (None, "none") and known and typed_name not in known:
+            raise Unplannable(
+                f'cannot use [server] {name} "{typed_name}": SGLang has no such parser; use one of'
+                f" {', '.join(sorted(known))}"
+            )
+
+
+def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
+    server, model, watch = config.server, config.model, config.watch
+    name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
+    patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
+    found = {
+        "host": _set(config, "host"),
+        "port": _set(config, "port"),
+        "served_model_name": Setting(
+            name,
+            "user" if model.served_name else "policy",
+            "[model] served_name" if model.served_name else "the last part of the path",
+        ),
+        "enable_metrics": Setting(True, "policy", "caovan watches its counters for progress"),
+        "watchdog_timeout": Setting(
+            max(round(patience), 300), "policy", "caovan finds a hang first, and keeps its evidence"
+        ),
+        "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
+    }
+    optional: tuple[tuple[str, Any, str], ...] = (
+        ("tool_call_parser", _named(server.tool_call_parser), "[server] tool_call_parser"),
+        ("reasoning_parser", _named(server.reasoning_parser), "[server] reasoning_parser"),
+        ("chat_template", model.chat_template or None, "[model] chat_template"),
+        ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
+        ("language_model_only", model.text_only or None, "[model] text_only"),
+    )
+    for option, value, key in optional:
+        if value is not None:
+            found[option] = Setting(value, "user", key)
+    return found
+
+
+def _named(parser: str | None) -> str | None:
+    return None if parser == "none" else parser
+
+
+def _set(config: Config, key: str) -> Setting:
+    value = getattr(config.server, key)
+    default = value == getattr(Config().server, key)
+    return Setting(value, "policy" if default else "user", f"[server] {key}")
+
+
+def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
+    """Settings of attention, types and graphs; SGLang's own choice is left to it."""
+    found = {}
+    if old:
+        why = "Triton compiles its kernels for cards before compute capability 8.0"
+        found[ATTENTION] = Setting("triton", "policy", why)
+        found["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
+    graphs = config.policy.cuda_graphs
+    if graphs == "none":
+        for name in (options.DECODE_GRAPHS, options.PREFILL_GRAPHS):
+            found[name] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+    elif graphs == "full_decode_only":
+        found[options.PREFILL_GRAPHS] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+    elif graphs is not None:
+        raise Unplannable(
+            f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or full_decode_only,'
+            " or leave the key out for its own choice"
+        )
+    return found
+
+
+def _used(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
+    """As many as the model is split over, those with the most free memory."""
+    wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[: count(ranks) or 1]
+    return tuple(sorted(wanted, key=lambda gpu: gpu.index))
+
+
+def _name(gpu: Gpu) -> str:
+    major, minor = gpu.compute_capability
+    return f"sm{major}{minor}"
+
+
+def _environment(config: Config, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
+    ours = {
+        "CUDA_VISIBLE_DEVICES": Setting(
+            ",".join(map(device_name, gpus)), "policy", "the cards of this plan"
+        ),
+        "CUDA_DEVICE_ORDER": Setting("PCI_BUS_ID", "policy", "cards are numbered by slot"),
+        QUIET_HEALTH: Setting(
+            "false", "policy", "a health check generates no token, so an idle card stays idle"
+        ),
+    }
+    return ours | {
+        name: Setting(value, "user", "[engine] env") for name, value in config.engine.env
+    }
+
+
+def _kept(plan: Plan, remembered: Plan) -> Plan:
+    """The plan, with the rungs taken again that a remembered plan of the same model had."""
+    return replace(
+        plan,
+        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
+        taken=remembered.taken,
+        others_mib=remembered.others_mib,
+    )
+
+
+def _check_options(plan: Plan, inventory: Inventory) -> None:
+    """Refuse a plan that this SGLang's parser would refuse."""
+    engine = inventory.engine
+    choices = dict(engine.choices)
+    for name, setting in plan.settings.items():
+        option, value = options.option(name), setting.value
+        if value is None or name == CONTEXT or not engine.flags:
+            continue
+        if option not in engine.flags:
+            raise Unplannable(
+                f"cannot use {option}: SGLang {engine.version} has no such option; "
+                + (
+                    "remove it from [engine] extra_args"
+                    if name in plan.verbatim
+                    else "install sglang 0.5.23 or newer in its environment"
+                )
+            )
+        known = choices.get(option)
+        if known and not isinstance(value, (list, bool)) and str(value) not in known:
+            raise Unplannable(
+                f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} takes'
+                f" only {', '.join(known)}"
+            )
+
+
+def _warned(
+    plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], *, old: bool
+) -> Plan:
+    found = [str(note) for note in inventory.model.notes]
+    lacks = (
+        old_driver(gpus, inventory.engine.cuda),
+        small_host(inventory.model, inventory.host),
+    )
+    found += [str(lack) for lack in lacks if lack]
+    if old:
+        found.append(NEVER_RUN)
+    for section, key, why in IDLE_KEYS:
+        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
+            found.append(f"[{section}] {key} has no effect on SGLang: {why}")
+    if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
+        found.append(
+            f"the engine listens on {config.server.host} and asks for no API key: anyone who can"
+            ' reach that address can use it; set host = "127.0.0.1", with a proxy before it'
+        )
+    memory = forecast(plan, inventory)
+    if memory.fits is False:
+        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    return replace(plan, warnings=tuple(found), advice=memory.advice)
+
+
+def context_of(plan: Plan) -> int | None:
+    """The longest request in tokens."""
+    return count(plan.value(CONTEXT))

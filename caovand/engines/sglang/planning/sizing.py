@@ -1,0 +1,166 @@
+"""How much SGLang is asked to do: cards, share of memory, context, requests, tokens of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.config import Config
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.sglang.memory.forecast import estimate, unmodelled
+from caovand.engines.sglang.memory.load import (
+    Load,
+    activation_bytes,
+    usual_share,
+    usual_step,
+)
+from caovand.engines.sglang.planning import cards
+from caovand.engines.sglang.planning.options import (
+    CACHE_TYPE,
+    CONTEXT,
+    RANKS,
+    REQUESTS,
+    SHARE,
+    STEP,
+    count,
+)
+
+MANY = {"chat": 16, "long": 4, "batch": 128}
+"""Requests at once for each workload; further ones wait."""
+ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
+"""A context worth another card where the cards are not linked."""
+GRANULE, LEAST = 256, 2048
+
+
+def settings(
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+    drafts: Setting,
+    *,
+    old: bool,
+) -> dict[str, Setting]:
+    """The settings that share out memory."""
+    policy, model = config.policy, inventory.model
+    requests = _requests(config, typed)
+    kind = _cache_type(config, typed)
+    dtype = _dtype(config, typed, old=old)
+    ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
+    ranks = ranks or cards.wanted_split(config, inventory, gpus)
+    load = Load(
+        context=0,
+        requests=requests.value,
+        step=0,
+        share=0.0,
+        depth=(drafts.value or {}).get("num_speculative_tokens", 0),
+        cache_type=str(kind.value or "auto"),
+        activation=activation_bytes(model, dtype.value),
+        graphs=policy.cuda_graphs != "none",
+    )
+    able = (ranks.value,) if ranks else cards.splits(model.heads, gpus)
+    loads = [_shared(config, load, gpus, typed, many) for many in able]
+    chosen, tokens = _best(config, inventory, loads, gpus)
+    if ranks is None:
+        why = "the fewest cards with room for it: they are not linked by NVLink"
+        ranks = Setting(chosen.ranks, "policy", why)
+    stated = policy.max_num_batched_tokens is not None
+    return {
+        CONTEXT: _context(config, inventory, typed, tokens),
+        RANKS: ranks,
+        SHARE: Setting(
+            chosen.share,
+            "policy" if policy.gpu_memory_utilization is None else "user",
+            "of the memory free at the start; the rest is for activations and CUDA graphs"
+            if policy.gpu_memory_utilization is None
+            else "[policy] gpu_memory_utilization",
+        ),
+        REQUESTS: requests,
+        STEP: Setting(
+            chosen.step,
+            "user" if stated else "policy",
+            "[policy] max_num_batched_tokens" if stated else "what SGLang takes for such cards",
+        ),
+        CACHE_TYPE: kind,
+        "dtype": dtype,
+    }
+
+
+def _shared(
+    config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any], ranks: int
+) -> Load:
+    """The load over so many cards, with its step and share."""
+    step = config.policy.max_num_batched_tokens or usual_step(gpus, ranks)[0]
+    load = replace(load, ranks=ranks, step=count(typed.get(STEP)) or step)
+    given = typed.get(SHARE, config.policy.gpu_memory_utilization)
+    share = given if isinstance(given, (int, float)) else usual_share(load, gpus)
+    return replace(load, share=float(share))
+
+
+def _best(
+    config: Config, inventory: Inventory, loads: list[Load], gpus: tuple[Gpu, ...]
+) -> tuple[Load, int | None]:
+    """The first load with room for enough, else the one with the most; and the tokens it holds."""
+    if unmodelled(inventory.model):
+        return loads[-1], None
+    limit = inventory.model.max_model_len
+    enough = config.model.max_model_len or min(ENOUGH[config.policy.workload], limit)
+    held = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
+    first = next((one for one in held if one[1] >= enough), None)
+    return first or max(held, key=lambda one: one[1])
+
+
+def _context(
+    config: Config, inventory: Inventory, typed: Mapping[str, Any], tokens: int | None
+) -> Setting:
+    limit, wanted = inventory.model.max_model_len, config.model.max_model_len
+    if CONTEXT in typed:
+        return Setting(typed[CONTEXT], "user", "passed verbatim")
+    if wanted is not None:
+        if limit and inventory.model.limit_known and wanted > limit:
+            raise Unplannable(
+                f"cannot serve a context of {wanted} tokens: the model's own limit is {limit}; set"
+                " [model] max_model_len to at most that"
+            )
+        return Setting(wanted, "user", "[model] max_model_len")
+    if tokens is None or tokens >= limit:
+        return Setting(limit, "policy", "the model's own limit")
+    if tokens < LEAST:
+        return Setting(
+            min(LEAST, limit), "policy", "no context fits; trying the smallest useful one"
+        )
+    return Setting(tokens // GRANULE * GRANULE, "policy", "the longest that fits the cache")
+
+
+def _requests(config: Config, typed: Mapping[str, Any]) -> Setting:
+    if REQUESTS in typed:
+        return Setting(typed[REQUESTS], "user", "passed verbatim")
+    if config.policy.max_num_seqs is not None:
+        return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
+    workload = config.policy.workload
+    return Setting(MANY[workload], "policy", f"requests at once for workload {workload}")
+
+
+def _cache_type(config: Config, typed: Mapping[str, Any]) -> Setting:
+    if CACHE_TYPE in typed:
+        return Setting(typed[CACHE_TYPE], "user", "passed verbatim")
+    if config.policy.kv_cache_dtype not in (None, "auto"):
+        return Setting(config.policy.kv_cache_dtype, "user", "[policy] kv_cache_dtype")
+    return Setting("auto", "policy", "the model's own type loses nothing")
+
+
+def _dtype(config: Config, typed: Mapping[str, Any], *, old: bool) -> Setting:
+    if "dtype" in typed:
+        return Setting(typed["dtype"], "user", "passed verbatim")
+    if old and config.policy.dtype in ("bfloat16",):
+        raise Unplannable(
+            "cannot use [policy] dtype bfloat16: cards before compute capability 8.0 have none; set"
+            " half"
+        )
+    if config.policy.dtype is not None:
+        return Setting(config.policy.dtype, "user", "[policy] dtype")
+    if old:
+        return Setting("half", "policy", "cards before compute capability 8.0 have no bfloat16")
+    return Setting("auto", "policy", "the model's own type")

@@ -1,0 +1,127 @@
+"""What SGLang's own Python is asked: its versions, its kernels' cards, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.install import Install
+from caovand.core.probe import Probe
+from caovand.core.problem import Problem
+
+TRIED = "0.5.23"
+"""The release whose options, log texts and metrics were read."""
+HOW = (
+    "python3 -m venv /opt/sglang && /opt/sglang/bin/pip install sglang, then set [engine] python ="
+    ' "/opt/sglang/bin/python"'
+)
+INSTALL = Install(
+    versions={},
+    elsewhere=Problem(
+        "install SGLang",
+        "caovan has no lock for it: no CUDA environment of it was ever proven",
+        f"make an environment of your own: {HOW}",
+    ),
+)
+# A shared library names the cards that it has machine code for; the one of common operators is
+# small and needed by every model.
+VERSIONS = """
+import glob, importlib.metadata as metadata, importlib.util, json, os, platform, re, sys
+
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+def folder(name):
+    spec = importlib.util.find_spec(name)
+    return os.path.dirname(spec.origin) if spec and spec.origin else None
+
+def torch_cuda():
+    try:
+        with open(os.path.join(folder("torch"), "version.py")) as source:
+            found = re.search(r"^cuda[^=]*= *'([^']+)'", source.read(), re.M)
+    except (OSError, TypeError):
+        return None
+    return found and found.group(1)
+
+sglang, kernel = folder("sglang"), folder("sgl_kernel")
+files = sorted(glob.glob(kernel + "/**/common_ops*.so", recursive=True)) if kernel else []
+print(MARK + json.dumps({
+    "sglang": version("sglang"), "torch": version("torch"), "cuda": torch_cuda(),
+    "flashinfer": version("flashinfer-python"), "python_version": platform.python_version(),
+    "stamp": [sys.version, version("sglang"), version("torch"), sglang
+              and os.stat(sglang).st_mtime_ns, [[f, os.stat(f).st_mtime_ns] for f in files]],
+}))
+"""
+DETAILS = """
+import argparse, glob, importlib.util, json, os, re
+
+def cards():
+    spec = importlib.util.find_spec("sgl_kernel")
+    found = set()
+    place = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    for file in glob.glob(place + "/**/common_ops*.so", recursive=True) if place else []:
+        with open(file, "rb") as library:
+            found.update(m.decode() for m in re.findall(rb"sm_[0-9]{2,3}[af]?", library.read()))
+    return sorted(found)
+
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+options = [(word, action) for action in parser._actions for word in action.option_strings]
+print(MARK + json.dumps({
+    "cards": cards(),
+    "flags": sorted(word for word, _ in options),
+    "switches": sorted(word for word, action in options if action.nargs == 0),
+    "deprecated": sorted(word for word, action in options
+                         if type(action).__name__.startswith("Deprecated")),
+    "choices": {word: sorted(map(str, action.choices)) for word, action in options
+                if action.choices},
+}))
+"""
+_TOOLS, _REASONING = "--tool-call-parser", "--reasoning-parser"
+
+
+def _lacking(found: Mapping[str, Any]) -> str:
+    if not found["sglang"]:
+        return "SGLang"
+    return "" if found["torch"] else "PyTorch"
+
+
+def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+    choices = {word: tuple(values) for word, values in more.get("choices", {}).items()}
+    return EngineInfo(
+        python=python,
+        version=str(found["sglang"]),
+        torch=str(found["torch"]),
+        build="cuda" if found["cuda"] else "cpu",
+        flashinfer=found["flashinfer"],
+        flags=frozenset(more.get("flags", ())),
+        switches=frozenset(more.get("switches", ())),
+        deprecated=frozenset(more.get("deprecated", ())),
+        choices=tuple(sorted(choices.items())),
+        tool_parsers=frozenset(choices.get(_TOOLS, ())),
+        reasoning_parsers=frozenset(choices.get(_REASONING, ())),
+        python_version=str(found["python_version"]),
+        cuda=found["cuda"],
+        kernels=tuple((card, ()) for card in more.get("cards", ())),
+    )
+
+
+PROBE = Probe(
+    module=__name__,
+    name="SGLang",
+    install=HOW,
+    versions=VERSIONS,
+    details=DETAILS,
+    asked=frozenset({"flags", "cards"}),
+    env={},
+    lacking=_lacking,
+    read=_read,
+    missing=Problem(
+        "use SGLang as the engine", "it is not in the environment of [engine] python", HOW
+    ),
+)

@@ -1,0 +1,154 @@
+"""Failures of SGLang are named by their first cause, from published lines and its sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.cli.explain import explained
+from caovand.core.healing.failure import FAILURES
+from caovand.core.healing.ladder import REACTIONS
+from caovand.engines.sglang.engine import ENGINE
+from caovand.engines.sglang.healing.advice import advise
+from caovand.engines.sglang.log.cause import announces, find_cause
+from caovand.engines.sglang.log.explain import explain
+from caovand.engines.sglang.log.phases import PHASES, read
+from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, SIGNATURES
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "sglang"
+FAILED = [
+    ("context-too-long", "bad-arguments", "sglang.context", "resolve"),
+    ("decode-no-memory", "kv-cache-short", "sglang.pool", "serving"),
+    ("graphs-no-memory", "device-oom-capture", "sglang.graphs.oom", "capture"),
+    ("illegal-access", "illegal-access", "sglang.illegal", "serving"),
+    ("no-kernel", "backend-unsupported", "sglang.arch", "load"),
+    ("no-ram", "host-oom", "sglang.ram", "resolve"),
+    ("no-room-for-cache", "kv-cache-none", "sglang.cache", "load"),
+    ("nvcc-headers", "jit-toolchain", "sglang.jit", "load"),
+    ("port-taken", "port-busy", "sglang.port", "resolve"),
+    ("request-slots", "kv-cache-short", "sglang.slots", "serving"),
+    ("scheduler-killed", "engine-died", "sglang.crashed", "serving"),
+    ("too-old-card", "backend-unsupported", "sglang.old", "resolve"),
+    ("unknown-architecture", "bad-arguments", "sglang.model.architecture", "resolve"),
+    ("unknown-option", "bad-arguments", "sglang.args", "resolve"),
+    ("watchdog", "hang", "sglang.watchdog", "serving"),
+    ("watchdog-0.5.23", "hang", "sglang.watchdog", "serving"),
+    ("weights-no-memory", "device-oom-load", "sglang.oom", "load"),
+    ("workspace", "device-oom-run", "sglang.workspace", "serving"),
+]
+SERVED = ("serving", "serving-0.5.6")
+
+
+def log(name: str) -> str:
+    return (SAMPLES / f"{name}.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "failure", "signature", "phase"), FAILED)
+def test_a_failure_is_named_by_its_cause(
+    name: str, failure: str, signature: str, phase: str
+) -> None:
+    found = explain(log(name))
+    assert found.finding is not None
+    assert (found.finding.failure, found.finding.signature, found.finding.phase) == (
+        failure, signature, phase,
+    )  # fmt: skip
+    assert found.advice
+    assert found.finding.line > 0
+    if REACTIONS[found.finding.failure].kind == "rung":
+        assert ENGINE.healing.against(found.finding)
+
+
+def test_every_sample_is_expected_and_has_a_source() -> None:
+    names = {path.stem for path in SAMPLES.glob("*.log")}
+    assert names == {*(name for name, *_ in FAILED), *SERVED}
+    sources = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}.log`" not in sources] == []
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_server_that_came_up_has_no_failure(name: str) -> None:
+    found = explain(log(name))
+    assert (found.finding, found.reached) == (None, "serving")
+
+
+@pytest.mark.parametrize("name", ["serving", "weights-no-memory", "graphs-no-memory", "watchdog"])
+def test_explain_finds_out_whose_log_it_is(name: str) -> None:
+    assert explained(log(name))[0].name == "sglang"
+
+
+def test_what_looks_like_a_failure_is_counted_as_harmless() -> None:
+    assert explain(log("serving")).harmless == {
+        "sglang.import": 1, "sglang.moe-config": 1, "sglang.retracted": 1,
+    }  # fmt: skip
+
+
+def test_captures_are_read() -> None:
+    def captures(name: str) -> dict[str, str]:
+        found = find_cause(log(name).splitlines(), "resolve")
+        assert found is not None
+        return dict(found.captures)
+
+    assert captures("context-too-long") == {"wanted": "65536", "limit": "32768"}
+    assert captures("weights-no-memory") == {
+        "wanted": "24.00 MiB", "gpu": "1", "total": "47.37 GiB",
+    }  # fmt: skip
+    assert captures("watchdog") == {"seconds": "300"}
+    assert captures("port-taken") == {"taken": "30000"}
+    assert captures("unknown-architecture") == {"architecture": "'FooForCausalLM'"}
+
+
+def test_phases_and_figures_are_read() -> None:
+    found = explain(log("serving"))
+    assert [phase.phase for phase in found.phases] == list(PHASES)
+    assert found.phases[2].seconds == 16
+    assert found.figures == {
+        "attention_backend": "flashinfer", "load_s": 16.2, "weights_gib": 15.06,
+        "kv_tokens": 1106304, "kv_gib": 50.64, "capture_s": 12.1, "max_model_len": 131072,
+    }  # fmt: skip
+    older = explain(log("serving-0.5.6"))
+    assert older.figures == {"kv_tokens": 2243474, "kv_gib": 119.82, "capture_s": 5.37}
+    marks = [mark for mark, _ in map(read, log("serving").splitlines()) if mark is not None]
+    assert [mark.detail for mark in marks if "%" in mark.detail] == [
+        "reading the weights: 50 %", "reading the weights: 100 %", "capturing CUDA graphs: 0 %",
+    ]  # fmt: skip
+    assert [mark.phase for mark in marks if mark.progress == 1.0] == ["http"]
+
+
+def test_what_a_client_or_a_prompt_says_is_no_failure() -> None:
+    text = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    access = f'[2026-02-12 11:38:29] INFO:     127.0.0.1:338 - "GET /{text} HTTP/1.1" 404'
+    request = f'[2026-02-12 11:38:29 TP0] Receive: obj=GenerateReqInput(text="{text}")'
+    assert find_cause([access, request], "serving") is None
+    assert find_cause([text], "serving") is not None
+
+
+def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
+    lines = log("no-room-for-cache").splitlines()
+    assert [n for n, line in enumerate(lines) if announces(line)] == [1, 6]
+    assert find_cause(lines[4:5], "load", alive=True) is None
+    assert find_cause(lines, "load", alive=True) is not None
+
+
+def test_the_same_text_has_its_phases_meaning() -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    meant = {"load": "device-oom-load", "capture": "device-oom-capture"}
+    for phase, failure in {**meant, "serving": "device-oom-run"}.items():
+        found = find_cause([line], phase)
+        assert found is not None
+        assert found.failure == failure
+
+
+def test_rows_have_unique_ids_and_known_failures() -> None:
+    assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
+    assert {row.failure for row in SIGNATURES} <= set(FAILURES)
+
+
+@given(st.lists(st.text(max_size=80), max_size=20), st.sampled_from(["", "load", "serving"]))
+def test_any_lines_are_read(lines: list[str], phase: str) -> None:
+    found = find_cause(lines, phase)
+    if found is not None:
+        advise(found)
+    explain("\n".join(lines))

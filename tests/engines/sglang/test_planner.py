@@ -1,0 +1,333 @@
+"""Plans for SGLang: options with reasons that its own parser takes, refusals, forecast, rungs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.config_parser import parse
+from caovand.core.facts.checks import DoctorFacts
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.core.healing.ladder import LadderRules, decide
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.sglang.engine import ENGINE
+from caovand.engines.sglang.healing.cures import CURES
+from caovand.engines.sglang.healing.rungs import RUNGS
+from tests.core.machines import (
+    A100,
+    GPT_OSS,
+    H200,
+    HOST,
+    LLAMA_70B_AWQ,
+    QWEN_27B,
+    turing,
+    weights,
+)
+from tests.standin.sglang import OPTIONS, parser
+
+REAL = EngineInfo(
+    "/opt/sglang/bin/python", "0.5.23", "2.14.1+cu130", "cuda",
+    flags=frozenset(OPTIONS),
+    switches=frozenset(name for name, one in OPTIONS.items() if one.get("nargs") == 0),
+    choices=tuple((name, tuple(one["choices"])) for name, one in OPTIONS.items()
+                  if "choices" in one),
+    kernels=tuple((card, ()) for card in ("sm_80", "sm_89", "sm_90", "sm_90a", "sm_100")),
+    cuda="13.0",
+)  # fmt: skip
+"""As the probe found the wheels of 0.5.23: their kernel library has no code for 7.5."""
+OWN_BUILD = replace(REAL, kernels=(("sm_75", ()),))
+LLAMA_8B = ModelCard(
+    "/srv/models/Llama-8B", "LlamaForCausalLM", "llama", ("full_attention",) * 32, 131072,
+    hidden_size=4096, intermediate_size=14336, vocab_size=128256, heads=32, kv_heads=8,
+    head_dim=128, weights=weights(layers=13.0, embedding=0.98, head=0.98),
+)  # fmt: skip
+DRAFTS = replace(LLAMA_8B, mtp_layers=1, weights=weights(layers=13.0, head=1.0, mtp=0.5))
+
+
+def machine(
+    gpus: tuple[Gpu, ...] = A100, model: ModelCard = LLAMA_8B, engine: EngineInfo = REAL
+) -> Inventory:
+    return Inventory(gpus, HOST, engine, model)
+
+
+def plan(inventory: Inventory, *, remembered: Plan | None = None, **sections: Any) -> Plan:
+    sections.setdefault("model", {}).setdefault("path", inventory.model.path)
+    sections.setdefault("engine", {})["kind"] = "sglang"
+    return ENGINE.planning.make(parse(sections), inventory, remembered=remembered)
+
+
+def parsed(made: Plan, inventory: Inventory) -> argparse.Namespace:
+    """The command line, read by the parser that SGLang's own one was recorded in."""
+    argv = ENGINE.planning.command(made, inventory.engine, "/cache").argv
+    assert argv[:3] == (inventory.engine.python, "-m", "sglang.launch_server")
+    return parser().parse_args(argv[3:])
+
+
+def one(gpus: tuple[Gpu, ...], n: int = 1) -> tuple[Gpu, ...]:
+    return tuple(replace(gpus[0], index=index, nvlink=()) for index in range(n))
+
+
+def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None:
+    inventory = machine()
+    made = plan(inventory, server={"host": "::1", "port": 9000})
+    found = parsed(made, inventory)
+    assert (found.model_path, found.host, found.port) == ("/srv/models/Llama-8B", "::1", 9000)
+    assert (found.served_model_name, found.context_length) == ("Llama-8B", 131072)
+    assert (found.tp_size, found.max_running_requests) == (1, 16)
+    assert (found.chunked_prefill_size, found.kv_cache_dtype) == (8192, "auto")
+    assert found.mem_fraction_static == 0.836  # 1.5 MiB outside for a token of a step
+    assert (found.enable_metrics, found.log_level_http) == (True, "warning")
+    assert (found.attention_backend, found.speculative_algorithm) == (None, None)
+    assert all(entry.reason for entry in (*made.env.values(), *made.settings.values()))
+    assert made.served_name == "Llama-8B"
+    assert made.cards == ("0",)
+    assert ENGINE.planning.context(made) == 131072
+    assert made.warnings == ()
+
+
+@pytest.mark.parametrize("mode", ["auto", "stable", "fast"])
+@pytest.mark.parametrize("model", [LLAMA_8B, DRAFTS, QWEN_27B, GPT_OSS, LLAMA_70B_AWQ])
+@pytest.mark.parametrize(
+    ("gpus", "engine"), [(A100, REAL), (H200, REAL), (turing(2), OWN_BUILD)], ids="ahT"
+)
+def test_its_parser_takes_every_plan_and_all_that_the_ladder_makes_of_it(
+    gpus: tuple[Gpu, ...], engine: EngineInfo, model: ModelCard, mode: str
+) -> None:
+    inventory = machine(gpus, model, engine)
+    made = plan(inventory, policy={"mode": mode})
+    parsed(made, inventory)
+    for rung in RUNGS:
+        step = rung.step(made, Finding("unknown", ""))
+        if step is not None:
+            changed = {
+                name: replace(made.settings.get(name, made.settings["port"]), value=value)
+                for name, value in step.settings.items()
+            }
+            parsed(replace(made, settings={**made.settings, **changed}), inventory)
+
+
+def test_its_watchdog_comes_after_ours() -> None:
+    inventory = machine()
+    assert parsed(plan(inventory), inventory).watchdog_timeout == 4 * 60 + 30 + 30
+    slow = plan(inventory, watch={"hang_s": 600, "confirm_s": 100})
+    assert parsed(slow, inventory).watchdog_timeout == 2500
+
+
+def test_a_model_with_a_head_drafts_with_it() -> None:
+    inventory = machine(model=DRAFTS)
+    made = plan(inventory)
+    found = parsed(made, inventory)
+    assert made.mtp == 3
+    assert (found.speculative_algorithm, found.speculative_num_steps) == ("NEXTN", 3)
+    assert (found.speculative_eagle_topk, found.speculative_num_draft_tokens) == (1, 4)
+    assert plan(inventory, policy={"workload": "batch"}).mtp == 0
+    assert plan(inventory, policy={"mtp": 1}).mtp == 1
+    eagle = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "/srv/eagle"]
+    own = plan(inventory, engine={"extra_args": eagle})
+    found = parsed(own, inventory)
+    assert (found.speculative_algorithm, found.speculative_num_steps) == ("EAGLE3", None)
+    assert ENGINE.planning.forecast(own, inventory).fits is None
+    assert ENGINE.planning.overruling(parse({"engine": {"extra_args": eagle}}), {})
+
+
+def test_turing_is_refused_for_kernels_that_its_wheels_lack() -> None:
+    with pytest.raises(Unplannable, match=r"has no code for compute capability 7\.5; set .*vllm"):
+        plan(machine(turing(1)))
+
+
+def test_turing_with_kernels_of_ones_own_gets_tritons_attention_in_half_precision() -> None:
+    inventory = machine(turing(1), engine=OWN_BUILD)
+    made = plan(inventory)
+    found = parsed(made, inventory)
+    assert (found.attention_backend, found.sampling_backend) == ("triton", "pytorch")
+    assert found.dtype == "half"
+    assert made.device == "sm75"
+    assert any("vllm" in text for text in made.warnings)
+    with pytest.raises(Unplannable, match="have none; set half"):
+        plan(inventory, policy={"dtype": "bfloat16"})
+
+
+def test_linked_cards_share_the_model_and_others_only_where_it_does_not_fit() -> None:
+    linked = tuple(replace(gpu, nvlink=tuple({0, 1} - {gpu.index})) for gpu in one(A100, 2))
+    assert plan(machine(linked)).value("tp_size") == 2
+    assert plan(machine(one(A100, 2))).value("tp_size") == 1
+    cards = one((replace(A100[0], total_mib=24576, free_mib=24200),), 4)
+    made = plan(machine(cards, LLAMA_70B_AWQ))
+    assert made.value("tp_size") == 4
+    assert made.cards == ("0", "1", "2", "3")
+    assert plan(machine(one(A100, 2)), engine={"gpus": [1]}).cards == ("1",)
+    with pytest.raises(Unplannable, match="there are 2 cards"):
+        plan(machine(one(A100, 2)), policy={"tensor_parallel_size": 4})
+
+
+def test_a_small_card_gets_the_longest_context_that_fits() -> None:
+    card = one((replace(A100[0], total_mib=24576, free_mib=24000),))
+    inventory = machine(card)
+    made = plan(inventory)
+    memory = ENGINE.planning.forecast(made, inventory)
+    assert memory.fits
+    assert made.value("max_model_len") == memory.kv_tokens // 256 * 256 < 131072
+    assert memory.weights_mib == pytest.approx(14.96 * 1024)
+    # 32 layers, keys and values of 8 heads of 128 in two bytes
+    assert memory.needed_mib == made.value("max_model_len") * 32 * 2 * 8 * 128 * 2 / 2**20
+    assert sum(size for _, size in memory.parts) == pytest.approx(24576)
+    full = one((replace(A100[0], total_mib=24576, free_mib=15000),))
+    little = plan(machine(full))
+    assert ENGINE.planning.forecast(little, machine(full)).fits is False
+    assert any("it does not fit" in text for text in little.warnings)
+
+
+def test_what_is_not_modelled_is_not_forecast() -> None:
+    hybrid = machine(model=QWEN_27B)
+    memory = ENGINE.planning.forecast(plan(hybrid), hybrid)
+    assert (memory.fits, "recurrent states" in memory.reason) == (None, True)
+
+
+def test_keys_become_options() -> None:
+    inventory = machine(H200)
+    made = plan(
+        inventory,
+        model={"max_model_len": 4096, "served_name": "mine", "trust_remote_code": True},
+        policy={
+            "max_num_seqs": 3, "kv_cache_dtype": "fp8_e4m3", "gpu_memory_utilization": 0.5,
+            "max_num_batched_tokens": 1024, "cuda_graphs": "none", "dtype": "float16",
+        },
+        server={"tool_call_parser": "qwen"},
+        engine={"env": {"NCCL_P2P_DISABLE": "1"}, "extra_args": ["--schedule-policy", "lpm"]},
+    )  # fmt: skip
+    found = parsed(made, inventory)
+    assert (found.context_length, found.served_model_name) == (4096, "mine")
+    assert (found.max_running_requests, found.kv_cache_dtype) == (3, "fp8_e4m3")
+    assert (found.mem_fraction_static, found.chunked_prefill_size) == (0.5, 1024)
+    assert found.cuda_graph_backend_decode == found.cuda_graph_backend_prefill == "disabled"
+    assert (found.dtype, found.tool_call_parser, found.schedule_policy) == (
+        "float16", "qwen", "lpm",
+    )  # fmt: skip
+    assert found.trust_remote_code
+    assert made.env["NCCL_P2P_DISABLE"].origin == "user"
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"server": {"api_key_file": "/etc/key"}}, "command line only"),
+        ({"model": {"max_model_len": 131073}}, "the model's own limit is 131072"),
+        ({"policy": {"kv_cache_dtype": "q8_0"}}, "takes only"),
+        ({"policy": {"cuda_graphs": "piecewise"}}, "use none or full_decode_only"),
+        ({"policy": {"mtp": 2}}, "has no MTP head"),
+        ({"engine": {"extra_args": ["--port", "1"]}}, "set [server] port instead"),
+        ({"engine": {"extra_args": ["--no-such"]}}, "SGLang 0.5.23 has no such option"),
+        ({"engine": {"extra_args": ["--tp-size", "two"]}}, "not a whole number"),
+        ({"engine": {"env": {"CUDA_VISIBLE_DEVICES": "0"}}}, "set [engine] gpus instead"),
+        ({"engine": {"gpus": [7]}}, "there is no such card"),
+    ],
+)
+def test_what_sglang_cannot_do_is_refused(sections: dict[str, Any], text: str) -> None:
+    with pytest.raises(Unplannable) as refused:
+        plan(machine(), **sections)
+    assert text in str(refused.value)
+
+
+def test_an_older_release_and_other_machines_are_refused() -> None:
+    with pytest.raises(Unplannable, match=r"install sglang 0\.5\.23 or newer"):
+        plan(machine(engine=replace(REAL, flags=REAL.flags - {"--watchdog-timeout"})))
+    with pytest.raises(Unplannable, match="without a card"):
+        plan(machine(gpus=()))
+    volta = tuple(replace(gpu, compute_capability=(7, 0)) for gpu in turing(1))
+    with pytest.raises(Unplannable, match=r"7\.5 and later"):
+        plan(machine(volta))
+
+
+def test_a_key_in_extra_args_is_shown_to_nobody() -> None:
+    inventory = machine()
+    for words in (["--api-key", "geheim"], ["--api-key=geheim"]):
+        made = plan(inventory, engine={"extra_args": words})
+        command = ENGINE.planning.command(made, REAL, None)
+        assert "geheim" in " ".join(command.argv)
+        assert "geheim" not in " ".join(command.shown)
+        assert "geheim" not in str(made.settings)
+        assert ENGINE.arguments.secrets(words) == ("geheim",)
+        assert ENGINE.arguments.api_keys(words) == ("geheim",)
+
+
+def test_compiled_kernels_have_a_folder_of_their_own() -> None:
+    env = ENGINE.planning.command(plan(machine()), REAL, "/cache").env
+    assert env["TRITON_CACHE_DIR"] == "/cache/sglang/sglang-0.5.23-torch2.14.1+cu130-sm80/triton"
+    assert "TRITON_CACHE_DIR" not in ENGINE.planning.command(plan(machine()), REAL, None).env
+
+
+def descend(made: Plan, inventory: Inventory, failure: Failure) -> tuple[Plan, list[str]]:
+    """The last plan, and the rungs taken until there is none left; its parser takes each."""
+    taken: list[str] = []
+    rules = LadderRules(ENGINE.healing)
+    while (decided := decide(made, Finding(failure, "", "load"), 99, rules)).plan is not None:
+        made = decided.plan
+        taken.append(decided.rung)
+        parsed(made, inventory)
+        assert len(taken) < 60
+    return made, taken
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_ladder_ends_and_a_kept_plan_has_its_steps(failure: Failure) -> None:
+    inventory = machine(H200, DRAFTS)
+    made, taken = descend(plan(inventory), inventory, failure)
+    assert bool(taken) == bool(CURES[failure, ""]) or failure == "unknown"
+    again = plan(inventory, remembered=made)
+    values = {name: one.value for name, one in again.settings.items()}
+    assert values == {name: one.value for name, one in made.settings.items()}
+    assert again.taken == made.taken
+
+
+def test_a_full_cache_and_a_full_card_are_answered_differently() -> None:
+    inventory = machine(H200, DRAFTS)
+    made = plan(inventory)
+    more, taken = descend(made, inventory, "kv-cache-none")
+    assert taken[:2] == ["draft-off off", "fill 4096"]
+    assert more.value("mem_fraction_static") > made.value("mem_fraction_static")
+    less, taken = descend(made, inventory, "device-oom-capture")
+    assert taken[0].startswith("share ")
+    assert taken[-1] == "graphs-off off"
+    assert less.value("mem_fraction_static") == 0.5
+
+
+def test_an_8_bit_cache_is_for_cards_that_compute_with_it() -> None:
+    for gpus, kind in ((A100, "auto"), (H200, "fp8_e4m3")):
+        inventory = machine(gpus)
+        made, _ = descend(plan(inventory), inventory, "kv-cache-short")
+        assert made.value("kv_cache_dtype") == kind
+
+
+def test_cures_name_rungs() -> None:
+    assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
+
+
+def facts(**more: Any) -> DoctorFacts:
+    known: dict[str, Any] = {
+        "gpus": A100, "host": HOST, "engine": REAL, "engine_problem": None, "model": LLAMA_8B,
+        "model_problem": None, "memory": None, "plan_problem": "", "plan_warnings": (),
+        "port": 8000, "listeners": (), "orphans": (), "python_version": "3.11.2",
+        "wants_gpu": True, "wants_plugin": False,
+    }  # fmt: skip
+    return DoctorFacts(**{**known, **more})
+
+
+def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
+    checks = ENGINE.planning.checks
+    assert [one.verdict for one in checks(facts())] == ["PASS"] * 3
+    card = next(one for one in checks(facts(gpus=turing(1))) if one.group == "GPU")
+    assert (card.verdict, card.remedy) == (
+        "FAIL", 'set [engine] kind = "vllm", which supports this card',
+    )  # fmt: skip
+    missing = ENGINE.probe.missing
+    assert missing is not None
+    found = checks(facts(engine=None, engine_problem=missing))[0]
+    assert (found.verdict, "[engine] python" in found.remedy) == ("FAIL", True)
+
+
+def test_it_is_never_chosen_over_vllm_by_itself() -> None:
+    assert not ENGINE.prefers("/srv/models/Llama-8B", ("config.json", "model.safetensors"))
