@@ -43,16 +43,21 @@ class Streams:
         self._stopped = False
 
     def at_once(self, prompts: Sequence[str], tokens: int) -> list[Answered]:
-        """Send all prompts at the same time; the answers, or the first failure once all ended."""
+        """Send all prompts at the same time; their answers.
+
+        Raises the first failure, which ends all others and makes every later call fail.
+        """
         ready = threading.Barrier(len(prompts))
-        answers: list[Answered | Exception] = [Unanswered("not sent")] * len(prompts)
+        answers: dict[int, Answered] = {}
+        failures: list[Exception] = []
 
         def ask(place: int) -> None:
             try:
                 answers[place] = self._asked(prompts[place], tokens, ready)
             except Exception as problem:
-                answers[place] = problem
+                failures.append(problem)
                 ready.abort()
+                self.stop()
 
         threads = [
             threading.Thread(target=ask, args=(place,), name=f"request-{place}")
@@ -65,20 +70,21 @@ class Streams:
                 while thread.is_alive():
                     thread.join(LOOK_S)  # in pieces, so that Ctrl-C gets through
         except BaseException:
-            self.stop()
             ready.abort()
+            self.stop()
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
             raise
-        failed = [one for one in answers if isinstance(one, Exception)]
-        # A broken barrier is the consequence of another's failure.
-        for one in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
-            raise one
-        return [one for one in answers if isinstance(one, Answered)]
+        if failures:
+            raise failures[0]
+        return [answers[place] for place in range(len(prompts))]
 
     def stop(self) -> None:
-        """End the requests under way; the engine notices that their client is gone."""
+        """End the requests under way, and allow no others.
+
+        The engine notices that their client is gone.
+        """
         with self._lock:
             self._stopped = True
             for link in self._open:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,23 @@ def test_a_refusal_has_its_status_and_ends_the_others_too(server: Completions) -
     with pytest.raises(Refused, match="HTTP 401") as caught:
         streams(server).at_once(["x"] * 3, 2)
     assert caught.value.status == 401
+
+
+def test_the_first_failure_ends_the_requests_that_would_go_on(server: Completions) -> None:
+    """The others hang until they are ended: this test would not end either."""
+
+    def events(body: dict[str, Any]) -> Iterator[str]:
+        if body["prompt"] == "bad":
+            assert server.hanging.wait(LIMIT_S)
+            yield 'data: {"error": "it is bad"}\n\n'
+        else:
+            yield ": the beginning\n\n"
+            server.hanging.set()
+            server.let_go.wait()
+
+    server.events = events
+    with pytest.raises(Unanswered, match="it is bad"):
+        streams(server).at_once(["good", "bad", "good"], 2)
 
 
 def test_nobody_listens(server: Completions) -> None:

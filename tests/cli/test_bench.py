@@ -124,6 +124,30 @@ def test_a_context_that_is_too_small_is_a_problem(box: Box, ctl: Ctl) -> None:
     assert "need a context of 640, and the plan's is 256" in refused(ctl, "bench")
 
 
+def test_what_slowed_it_down_is_a_warning(box: Box, ctl: Ctl) -> None:
+    rounds = {"more": 0.0}
+
+    def look(_args: Any) -> Any:
+        rounds["more"] += 3.0
+        found = box.status()
+        found["figures"]["totals"]["requests"] += rounds["more"]
+        found["figures"]["totals"]["preemptions"] = rounds["more"]
+        return found
+
+    box.daemon.answers["status"] = look
+    said = ctl(*SHORT)
+    assert "warning: 6 requests were put back for lack of KV cache" in said.out
+    assert "warning: 6 other requests were served meanwhile" in said.out
+
+
+def test_a_prompt_longer_than_all_texts_keeps_what_is_complete(box: Box, ctl: Ctl) -> None:
+    box.daemon.answers["plan"] = {**PLAN, "context": 1 << 24}
+    said = ctl("bench", "--prompts", "64,9999999", "--at-once", "1", "--rounds", "1", "--json")
+    assert said.code == 1
+    assert "cannot make a prompt of 9,999,999 tokens: all texts together have" in said.err
+    assert [cell["prompt"] for cell in said.json["cells"]] == [64]
+
+
 def test_no_model_is_served(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = box.status(served=None, state="HOLD", reason="no card")
     said = ctl("bench")

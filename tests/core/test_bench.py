@@ -171,15 +171,21 @@ def test_a_quantile_lies_among_its_numbers(numbers: list[float], share: float) -
 
 def status(requests: float, energy_j: float | None, at: float, **totals: Any) -> dict[str, Any]:
     """The part of a status document that is counted."""
-    zero = {"drafts": 0.0, "accepted": [], "prefix_hits": 0.0, "prefix_queries": 0.0}
+    zero = {
+        "preemptions": 0.0,
+        "drafts": 0.0,
+        "accepted": [],
+        "prefix_hits": 0.0,
+        "prefix_queries": 0.0,
+    }
     return {
         "figures": {
             "age_s": 1.0, "memory": [{"gpu": 1}],
             "totals": {"requests": requests, **zero, **totals},
         },
         "gpus": [
-            {"index": 0, "energy_j": 1e9 * at, "at": at, "fault": ""},
-            {"index": 1, "energy_j": energy_j, "at": at, "fault": ""},
+            {"index": 0, "energy_j": 1e9 * at, "power_w": 9.0, "at": at, "fault": ""},
+            {"index": 1, "energy_j": energy_j, "power_w": 50.0, "at": at, "fault": ""},
         ],
     }  # fmt: skip
 
@@ -190,12 +196,20 @@ ANSWERS = [Answered(100.0, (110.0, 200.0), 50, 400)] * 2
 def test_the_daemons_counts_are_those_of_this_time_and_these_cards() -> None:
     before = status(5, 1000.0, 99.0, drafts=10.0, accepted=[9.0])
     after = status(
-        8, 3000.0, 201.0, drafts=110.0, accepted=[89.0, 40.0], prefix_hits=1.0, prefix_queries=4.0
+        8,
+        3000.0,
+        201.0,
+        preemptions=2.0,
+        drafts=110.0,
+        accepted=[89.0, 40.0],
+        prefix_hits=1.0,
+        prefix_queries=4.0,
     )
     assert record.counts(before, after, ANSWERS, (100.0, 200.0)) == {
         "drafting": {"accepted": [0.8, 0.4], "tokens_per_step": 2.2},
         "prefix_hits": 0.25,
-        "tokens_per_j": 800 / 2000,
+        "tokens_per_j": pytest.approx(800 / (2000 - 2 * 50), abs=1e-6),
+        "preemptions": 2,
         "others": 1,
     }
 
@@ -204,9 +218,9 @@ def test_the_daemons_counts_are_those_of_this_time_and_these_cards() -> None:
     ("first", "last"),
     [
         pytest.param((None, 99.0), (None, 201.0), id="no counter"),
-        pytest.param((1.0, 101.0), (9.0, 201.0), id="the first sample is too late"),
-        pytest.param((1.0, 99.0), (9.0, 199.0), id="the last sample is too early"),
-        pytest.param((1.0, 50.0), (9.0, 201.0), id="at rest for a third of the time"),
+        pytest.param((1.0, 101.0), (1e6, 201.0), id="the first sample is too late"),
+        pytest.param((1.0, 99.0), (1e6, 199.0), id="the last sample is too early"),
+        pytest.param((1.0, -9.0), (1e6, 201.0), id="at rest for most of the time"),
         pytest.param((9.0, 99.0), (1.0, 201.0), id="the counter began anew"),
     ],
 )
@@ -220,5 +234,7 @@ def test_without_cards_or_without_all_requests_the_rest_is_unknown() -> None:
     for one in (before, after):
         one["gpus"], one["figures"]["memory"] = [], []
     found = record.counts(before, after, ANSWERS, (100.0, 200.0))
-    assert found == dict.fromkeys(("drafting", "prefix_hits", "tokens_per_j", "others"))
+    assert found == dict.fromkeys(
+        ("drafting", "prefix_hits", "tokens_per_j", "preemptions", "others")
+    )
     assert record.counted_at(after, 210.0) == 209.0

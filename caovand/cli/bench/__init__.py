@@ -204,7 +204,7 @@ VERB = Verb(
     " and code, prompts of several lengths, several requests at once, answers streamed. Each"
     " prompt begins with words of its own, so that no prefix cache has it. Shows how fast prompts"
     " are read and tokens generated, times, drafts accepted by position, and tokens per joule"
-    " where the cards count energy and the measurement is long enough. Other"
+    " where the cards count energy and were busy for most of the time. Other"
     " clients and it slow each other down. Each result is kept, with all rounds,"
     " in a folder named by the plan's fingerprint.",
     epilog="example: caovanctl bench --prompts 512,4096 --at-once 1,8",

@@ -16,7 +16,9 @@ from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen
 from caovand.core.bench import prompts, record
+from caovand.core.bench.prompts import TooFewTexts
 from caovand.core.bench.record import Answered
+from caovand.core.reporting.wire import WireError
 
 COUNT_S = 120.0
 FIGURES_S = 30.0  # as long as figures that include the last request may take
@@ -86,6 +88,11 @@ class Run:
             raise Cut(self._explained(problem)) from problem
         except CommandError as problem:
             raise Cut(problem) from problem
+        except WireError as problem:
+            raise Cut(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
+        except TooFewTexts as error:
+            refusal = CommandError(Exit.FAILED, error.problem.message, error.problem.remedy)
+            raise Cut(refusal) from error
 
     def _cell(self, length: int, at_once: int) -> dict[str, Any]:
         order = self._order

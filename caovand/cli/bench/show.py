@@ -85,8 +85,10 @@ def _circumstances(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     hits = [cell["prefix_hits"] for cell in cells if cell["prefix_hits"] is not None]
     if hits:
         yield f"prefix cache: {mean(hits):.1%} of the prompt tokens were found in it"
+    if waited := sum(cell["preemptions"] or 0 for cell in cells):
+        yield f"warning: {waited} requests were put back for lack of KV cache"
     if others := sum(cell["others"] or 0 for cell in cells):
-        yield f"warning: {others} requests of other clients came meanwhile; these figures bear that"
+        yield f"warning: {others} other requests were served meanwhile, and slowed these down"
     if any(cell["others"] is None for cell in cells):
         yield "drafts and prefix hits are unknown where the daemon did not see every request"
 

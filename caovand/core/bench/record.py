@@ -11,9 +11,9 @@ from typing import Any
 from caovand.core.figures.counters import ratio
 
 DIGITS = 6
-COUNTED = ("requests", "drafts", "prefix_hits", "prefix_queries")
-MOST_REST = 0.1
-"""Share of a measurement in which cards may rest without spoiling tokens per joule."""
+COUNTED = ("requests", "preemptions", "drafts", "prefix_hits", "prefix_queries")
+MOST_REST = 0.5
+"""Share of the time between two samples in which cards may rest without spoiling their joules."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ def counts(
         if known
         else None,
         "tokens_per_j": _rounded(tokens / joules) if joules else None,
+        "preemptions": int(more["preemptions"]) if known else None,
         "others": int(others) if known else None,
     }
 
@@ -162,27 +163,25 @@ def energy(
 ) -> float | None:
     """Joules of the engine's cards while they were busy.
 
-    None unless each of them counts energy, and was at rest for a small part at most of the time
-    between the two samples.
+    The time at rest between the two samples counts as rest at the last sample's power. None unless
+    each card reports all that, and was busy for most of that time.
     """
-    cards = {card["gpu"] for card in after["figures"]["memory"]}
     old = {gpu["index"]: gpu for gpu in before["gpus"]}
     new = {gpu["index"]: gpu for gpu in after["gpus"]}
     begin, end = busy
     total = 0.0
-    for card in cards:
-        if card not in old or card not in new:
+    for card in {card["gpu"] for card in after["figures"]["memory"]}:
+        first, last = old.get(card), new.get(card)
+        if not first or not last or None in (first["energy_j"], last["energy_j"], last["power_w"]):
             return None
-        first, last = old[card], new[card]
-        if first["energy_j"] is None or last["energy_j"] is None:
+        used, span = last["energy_j"] - first["energy_j"], last["at"] - first["at"]
+        rest_s = span - (end - begin)
+        if not first["at"] <= begin <= end <= last["at"] or rest_s > span * MOST_REST:
             return None
-        covered = first["at"] <= begin and end <= last["at"]
-        span = last["at"] - first["at"]
-        if not covered or span * (1 - MOST_REST) > end - begin:
+        used -= rest_s * last["power_w"]
+        if used <= 0:  # the driver was loaded again, or its counter is too coarse
             return None
-        if last["energy_j"] < first["energy_j"]:  # the driver was loaded again
-            return None
-        total += last["energy_j"] - first["energy_j"]
+        total += used
     return total or None
 
 

@@ -1,0 +1,112 @@
+"""caovanctl bench over a real vLLM, against vLLM's own client on the same engine and prompts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from caovand.adapters.http import Endpoint
+from caovand.adapters.streamed import Streams
+from caovand.adapters.texts import texts
+from caovand.core.bench import prompts, record
+from tests.daemon_process import Daemon, daemon, free_port
+from tests.e2e.conftest import ENGINE, MODELS, configuration
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+TURNS = 7
+REQUESTS = 4
+TOKENS = 256
+CHARACTERS = 900
+CLOSE = 0.03
+
+
+@pytest.fixture(scope="module")
+def served(engine: Path) -> Iterator[tuple[Daemon, int]]:
+    """A daemon that serves a tiny model without a prefix cache: both clients send the same."""
+    port = free_port()
+    text = configuration(engine, "hybrid_copy", port).replace(
+        'extra_args = ["', 'extra_args = ["--no-enable-prefix-caching", "'
+    )
+    with daemon(text) as one:
+        one.until_state("SERVING")
+        yield one, port
+
+
+def test_it_measures_a_served_model_and_keeps_the_result(served: tuple[Daemon, int]) -> None:
+    one, _ = served
+    words = ("--prompts", "200,500", "--at-once", "1,2", "--rounds", "2", "--tokens", "24")
+    done = one.ctl("bench", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [(c["prompt"], c["at_once"]) for c in result["cells"]] == [
+        (200, 1), (200, 2), (500, 1), (500, 2),
+    ]  # fmt: skip
+    for cell in result["cells"]:
+        requests = 2 * cell["at_once"]
+        read = sum(each["prompt_tokens"] for each in cell["rounds"])
+        assert cell["prompt"] * 0.98 * requests <= read <= cell["prompt"] * requests
+        assert sum(each["tokens"] for each in cell["rounds"]) == 24 * requests
+        assert (cell["others"], cell["tokens_per_j"]) == (0, None)
+        assert len(cell["drafting"]["accepted"]) == result["mtp"] == 3
+    assert result["complete"]
+    kept = result["kept"]
+    shown = one.ctl("bench", "--compare", kept, kept)
+    assert shown.returncode == 0, shown.stderr
+    assert "too few rounds" in shown.stdout
+
+
+def test_its_figures_are_those_of_vllms_own_client(
+    served: tuple[Daemon, int], tmp_path: Path
+) -> None:
+    """In turn, because the machine is not equally fast all the time; medians of the turns."""
+    _, port = served
+    passages = prompts.passages(texts())
+    sent = [prompts.prompt(passages, "same", 1, n)[:CHARACTERS] for n in range(REQUESTS)]
+    turns = [{"conversations": [{"value": text}, {"value": "an answer"}]} for text in sent]
+    (tmp_path / "prompts.json").write_text(json.dumps(turns))
+    ours: list[dict[str, float]] = []
+    theirs: list[dict[str, float]] = []
+    streams = Streams(Endpoint("127.0.0.1", port), "/v1/completions", "tiny")
+    streams.at_once(sent, 8)
+    for _ in range(TURNS):
+        found = record.round_of(streams.at_once(sent, TOKENS))
+        ours.append({"tokens_per_s": found["tokens_per_s"], "token_s": median(found["token_s"])})
+        theirs.append(vllm_bench_serve(port, tmp_path))
+    for name in ("tokens_per_s", "token_s"):
+        a, b = (median(turn[name] for turn in turns) for turns in (ours, theirs))
+        print(name, a, b, a / b - 1, ours, theirs)
+        assert a == pytest.approx(b, rel=CLOSE), (name, ours, theirs)
+
+
+def vllm_bench_serve(port: int, folder: Path) -> dict[str, float]:
+    """What `vllm bench serve` finds for the same requests."""
+    subprocess.run(
+        [
+            str(ENGINE), "-m", "vllm.entrypoints.cli.main", "bench", "serve",
+            "--backend", "openai", "--port", str(port), "--endpoint", "/v1/completions",
+            "--model", "tiny", "--tokenizer", str(MODELS / "hybrid_copy"),
+            "--dataset-name", "sharegpt", "--dataset-path", str(folder / "prompts.json"),
+            "--sharegpt-output-len", str(TOKENS), "--num-prompts", str(REQUESTS),
+            "--max-concurrency", str(REQUESTS), "--request-rate", "inf", "--ignore-eos",
+            "--disable-shuffle", "--disable-tqdm", "--temperature", "0",
+            "--save-result", "--result-dir", str(folder), "--result-filename", "theirs.json",
+        ],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        check=True,
+        timeout=PATIENCE_S,
+        capture_output=True,
+    )  # fmt: skip
+    found = json.loads((folder / "theirs.json").read_text())
+    assert (found["completed"], found["failed"]) == (REQUESTS, 0), found
+    return {
+        "tokens_per_s": found["output_throughput"],
+        "token_s": found["median_tpot_ms"] / 1000,
+    }
