@@ -10,7 +10,7 @@ import pytest
 
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.adapters.streamed import Refused, Streams
-from tests.adapters.completions_server import Completions, completions
+from tests.adapters.completions_server import Completions, completions, streamed
 from tests.patience import LIMIT_S
 
 PATH = "/v1/completions"
@@ -37,6 +37,12 @@ def test_every_piece_has_its_time_and_the_tokens_are_the_engines(server: Complet
     assert {body["prompt"] for body in server.completions()} == {"abcd" * 10, "x"}
     for body in server.completions():
         assert (body["stream"], body["max_tokens"], body["model"]) == (True, 6, "m")
+
+
+def test_comments_and_other_fields_are_no_pieces(server: Completions) -> None:
+    server.events = lambda body: iter([": still here\n\n", "event: x\n", *streamed(body)])
+    (answer,) = streams(server).at_once(["x"], 4)
+    assert (answer.tokens, len(answer.pieces)) == (4, 2)
 
 
 @pytest.mark.parametrize(
