@@ -40,6 +40,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
     "adapters/evidence.py": ("read_text", KERNEL),
+    "adapters/texts.py": ("read_text", "files of this package"),
     "adapters/host.py": ("read_text", KERNEL),
     "adapters/kernel_log.py": ("os.open", KERNEL),
     "adapters/oom_kills.py": ("read_text", KERNEL),

@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -104,7 +104,7 @@ def call(
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
         if not expired.is_set():
-            text = _quoted(endpoint, str(problem) or type(problem).__name__)
+            text = quoted(endpoint, str(problem) or type(problem).__name__)
             # Chained only if we hit a limit of our own: others may quote the answer verbatim.
             cause = problem if limits.reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
@@ -118,6 +118,22 @@ def call(
     if answer.length:  # announced bytes that never came
         raise Unanswered(f"{path}: an incomplete answer")
     return Answer(answer.status, data.decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def connected(endpoint: Endpoint, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+    """An open connection whose peer may be silent for this long; OSError where none listens."""
+    if endpoint.key and not api_key.usable(endpoint.key):
+        raise Unanswered(f"cannot send the API key: it {api_key.RULE}")
+    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=timeout_s)
+    try:
+        connection.connect()
+        if endpoint.tls:
+            connection.sock = secure = _tls(connection.sock, endpoint.address)
+            secure.do_handshake()
+        yield connection
+    finally:
+        connection.close()
 
 
 def _exchange(
@@ -172,7 +188,7 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
     return http.client.HTTPResponse(_Metered(link, most), **more)  # type: ignore[arg-type]
 
 
-def _quoted(endpoint: Endpoint, text: str) -> str:
+def quoted(endpoint: Endpoint, text: str) -> str:
     """An answer, safe to show in a message: whoever received our key may echo it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
@@ -204,22 +220,29 @@ def complete(
         "ignore_eos": True,
     }
     answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
-    quoted = _quoted(endpoint, answer.body)
+    shown = quoted(endpoint, answer.body)
     if answer.status != 200:
-        raise Unanswered(f"{path}: HTTP {answer.status}: {quoted}")
+        raise Unanswered(f"{path}: HTTP {answer.status}: {shown}")
     came = _count(answer.body, "usage", "completion_tokens")
     if came is None:
-        raise Unanswered(f"{path}: an answer without usage: {quoted}")
+        raise Unanswered(f"{path}: an answer without usage: {shown}")
     return came
 
 
 def _count(text: str, *path: str) -> int | None:
     """The count under these keys of a JSON text, None without one."""
     try:
-        found = json.loads(text)
+        return count_in(json.loads(text), *path)
+    except (ValueError, RecursionError):
+        return None
+
+
+def count_in(found: Any, *path: str) -> int | None:
+    """The count under these keys of a JSON document, None without one."""
+    try:
         for key in path:
             found = found[key]
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (LookupError, TypeError):
         return None
     whole = isinstance(found, int) and not isinstance(found, bool)
     return found if whole and 0 <= found <= MAX_COUNT else None

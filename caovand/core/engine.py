@@ -98,12 +98,22 @@ class Arguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tokenize:
+    """Where the engine counts the tokens of a text: `body` takes model and text."""
+
+    path: str
+    body: Callable[[str, str], Mapping[str, Any]]
+    count: Callable[[Any], int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
     has no such count. `completions` takes OpenAI's completions, with what `prompt` makes of token
-    ids; where it is `exact`, as many tokens come as were asked for, else at least one.
+    ids; where it is `exact`, as many tokens come as were asked for, else at least one. `tokenize`
+    is None for an engine that counts only what it completes.
     """
 
     health: str
@@ -114,6 +124,7 @@ class Api:
     completions: str
     prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
     exact: bool = True
+    tokenize: Tokenize | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,6 +116,9 @@ async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
         raise VerbError("no-plan", "cannot show a plan: there is none yet", "caovanctl status")
     return {
         "model": plan.model,
+        "engine": slot.engine.name,
+        "fingerprint": plan.identity,
+        "context": slot.engine.planning.context(plan),
         "settings": {name: vars(setting) for name, setting in plan.settings.items()},
         "env": {
             name: {**vars(setting), "value": secrets.shown_value(name, setting.value)}

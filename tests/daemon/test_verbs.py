@@ -304,6 +304,8 @@ def test_a_plan_is_shown_once_there_is_one(fake: FakeSupervisor) -> None:
     answer = result(fake, "plan")
     assert answer["settings"]["dtype"] == {"value": "half", "origin": "policy", "reason": "SM75"}
     assert answer["extra_args"] == ["--seed", "1"]
+    assert (answer["engine"], answer["fingerprint"]) == ("vllm", plan.identity)
+    assert answer["context"] is None
 
 
 # -- waiting ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
 from caovand.engines.llamacpp import command
 from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.installation import INSTALL
@@ -69,6 +69,11 @@ ENGINE = Engine(
         pending="",
         pending_key="",
         completions="/v1/completions",
+        tokenize=Tokenize(
+            path="/tokenize",
+            body=lambda _model, text: {"content": text, "add_special": True},
+            count=lambda answer: len(answer["tokens"]),
+        ),
     ),
     healing=HEALING,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.install import Install
 from caovand.core.plan import Plan
@@ -77,6 +77,11 @@ ENGINE = Engine(
         pending="/load",
         pending_key="server_load",
         completions="/v1/completions",
+        tokenize=Tokenize(
+            path="/tokenize",
+            body=lambda model, text: {"model": model, "prompt": text},
+            count=lambda answer: answer["count"],
+        ),
     ),
     healing=HEALING,
 )

@@ -1,0 +1,213 @@
+"""`caovanctl bench`: measures the served model as its clients see it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand import __version__
+from caovand.adapters import bench_results
+from caovand.adapters.directories import own_directories
+from caovand.adapters.texts import digest, texts
+from caovand.cli.bench import show, target
+from caovand.cli.bench.drive import Cut, Order, Run
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.progress import Screen
+from caovand.cli.verb import Verb
+from caovand.core.bench import compare, prompts
+from caovand.core.problem import ProblemError
+
+PROMPTS = (512, 4096, 32768, 100_000)
+AT_ONCE = (1, 2, 4, 8)
+MOST = 1 << 24
+MOST_AT_ONCE = 256
+MOST_ROUNDS = 30
+
+
+def numbers(most: int) -> Any:
+    """A reader of a list such as 512,4096: whole numbers from 1 to `most`, none twice."""
+
+    def read(text: str) -> tuple[int, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4")
+        found = tuple(map(int, parts))
+        if not all(1 <= one <= most for one in found) or len(set(found)) < len(found):
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: each number must be from 1 to {most}, and none be there twice"
+            )
+        return tuple(sorted(found))
+
+    return read
+
+
+def number(most: int) -> Any:
+    """A reader of one whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        found = numbers(most)(text)
+        if len(found) != 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one number")
+        return int(found[0])
+
+    return read
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prompts",
+        type=numbers(MOST),
+        metavar="TOKENS,...",
+        help="lengths of prompts (default: those of 512,4096,32768,100000 that fit the context)",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=numbers(MOST_AT_ONCE),
+        default=AT_ONCE,
+        metavar="N,...",
+        help="how many requests at once (default 1,2,4,8)",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=number(MOST),
+        default=128,
+        metavar="N",
+        help="tokens to generate for each request (default 128)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=number(MOST_ROUNDS),
+        default=5,
+        metavar="N",
+        help="how often each is measured (default 5, the fewest that --compare can judge)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=number(MOST),
+        default=1,
+        metavar="N",
+        help="chooses the passages of the prompts (default 1)",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the engine's API key (default: the one of the daemon's configuration)",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        type=Path,
+        metavar=("A", "B"),
+        help="measure nothing: show two kept results side by side",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """bench."""
+    try:
+        return _compare(args) if args.compare else _measure(args)
+    except ProblemError as error:
+        found = error.problem
+        raise CommandError(Exit.FAILED, found.message, found.remedy) from error
+
+
+def _compare(args: argparse.Namespace) -> int:
+    a, b = map(bench_results.load, args.compare)
+    try:
+        rows, differing = list(compare.rows(a, b)), compare.differing(a, b)
+    except (LookupError, TypeError, AttributeError) as problem:
+        raise bench_results.NoResult(
+            "compare these results",
+            f"one of them lacks {problem}",
+            "name files that `caovanctl bench` wrote, unchanged",
+        ) from problem
+    if not rows:
+        raise bench_results.NoResult(
+            "compare these results",
+            "they have no prompt length and number of requests in common",
+            "measure both with the same --prompts and --at-once",
+        )
+    if args.json:
+        print(json.dumps(show.comparison(rows, differing)))
+    else:
+        for line in show.side_by_side(rows, differing):
+            print(line)
+    return Exit.DONE
+
+
+def _measure(args: argparse.Namespace) -> int:
+    known = texts()
+    with connect(args) as client:
+        found = target.find(client, args.api_key_file)
+        lengths = target.lengths(found, args.prompts, PROMPTS, args.tokens)
+        order = Order(
+            lengths, args.at_once, args.rounds, args.tokens, args.seed, uuid.uuid4().hex[:12]
+        )
+        document: dict[str, Any] = {
+            "at": time.time(),
+            "version": __version__,
+            **found.described,
+            "tokens": order.tokens,
+            "seed": order.seed,
+            "texts": digest(known),
+        }
+        measured = Run(client, found, order, prompts.passages(known), Screen(sys.stderr))
+        cut: Cut | None = None
+        try:
+            for _ in measured.cells():
+                pass
+        except Cut as problem:
+            cut = problem
+    document |= {"complete": cut is None, "cells": measured.done}
+    if measured.done:
+        _show(args, document)
+    if cut is None:
+        return Exit.DONE
+    if cut.error is None:
+        print(f"stopped: {len(measured.done)} of {order.cells} measured", file=sys.stderr)
+        raise KeyboardInterrupt
+    raise cut.error
+
+
+def _show(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
+    """Keep a result and print it, printed even where it cannot be kept."""
+    path, failed = None, None
+    try:
+        path = bench_results.keep(own_directories(os.environ, os.getuid()).state, document)
+    except bench_results.NoResult as problem:
+        failed = problem
+    if args.json:
+        print(json.dumps({**document, "kept": str(path) if path else None}))
+    else:
+        for line in show.lines(document):
+            print(line)
+    if failed is not None:
+        raise failed
+    if not args.json:
+        print(f"kept in {path}")
+
+
+VERB = Verb(
+    name="bench",
+    help="measure the served model as clients see it",
+    description="Measure the served model as its clients see it: real text of several languages"
+    " and code, prompts of several lengths, several requests at once, answers streamed. Each"
+    " prompt begins with words of its own, so that no prefix cache has it. Shows how fast prompts"
+    " are read and tokens generated, times, drafts accepted by position, and tokens per joule"
+    " where the cards count energy and were busy for most of the time. Other"
+    " clients and it slow each other down. Each result is kept, with all rounds,"
+    " in a folder named by the plan's fingerprint.",
+    epilog="example: caovanctl bench --prompts 512,4096 --at-once 1,8",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,200 @@
+"""Drives the engine: round by round, and after each the daemon's figures of that time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.adapters import http
+from caovand.adapters.http import Unanswered
+from caovand.adapters.streamed import Refused, Streams
+from caovand.cli.bench.target import Target
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.progress import Screen
+from caovand.core.bench import prompts, record
+from caovand.core.bench.prompts import TooFewTexts
+from caovand.core.bench.record import Answered
+from caovand.core.reporting.wire import WireError
+
+COUNT_S = 120.0
+FIGURES_S = 30.0  # as long as figures that include the last request may take
+LOOK_S = 0.25
+BAD_KEY = (401, 403)
+TOO_LONG = (400, 413, 422)
+
+
+class Cut(Exception):
+    """It ended early: by an error, or by Ctrl-C, which is None."""
+
+    def __init__(self, error: CommandError | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure. `salt` begins every prompt, and is another in every run."""
+
+    prompts: Sequence[int]
+    at_once: Sequence[int]
+    rounds: int
+    tokens: int
+    seed: int
+    salt: str
+
+    @property
+    def cells(self) -> int:
+        """How many pairs of a length and a number of requests there are."""
+        return len(self.prompts) * len(self.at_once)
+
+
+class Run:
+    """One measurement; `done` are the cells that are complete."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        order: Order,
+        passages: Sequence[str],
+        screen: Screen,
+    ) -> None:
+        self._client, self._target, self._order = client, target, order
+        self._passages, self._screen = passages, screen
+        self._streams = Streams(target.endpoint, target.api.completions, target.model)
+        self._number = 0
+        self._sent = 0
+        self._lengths: dict[int, int] = {}
+        self.done: list[dict[str, Any]] = []
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Measure one cell after another, the shortest prompts first; raises Cut."""
+        order = self._order
+        try:
+            for length in order.prompts:
+                # What the first request of a length compiles is no part of the figures.
+                self._round(length, order.at_once[-1] if length == order.prompts[0] else 1)
+                for at_once in order.at_once:
+                    found = self._cell(length, at_once)
+                    self.done.append(found)
+                    yield found
+        except KeyboardInterrupt:
+            raise Cut(None) from None
+        except Unanswered as problem:
+            raise Cut(self._explained(problem)) from problem
+        except CommandError as problem:
+            raise Cut(problem) from problem
+        except WireError as problem:
+            raise Cut(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
+        except TooFewTexts as error:
+            refusal = CommandError(Exit.FAILED, error.problem.message, error.problem.remedy)
+            raise Cut(refusal) from error
+
+    def _cell(self, length: int, at_once: int) -> dict[str, Any]:
+        order = self._order
+        before = self._status_after(time.monotonic())
+        rounds = []
+        for _ in range(order.rounds):
+            rounds.append(self._round(length, at_once))
+            self._sent += at_once
+            total = order.rounds * sum(order.at_once) * len(order.prompts)
+            self._screen.progress(self._sent, total, f"prompts of {length:,}, {at_once} at once")
+        answers = [answer for found in rounds for answer in found]
+        end = max(answer.pieces[-1] for answer in answers)
+        after = self._status_after(end)
+        busy = (min(answer.sent for answer in answers), end)
+        counted = record.counts(before, after, answers, busy)
+        return record.cell(length, at_once, rounds, counted)
+
+    def _round(self, length: int, at_once: int) -> list[Answered]:
+        texts = [self._prompt(length) for _ in range(at_once)]
+        return self._streams.at_once(texts, self._order.tokens)
+
+    def _prompt(self, length: int) -> str:
+        """The next prompt of this length: none is sent twice."""
+        order = self._order
+        self._number += 1
+        text = prompts.prompt(self._passages, order.salt, order.seed, self._number)
+        if self._target.api.tokenize is not None:
+            return prompts.fitted(text, length, self._counted)[0]
+        if length not in self._lengths:  # each count is a completion, so one text stands for all
+            self._lengths[length] = len(prompts.fitted(text, length, self._completed)[0])
+        return text[: self._lengths[length]]
+
+    def _counted(self, text: str) -> int:
+        """How many tokens the engine counts in a text."""
+        target, tokenize = self._target, self._target.api.tokenize
+        assert tokenize is not None
+        body = tokenize.body(target.model, text)
+        answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
+        if answer.status != 200:
+            text = http.quoted(target.endpoint, answer.body)
+            raise Refused(tokenize.path, answer.status, text)
+        try:
+            found = tokenize.count(json.loads(answer.body))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            found = None
+        if not isinstance(found, int):
+            raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
+        return found
+
+    def _completed(self, text: str) -> int:
+        """How many tokens the engine reads in a prompt."""
+        return self._streams.at_once([text], 1)[0].prompt_tokens
+
+    def _status_after(self, moment: float) -> Mapping[str, Any]:
+        """The first status whose figures and samples are younger; the last one in time."""
+        deadline = time.monotonic() + FIGURES_S
+        while True:
+            status = self._client.ask("status")
+            if problem := self._restarted(status):
+                raise problem
+            if record.counted_at(status, time.monotonic()) > moment:
+                return status
+            if time.monotonic() > deadline:
+                return status
+            time.sleep(LOOK_S)
+
+    def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
+        """Why this is not the engine that was measured so far; None if it is."""
+        if status["served"] and status["generation"] == self._target.generation:
+            return None
+        failure = status["last_failure"]
+        why = f": {failure['failure']}: {failure['text']}" if failure else ""
+        return CommandError(
+            Exit.FAILED,
+            f"cannot go on: the engine ended or was restarted meanwhile{why}",
+            "see `caovanctl events`, then run it again once `caovanctl wait` returns",
+        )
+
+    def _explained(self, problem: Unanswered) -> CommandError:
+        """What to tell of a request that failed."""
+        if isinstance(problem, Refused) and problem.status in BAD_KEY:
+            return CommandError(
+                Exit.FAILED,
+                f"cannot bench: the engine refused the API key (HTTP {problem.status})",
+                "run it as a user who may read the daemon's configuration, or name the key's file"
+                " with --api-key-file",
+            )
+        if isinstance(problem, Refused) and problem.status in TOO_LONG:
+            return CommandError(
+                Exit.FAILED,
+                f"cannot bench: the engine refused a request: {problem}",
+                "choose shorter --prompts or --tokens",
+            )
+        try:
+            if found := self._restarted(self._client.ask("status")):
+                return found
+        except CommandError as away:
+            return CommandError(
+                away.status,
+                f"cannot go on: a request failed ({problem}), and {away.message}",
+                away.hint,
+            )
+        return CommandError(
+            Exit.FAILED, f"cannot go on: a request failed: {problem}", "see `caovanctl logs`"
+        )

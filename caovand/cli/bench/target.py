@@ -1,0 +1,100 @@
+"""What is measured: the engine that serves now, its address, its key, its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import config_file
+from caovand.adapters.http import Endpoint
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.core.config import ConfigError
+from caovand.core.engine import Api
+from caovand.engines import registry
+
+
+@dataclass(frozen=True)
+class Target:
+    """`context` is the longest request in tokens, None if the engine chooses it itself."""
+
+    endpoint: Endpoint
+    api: Api
+    model: str
+    context: int | None
+    generation: int
+    described: Mapping[str, Any]
+    """What a result has of it."""
+
+
+def find(client: Client, key_file: Path | None) -> Target:
+    """The engine that serves now; CommandError without one."""
+    status = client.ask("status")
+    if status["served"] is None:
+        why = f": {status['reason']}" if status["reason"] else ""
+        raise CommandError(
+            Exit.NOT_SERVING,
+            f"cannot bench: no model is served, the state is {status['state']}{why}",
+            "wait for it with `caovanctl wait`, or see `caovanctl status`",
+        )
+    plan = client.ask("plan")
+    served = status["served"]
+    endpoint = Endpoint(
+        served["host"],
+        served["port"],
+        _key(status, plan, key_file),
+        tls=served["url"].startswith("https:"),
+    )
+    described = {
+        "fingerprint": plan["fingerprint"],
+        "engine": plan["engine"],
+        "model": plan["model"],
+        "served_name": served["name"],
+        "mode": status["engine_mode"],
+        "mtp": status["mtp"],
+        "rungs": plan["rungs"],
+        "context": plan["context"],
+    }
+    api = registry.engine_of(plan["engine"]).api
+    name, context = served["name"], plan["context"]
+    return Target(endpoint, api, name, context, status["generation"], described)
+
+
+def _key(status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None) -> str:
+    """The key that the engine asks for, "" for none."""
+    config = Path(status["daemon"]["config"])
+    try:
+        if key_file is not None:
+            return config_file.read_secret(str(key_file.absolute()))
+        read = config_file.load(config)
+        arguments = registry.engine_of(plan["engine"]).arguments
+        return config_file.api_key(read, read.engine.extra_args, os.environ, arguments)
+    except ConfigError as problem:
+        if key_file is None and not os.access(config, os.R_OK):
+            return ""  # most engines ask for none; if this one does, its answer will tell
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot bench: {problem}",
+            "run it as a user who may read that file, or name another with --api-key-file",
+        ) from problem
+
+
+def lengths(
+    found: Target, wanted: Sequence[int] | None, usual: Sequence[int], tokens: int
+) -> tuple[int, ...]:
+    """The lengths of prompts to measure: those wanted, or the usual ones that fit."""
+    if found.context is None:
+        return tuple(wanted or usual[:1])
+    fit = tuple(one for one in wanted or usual if one + tokens <= found.context)
+    if not fit or (wanted and len(fit) < len(wanted)):
+        too_long = next(one for one in wanted or usual if one + tokens > found.context)
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot bench: a prompt of {too_long:,} tokens and {tokens:,} generated ones need a"
+            f" context of {too_long + tokens:,}, and the plan's is {found.context:,}",
+            "choose shorter --prompts or --tokens, or raise [model] max_model_len",
+        )
+    return fit

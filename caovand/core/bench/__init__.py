@@ -1,0 +1,1 @@
+"""Measuring a served model as its clients see it; pure."""

@@ -1,0 +1,86 @@
+"""Prompts of real text: passages in an order drawn from a seed, none twice in a prompt.
+
+Every prompt begins with words of its own, so that no prefix cache has its first block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+from caovand.core.problem import ProblemError
+
+LEAST_PASSAGE = 600  # characters: shorter paragraphs are joined to the next
+CHARACTERS_PER_TOKEN = 3.0  # where the search for a length begins; no result contains it
+TRIES = 12
+CLOSE = 0.01  # a length this close to the one asked for is good enough
+
+Count = Callable[[str], int]
+
+
+class TooFewTexts(ProblemError):
+    """A prompt would need more text than there is."""
+
+
+def passages(texts: Iterable[str]) -> tuple[str, ...]:
+    """The texts cut at empty lines."""
+    found: list[str] = []
+    for text in texts:
+        begun: list[str] = []
+        for paragraph in text.strip().split("\n\n"):
+            begun.append(paragraph)
+            if sum(map(len, begun)) >= LEAST_PASSAGE:
+                found.append("\n\n".join(begun))
+                begun = []
+        if begun:
+            found.append("\n\n".join(begun))
+    return tuple(found)
+
+
+def prompt(known: Sequence[str], salt: str, seed: int, number: int) -> str:
+    """The longest prompt of this number: all passages; the beginning of it is a shorter prompt."""
+    order = sorted(known, key=lambda passage: _drawn(f"{seed} {number} {passage}"))
+    return f"{salt}-{number}: notes to read and to continue.\n\n" + "\n\n".join(order)
+
+
+def _drawn(text: str) -> bytes:
+    """A place in an order: the same on every machine and Python."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def fitted(text: str, tokens: int, count: Count) -> tuple[str, int]:
+    """The beginning of `text` that has about `tokens` tokens, at most these, and how many it has.
+
+    `count` asks the engine. The search is for a number of characters between one too few and one
+    too many, and guesses by the density seen.
+    """
+    low, low_count = 0, 0
+    high = len(text) + 1
+    at = min(int(tokens * CHARACTERS_PER_TOKEN), len(text))
+    for _ in range(TRIES):
+        found = count(text[:at])
+        if found <= tokens:
+            low, low_count = at, found
+            if found >= tokens * (1 - CLOSE):
+                break
+            if at == len(text):
+                raise TooFewTexts(
+                    f"make a prompt of {tokens:,} tokens",
+                    f"all texts together have {found:,}",
+                    "choose shorter --prompts",
+                )
+        else:
+            high = at
+        guess = int(at * tokens * (1 - CLOSE / 4) / max(found, 1))
+        if not low < guess < high:
+            guess = (low + high) // 2
+        if guess in (low, high):
+            break
+        at = min(guess, len(text))
+    if not low_count:
+        raise TooFewTexts(
+            f"make a prompt of {tokens:,} tokens",
+            "its beginning alone has more",
+            "choose longer --prompts",
+        )
+    return text[:low], low_count

@@ -1,0 +1,45 @@
+"""Whether two samples differ: Wilcoxon's rank-sum test, two-sided and exact, ties included.
+
+It assumes no distribution, and one outlier moves it by no more than its rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+
+def chance(one: Sequence[float], other: Sequence[float]) -> float:
+    """How likely rank sums at least this far apart are if both are draws of the same thing."""
+    if not one or not other:
+        return 1.0
+    ranks = doubled_ranks([*one, *other])
+    mean = len(one) * sum(ranks)  # of the rank sum, times the number of all values
+    seen = abs(sum(ranks[: len(one)]) * len(ranks) - mean)
+    sums = subset_sums(ranks, len(one))
+    far = sum(ways for total, ways in sums.items() if abs(total * len(ranks) - mean) >= seen)
+    return far / sum(sums.values())
+
+
+def least_chance(one: int, other: int) -> float:
+    """The smallest chance that samples of these sizes can have, without ties."""
+    return chance(range(one), range(one, one + other))
+
+
+def doubled_ranks(values: Sequence[float]) -> list[int]:
+    """Twice the rank of each value from 1 on; equal ones share the mean of theirs."""
+    ordered = sorted(values)
+    first = {value: place for place, value in reversed(list(enumerate(ordered)))}
+    counts = Counter(ordered)
+    return [2 * first[value] + counts[value] + 1 for value in values]
+
+
+def subset_sums(numbers: Sequence[int], size: int) -> Counter[int]:
+    """In how many ways `size` of the numbers have each sum."""
+    ways: list[Counter[int]] = [Counter() for _ in range(size + 1)]
+    ways[0][0] = 1
+    for number in numbers:
+        for taken in range(size, 0, -1):
+            for total, many in ways[taken - 1].items():
+                ways[taken][total + number] += many
+    return ways[size]

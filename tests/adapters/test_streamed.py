@@ -1,0 +1,116 @@
+"""Streamed completions: what came when, and every way an answer can go wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.streamed import Refused, Streams
+from tests.adapters.completions_server import Completions, completions, streamed
+from tests.patience import LIMIT_S
+
+PATH = "/v1/completions"
+
+
+@pytest.fixture
+def server() -> Iterator[Completions]:
+    with completions() as one:
+        yield one
+
+
+def streams(server: Completions, key: str = "") -> Streams:
+    """Requests to it."""
+    return Streams(Endpoint("127.0.0.1", server.port, key), PATH, "m")
+
+
+def test_every_piece_has_its_time_and_the_tokens_are_the_engines(server: Completions) -> None:
+    answers = streams(server, "k3y").at_once(["abcd" * 10, "x"], 6)
+    assert [(a.prompt_tokens, a.tokens, len(a.pieces)) for a in answers] == [(11, 6, 3), (1, 6, 3)]
+    for answer in answers:
+        assert answer.sent < answer.pieces[0]
+        assert list(answer.pieces) == sorted(answer.pieces)
+    assert server.keys == ["Bearer k3y"] * 2
+    assert {body["prompt"] for body in server.completions()} == {"abcd" * 10, "x"}
+    for body in server.completions():
+        assert (body["stream"], body["max_tokens"], body["model"]) == (True, 6, "m")
+
+
+def test_comments_and_other_fields_are_no_pieces(server: Completions) -> None:
+    server.events = lambda body: iter([": still here\n\n", "event: x\n", *streamed(body)])
+    (answer,) = streams(server).at_once(["x"], 4)
+    assert (answer.tokens, len(answer.pieces)) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        ([], "ended without its tokens"),
+        (['data: {"choices": [{}]}\n\n', "data: [DONE]\n\n"], "ended without its tokens"),
+        (["data: {\n\n"], "no JSON object|not a JSON object"),
+        (["data: []\n\n"], "not a JSON object"),
+        (['data: {"error": {"message": "k3y is out of memory"}}\n\n'], r"\[secret\] is out of"),
+        (['data: {"choices": [{}], "usage": {"prompt_tokens": -1}}\n\n'], "ended without"),
+    ],
+)
+def test_an_answer_that_goes_wrong_is_a_sentence(
+    server: Completions, events: list[str], text: str
+) -> None:
+    server.events = lambda body: iter(events)
+    with pytest.raises(Unanswered, match=text):
+        streams(server, "k3y").at_once(["x"], 2)
+
+
+def test_a_refusal_has_its_status_and_ends_the_others_too(server: Completions) -> None:
+    server.status = 401
+    with pytest.raises(Refused, match="HTTP 401") as caught:
+        streams(server).at_once(["x"] * 3, 2)
+    assert caught.value.status == 401
+
+
+def test_the_first_failure_ends_the_requests_that_would_go_on(server: Completions) -> None:
+    """The others hang until they are ended: this test would not end either."""
+
+    def events(body: dict[str, Any]) -> Iterator[str]:
+        if body["prompt"] == "bad":
+            assert server.hanging.wait(LIMIT_S)
+            yield 'data: {"error": "it is bad"}\n\n'
+        else:
+            yield ": the beginning\n\n"
+            server.hanging.set()
+            server.let_go.wait()
+
+    server.events = events
+    with pytest.raises(Unanswered, match="it is bad"):
+        streams(server).at_once(["good", "bad", "good"], 2)
+
+
+def test_nobody_listens(server: Completions) -> None:
+    nowhere = Streams(Endpoint("127.0.0.1", 1), PATH, "m")
+    with pytest.raises(Unanswered, match="refused"):
+        nowhere.at_once(["x"] * 3, 2)
+
+
+def test_stopping_ends_requests_that_would_never_end(server: Completions) -> None:
+    server.hangs = True
+    asked = streams(server)
+    caught: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            asked.at_once(["x"] * 2, 2)
+        except Unanswered as problem:
+            caught.append(problem)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert server.hanging.wait(LIMIT_S)
+    asked.stop()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert caught
+    with pytest.raises(Unanswered, match="stopped"):
+        asked.at_once(["x"], 2)
