@@ -24,6 +24,7 @@ STRICT = {
     ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.daemon.verbs", "_incident"): "base64 is ASCII",
+    ("caovand.adapters.texts", "texts"): "our own files, in UTF-8",
 }
 # Packages and locks, checked against hashes; what a pip says goes through errors="replace".
 STRICT_FOLDERS = ("caovand.adapters.engine_install.",)
