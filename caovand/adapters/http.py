@@ -212,21 +212,35 @@ def complete(
 
     `ignore_eos` makes a model generate them all, even if it would stop at once.
     """
+    text = continued(endpoint, path, model, prompt, tokens, timeout_s)
+    came = _count(text, "usage", "completion_tokens")
+    if came is None:
+        raise Unanswered(f"{path}: an answer without usage: {quoted(endpoint, text)}")
+    return came
+
+
+def continued(
+    endpoint: Endpoint,
+    path: str,
+    model: str,
+    prompt: Sequence[int] | str,
+    tokens: int,
+    timeout_s: float,
+    **more: Any,
+) -> str:
+    """The JSON of a completion as `complete` asks for it, with `more` fields; or Unanswered."""
     body = {
         "model": model,
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,
+        **more,
     }
     answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
-    shown = quoted(endpoint, answer.body)
     if answer.status != 200:
-        raise Unanswered(f"{path}: HTTP {answer.status}: {shown}")
-    came = _count(answer.body, "usage", "completion_tokens")
-    if came is None:
-        raise Unanswered(f"{path}: an answer without usage: {shown}")
-    return came
+        raise Unanswered(f"{path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+    return answer.body
 
 
 def _count(text: str, *path: str) -> int | None:

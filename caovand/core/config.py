@@ -181,7 +181,11 @@ class WatchSection:
         30.0, "Seconds that test completion has, at least, to refute the hang.", low=1, high=86400
     )
     idle_probe_s: float = key(
-        0.0, "Seconds between test completions of an idle engine; 0 is never.", low=0, high=86400
+        0.0,
+        "Seconds between test completions of an idle engine, whose answers are compared with the"
+        " first one's; 0 is never.",
+        low=0,
+        high=86400,
     )
     stall_s: float | None = key(
         None,

@@ -112,8 +112,9 @@ class Api:
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
     has no such count. `completions` takes OpenAI's completions, with what `prompt` makes of token
-    ids; where it is `exact`, as many tokens come as were asked for, else at least one. `tokenize`
-    is None for an engine that counts only what it completes.
+    ids; where it is `exact`, as many tokens come as were asked for, else at least one; `logprobs`
+    tells whether those of the best tokens can come along. `tokenize` is None for an engine that
+    counts only what it completes.
     """
 
     health: str
@@ -124,6 +125,7 @@ class Api:
     completions: str
     prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
     exact: bool = True
+    logprobs: bool = False
     tokenize: Tokenize | None = None
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from caovand.core.config import WatchSection
 from caovand.core.engine import Engine
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
-from caovand.core.health import detector
+from caovand.core.health import canary, detector
 from caovand.core.health.detector import (
     Advanced,
     Broken,
@@ -94,6 +95,7 @@ class Watching:
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = self._shared = False
+        self._first_answer: canary.Greedy | None = None
         self._cgroup = cgroup
 
     def reconfigure(self, section: WatchSection) -> None:
@@ -318,7 +320,7 @@ class Watching:
             )
         elif isinstance(sign, Probe):
             self._notice("suspicion", f"{sign.reason}: sending a test completion")
-            self._begin(self._probe(sign.timeout_s))
+            self._begin(self._probe(sign.timeout_s, sign.idle))
         elif isinstance(sign, Cleared):
             self._notice("suspicion", f"the engine works: {sign.reason}")
         elif isinstance(sign, Noticed):
@@ -359,7 +361,7 @@ class Watching:
             Failed(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
         )
 
-    async def _probe(self, timeout_s: float) -> None:
+    async def _probe(self, timeout_s: float, idle: bool) -> None:
         tokens, model = self._plan.mtp + 2, self._plan.served_name
         api = self._engine.api
         path, prompt = api.completions, api.prompt(PROBE_PROMPT)
@@ -372,6 +374,35 @@ class Watching:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
+            if idle and api.logprobs:
+                await self._compare(timeout_s)
+
+    async def _compare(self, timeout_s: float) -> None:
+        """Fail if a fixed prompt is answered otherwise than the first time, twice in a row."""
+        found, text = await self._canary(timeout_s)
+        if found and not self._first_answer:
+            self._first_answer = found
+        elif found and self._first_answer and canary.changed(self._first_answer, found):
+            found, text = await self._canary(timeout_s)
+            text = text or (found and canary.changed(self._first_answer, found)) or ""
+            if not text:
+                self._notice("noticed", "one of two answers to a fixed prompt was another one")
+        if text:
+            self._fail(Finding("answers-changed", f"a fixed prompt was answered wrongly: {text}"))
+
+    async def _canary(self, timeout_s: float) -> tuple[canary.Greedy | None, str]:
+        """The answer to the fixed prompt if there is one to compare, and what is wrong with it."""
+        path, model = self._engine.api.completions, self._plan.served_name
+        ask = partial(http.continued, logprobs=2)
+        asked = (self._endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
+        try:
+            return canary.read(await asyncio.to_thread(ask, *asked)), ""
+        except canary.Degenerate as problem:
+            return None, str(problem)
+        except Unanswered as problem:
+            # Whether it answers at all was just found out.
+            wrong = canary.NOT_JSON in str(problem)
+            return None, "its logits are not numbers" if wrong else ""
 
 
 def _now() -> float:

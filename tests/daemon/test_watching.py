@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from caovand.adapters import oom_kills
+from caovand.adapters import http, oom_kills
 from caovand.adapters.child import Child
 from caovand.adapters.http import Answer, Endpoint, Stranger
 from caovand.adapters.pump import Ring
@@ -259,3 +259,46 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     asyncio.run(run())
     (exited,) = (event for event in events if isinstance(event, Exited))
     assert exited.finding.failure == failure
+
+
+def greedy(word: str, logprob: float | None = -0.1) -> str:
+    """A completion of three sure tokens."""
+    tops = [{word: logprob, "other": -9.0}] * 3
+    found = {"tokens": [word] * 3, "token_logprobs": [logprob] * 3, "top_logprobs": tops}
+    return json.dumps({"choices": [{"logprobs": found}], "usage": {"completion_tokens": 5}})
+
+
+@pytest.mark.parametrize(
+    ("answers", "failed"),
+    [
+        (["a", "a", "b", "a"], ""),  # one alone may be another's doing
+        (["a", "a", "b", "b"], "token 1 is 'b' instead of 'a', which led by 8.9 nats"),
+        (["a", None], "its logits are not numbers"),
+    ],
+)
+def test_an_idle_engine_s_answers_are_compared_with_its_first(
+    answers: list[str | None], failed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [greedy(word) if word else greedy("a", None) for word in answers]
+    monkeypatch.setattr(http, "complete", lambda *_: 5)
+    monkeypatch.setattr(http, "continued", lambda *_, logprobs: left.pop(0))
+
+    def act(watching: Watching, _: object) -> Iterator[None]:
+        while left:
+            watching._act(detector.Probe(0.0, 1.0, "idle for 1 s", idle=True))
+            yield
+
+    events = watched(act)
+    found = [event.finding for event in events if isinstance(event, Failed)]
+    assert [one.failure for one in found] == ["answers-changed"] * bool(failed)
+    assert not found or found[0].text.endswith(f"answered wrongly: {failed}")
+
+
+def test_a_busy_engine_s_answers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "complete", lambda *_: 5)
+
+    def act(watching: Watching, _: object) -> Iterator[None]:
+        watching._act(detector.Probe(0.0, 1.0, "work is pending"))
+        yield
+
+    assert watched(act) == []

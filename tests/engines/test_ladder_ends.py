@@ -183,6 +183,7 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "start-stall capture": ("custom all-reduce", "attention in graphs", "compilation"),
     "hang": (*CRASH, "peer to peer", "custom all-reduce"),
     "draft-collapse": ("attention in graphs", "drafting"),
+    "answers-changed": (*CRASH, "prefix cache", "custom all-reduce", "peer to peer"),
     "unknown": ("plugin", "drafting", "compilation"),
 }  # fmt: skip
 """What may be at fault, by row of CURES."""

@@ -37,6 +37,8 @@ class Fault:
     do: str = "exit"
     ends: str = "SERVING"
     watch: str = ""
+    count: int = 3
+    """The completion at which it happens while serving; the first two are the proof's."""
 
 
 FAULTS = (
@@ -67,12 +69,13 @@ FAULTS = (
     Fault("start-stall", "load", do="stall", watch="stall_s = 10"),
     Fault("hang", "serving", do="hang", watch="hang_s = 5\nconfirm_s = 2"),
     Fault("draft-collapse", "serving", do="barren"),
+    Fault("answers-changed", "serving", do="wrong", watch="idle_probe_s = 1", count=6),
     Fault("unknown", "load", "disk.full"),
 )
 
 
 # A rung of the plan, a wait, an end and a verdict without a word in the log.
-QUICK = ("kv-cache-short", "vram-busy", "model-missing", "hang")
+QUICK = ("kv-cache-short", "vram-busy", "model-missing", "hang", "answers-changed")
 
 
 def test_every_failure_id_has_a_row() -> None:
@@ -98,7 +101,9 @@ def cards(folder: Path, **told: Any) -> dict[str, str]:
 def orders(one: Fault, folder: Path) -> dict[str, Any]:
     """What the stand-in is told."""
     told = {"print": line_of(one), "do": one.do, "times": 1, "memory": str(folder / "times")}
-    place = {"at": "completion", "count": 3} if one.place == "serving" else {"at": one.place}
+    place = (
+        {"at": "completion", "count": one.count} if one.place == "serving" else {"at": one.place}
+    )
     return {"fault": {**told, **place}}
 
 

@@ -19,7 +19,8 @@ STANDIN (JSON, by [engine] env) tells it what to do wrong:
     print       lines to print there
     file        a file to print there, for what no variable can hold
     do          "exit" with `status`, "stall" for ever, "hang" as above from there on, "dead"
-                (/health 503), "barren" (drafts that nobody accepts), or "go on"
+                (/health 503), "barren" (drafts that nobody accepts), "wrong" (other tokens than
+                before), "nan" (logits that are not numbers), or "go on"
     times       how often in all engine lives, counted in the file `memory`
 
 STANDIN_BUILD in the daemon's environment makes it a CUDA build, for the pretended cards of
@@ -199,7 +200,7 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
             COUNTS["tokens"] += body["max_tokens"]
             COUNTS["drafts"] += depth
             COUNTS["accepted"] += depth
-            self.reply(200, json.dumps({"usage": {"completion_tokens": body["max_tokens"]}}))
+            self.reply(200, json.dumps(completion(body)))
 
         def reply(self, status: int, text: str) -> None:
             data = text.encode()
@@ -222,6 +223,20 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
     server = Server((options["--host"], int(options["--port"])), Handler)
     print("INFO:     Application startup complete.", flush=True)
     server.serve_forever()
+
+
+def completion(body: dict[str, object]) -> dict[str, object]:
+    """The answer to a request, with the two best tokens of each place where it asks for them."""
+    count = int(str(body["max_tokens"]))
+    answer: dict[str, object] = {"usage": {"completion_tokens": count}}
+    if body.get("logprobs"):
+        words = ["nine" if "wrong" in STATE else "five"] * count
+        sure = None if "nan" in STATE else -0.1
+        answer["choices"] = [{"logprobs": {
+            "tokens": words, "token_logprobs": [sure] * count,
+            "top_logprobs": [{word: sure, "other": -9.0} for word in words],
+        }}]  # fmt: skip
+    return answer
 
 
 def metrics() -> str:

@@ -62,6 +62,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "start-stall": Reaction("restart", 1),
     "hang": Reaction("restart", 1),
     "draft-collapse": Reaction("restart", 1),
+    "answers-changed": Reaction("restart", 1),
     "unknown": Reaction("restart", 2),
 }
 

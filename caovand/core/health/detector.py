@@ -74,10 +74,11 @@ class Advanced(Sign):
 
 @dataclass(frozen=True)
 class Probe(Sign):
-    """Send a completion and observe its ProbeResult within `timeout_s`."""
+    """Send a completion and observe its ProbeResult within `timeout_s`; `idle` if none runs."""
 
     timeout_s: float
     reason: str
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
     quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
     if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
         return watch, ()
-    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s")
+    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s", idle=True)
     return replace(watch, probed_at=at), (probe,)
 
 

@@ -27,9 +27,9 @@ from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapsho
 STARTING_GRACE_S = 2.0
 DRAIN_MARGIN_S = 5.0
 KILL_S = 100.0
-# What a watcher may find wrong with an engine that still finishes requests: one that is slow, and
-# one that has lost some process to the kernel.
-LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom"})
+# What a watcher may find wrong with an engine that still finishes requests: one that is slow, one
+# that has lost some process to the kernel, and one whose answers are wrong.
+LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom", "answers-changed"})
 # A plan that keeps failing for something outside is tried again this often at least.
 HOLD_S = 300.0
 

@@ -77,6 +77,7 @@ ENGINE = Engine(
         pending="/load",
         pending_key="server_load",
         completions="/v1/completions",
+        logprobs=True,
         tokenize=Tokenize(
             path="/tokenize",
             body=lambda model, text: {"model": model, "prompt": text},

@@ -108,6 +108,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "draft-collapse": (
         "No draft is accepted, so drafting only costs time: start again.",
     ),
+    "answers-changed": (
+        "A fixed prompt is not answered as before, so the engine computes wrongly: start again.",
+        "Check the card's memory, overclocking and peer access: `nvidia-smi -q -d ECC`, "
+        "`journalctl -k`.",
+    ),
     "unknown": (
         "This failure is unknown; the line shows where it began. Please report the log.",
     ),

@@ -60,6 +60,9 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
     ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", *_CRASH[-1:]),
     ("draft-collapse", ANY): ("piecewise", "mtp-off"),
+    ("answers-changed", ANY): (
+        *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
+    ),
     ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
 }  # fmt: skip
 
