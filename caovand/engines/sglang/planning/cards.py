@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from caovand.core.config import Config
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.common.speeds import joined, linked
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
@@ -34,7 +35,7 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
     if not able or (wanted is not None and len(able) < len(gpus)):
         gpu = next(gpu for gpu in gpus if gpu not in able)
-        raise Unplannable(f"cannot use GPU {gpu.index} ({gpu.name}) with SGLang: {refusal(gpu)}")
+        raise Unplannable(str(refusal(gpu)))
     return able
 
 
@@ -57,17 +58,17 @@ def _runs(made_for: str, gpu: Gpu) -> bool:
     return major == own_major and minor <= own_minor
 
 
-def refusal(gpu: Gpu) -> str:
+def refusal(gpu: Gpu) -> Problem:
     """Why a card cannot be used, and what to do."""
+    cannot = f"use GPU {gpu.index} ({gpu.name}) with SGLang"
     major, minor = gpu.compute_capability
     if gpu.compute_capability < OLDEST_CARD:
-        return (
-            f"it supports compute capability 7.5 and later, not {major}.{minor};"
-            ' set [engine] kind = "llamacpp"'
-        )
-    return (
-        f"its kernel library (sglang-kernel) has no code for compute capability {major}.{minor};"
-        ' set [engine] kind = "vllm", which supports this card'
+        fact = f"it supports compute capability 7.5 and later, not {major}.{minor}"
+        return Problem(cannot, fact, 'set [engine] kind = "llamacpp"')
+    return Problem(
+        cannot,
+        f"its kernel library (sglang-kernel) has no code for compute capability {major}.{minor}",
+        'set [engine] kind = "vllm", which supports this card',
     )
 
 

@@ -38,8 +38,9 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         if cards.has_kernels(facts.engine, gpu):
             yield CheckResult("GPU", "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
         else:
-            fact, _, remedy = cards.refusal(gpu).partition("; ")
-            yield CheckResult("GPU", "FAIL", f"{gpu.index}: {gpu.name}: {fact}", remedy)
+            problem = cards.refusal(gpu)
+            text = f"{gpu.index}: {gpu.name}: {problem.fact}"
+            yield CheckResult("GPU", "FAIL", text, problem.remedy)
 
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
