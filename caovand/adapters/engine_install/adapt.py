@@ -19,15 +19,25 @@ from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
-_MARK = "caovan: schemas only"
-_SCHEMAS = f"""
+_SCHEMAS = """
 
-if not _has_ops():  # {_MARK}
+if not _has_ops():  # caovan: schemas only
     _caovan_library = torch.library.Library("torchvision", "DEF")
     for _caovan_name in ("nms", "qnms"):
         _caovan_library.define(
             _caovan_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         )
+"""
+# vLLM's own cuts floats to integers and writes into a copy of its output: the temperature of what
+# is drafted is whatever was in memory, for greedy requests in the same batch, too.
+_EXPAND = """
+
+def _expand_kernel_impl(  # caovan: the output, and of floats
+    output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None
+):
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    replaced = input_val.masked_fill(input_val == replace_from, replace_to)
+    output.copy_(torch.repeat_interleave(replaced, counts.long()))
 """
 
 
@@ -38,6 +48,8 @@ def adapt(lock: Lock, site: Path) -> None:
             _declare_torchvision_operators(site)
         elif step == "vllm-distribution":
             _declare_vllm(site, lock)
+        elif step == "vllm-expand":
+            _append(site, "vllm/utils/cpu_triton_utils.py", _EXPAND)
         else:
             raise AssertionError(step)
 
@@ -65,36 +77,32 @@ def fix_records(site: Path, wheels: Iterable[Path]) -> None:
                 if path.is_file() and path.read_bytes() == archive.read(name):
                     text = text.replace(f"{line}\n", f"{_row(site, name)}\n")
             if stale:
-                part = site / f"{record}.new"  # the old one may be a link into a cache
-                part.write_text(text, encoding="utf-8")
-                part.replace(site / record)
+                _replace(site / record, text)
 
 
 def _declare_torchvision_operators(site: Path) -> None:
     # torchvision's compiled part does not load beside torch's CPU build; its Python part, which
     # every Qwen3.5-family class imports, only wants two operators declared
-    path = site / "torchvision" / "extension.py"
+    _append(site, "torchvision/extension.py", _SCHEMAS)
+
+
+def _append(site: Path, name: str, code: str) -> None:
+    """Add code to the end of a module, once."""
+    path = site / name
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise EngineError(
-            "adapt torchvision",
-            f"{path} cannot be read: {error.strerror}",
-            "install the engine again",
+            f"adapt {name}", f"{path} cannot be read: {error.strerror}", "install the engine again"
         ) from None
-    if _MARK in text:
+    if code in text:
         return
-    path.write_text(text + _SCHEMAS, encoding="utf-8")
-    record = next(site.glob("torchvision-*.dist-info/RECORD"))
-    rows = record.read_text(encoding="utf-8").splitlines()
-    mine = "torchvision/extension.py,"
-    record.write_text(
-        "".join(
-            f"{_row(site, 'torchvision/extension.py') if row.startswith(mine) else row}\n"
-            for row in rows
-        ),
-        encoding="utf-8",
-    )
+    _replace(path, text + code)
+    for record in site.glob("*.dist-info/RECORD"):
+        rows = record.read_text(encoding="utf-8").splitlines()
+        if any(row.startswith(f"{name},") for row in rows):
+            new = (_row(site, name) if row.startswith(f"{name},") else row for row in rows)
+            _replace(record, "".join(f"{row}\n" for row in new))
 
 
 def _declare_vllm(site: Path, lock: Lock) -> None:
@@ -120,6 +128,12 @@ def _record(site: Path, info: str, names: Sequence[str], others: Sequence[str] =
     rows = [_row(site, name) for name in (*others, *(f"{info}/{name}" for name in names))]
     rows.append(f"{info}/RECORD,,")
     (site / info / "RECORD").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.new")  # the old one may be a link into a cache
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _row(site: Path, name: str) -> str:

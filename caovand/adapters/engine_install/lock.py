@@ -28,7 +28,7 @@ FIRST_KIND = "vllm"
 BUILDS: tuple[Build, ...] = get_args(Build)
 ANY_PYTHON = "any"
 MOST_BYTES = 1 << 20
-ADAPTATIONS = ("torchvision-schemas", "vllm-distribution")
+ADAPTATIONS = ("torchvision-schemas", "vllm-distribution", "vllm-expand")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 _HASH = re.compile(r"^--hash=sha256:([0-9a-f]{64})$")
