@@ -155,7 +155,7 @@ test-rest:
 	@$(MAKE) -s test-oldest-all
 
 .PHONY: bench
-bench: engine $(MODELS)/hybrid ## what the daemon and planning cost, as tables
+bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables
 	$(PY) -m tests.bench.daemon
 	$(PY) -m tests.bench.planner
 

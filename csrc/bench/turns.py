@@ -1,16 +1,17 @@
 """Is what vLLM's prefix cache gives a drafting hybrid what computing it anew gives? Needs a GPU.
 
     turns.py [--turns N] [--weights copy|random|both] [--async-scheduling] [--kernels off|all]
-             [--graphs NONE|PIECEWISE] [--drafts N] [--without-plugin]
-    turns.py --gain
+             [--graphs NONE|PIECEWISE] [--drafts N] [--cards N] [--without-plugin]
+    turns.py --gain [--cards N]
 
 A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
-begin, go on, branch and repeat at every border of a block, one at a time, four at a time, and four
-at a time with fewer drafts than the model makes, as a grammar leaves them. Steps take 1,024 tokens,
-so that prompts share them and end inside blocks. Two sets of weights: "random", where drafts are
-hardly ever right, and "copy", whose next token is the last one plus one; there every fifth draft
-is wrong. In both the recurrent states forget slowly and attention looks at few tokens, so that
-logits tell what a state or a block of attention lacks.
+begin, go on, branch and repeat at every border of a block: one at a time, four at a time, four at a
+time with fewer drafts than the model makes (not asynchronously: the scheduler is not asked about
+them there), and four at a time with a grammar. Steps take 1,024 tokens, so that prompts share them
+and end inside blocks. Two sets of weights: "random", where drafts are hardly ever right, and
+"copy", whose next token is the last one plus one; there every fifth draft is wrong. In both the
+recurrent states forget slowly and attention looks at few tokens, so that logits tell what a state
+or a block of attention lacks. With --cards the model is split over that many, tensor parallel.
 
 Afterwards each turn's logits are compared with the truth: prompt and answer in one go, nothing
 cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
@@ -34,6 +35,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 if "--without-plugin" in sys.argv:
     os.environ["VLLM_PLUGINS"] = ""
@@ -43,6 +45,8 @@ import engine
 import torch
 from vllm import LLM, SamplingParams
 from vllm.forward_context import get_forward_context
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 TEXT = {
     "model_type": "qwen3_5_text",
@@ -90,7 +94,8 @@ WIDE = TEXT | {
 LAYERS_OF_27B = 64
 TOP = 5
 """How many of a step's largest logits are compared, besides that of the token."""
-SHARES = (("1 at a time", 1, False), ("4 at a time", 4, False), ("4, fewer drafts", 4, True))
+FEWER, GRAMMAR = "4, fewer drafts", "4, a grammar"
+SHARES = (("1 at a time", 1), ("4 at a time", 4), (FEWER, 4), (GRAMMAR, 4))
 CACHE_BYTES = 4 << 30
 COLD = 24
 """Of each kind of run, how many turns are computed without the cache as well."""
@@ -188,7 +193,7 @@ def logits_from(worker, first: int, last: int) -> torch.Tensor:
     rows = torch.cat(worker.rows)
     worker.rows.clear()
     with torch.inference_mode():
-        return worker.model_runner.model.compute_logits(rows[first:last]).float()
+        return worker.model_runner.model.compute_logits(rows[first:last]).float().cpu()
 
 
 def stop_watching(worker) -> None:
@@ -259,6 +264,62 @@ def fickle(llm: LLM, seed: int):
     return lambda: scheduler.__dict__.pop("update_draft_token_ids")
 
 
+class EveryFifthForbidden(StructuredOutputGrammar):
+    """A grammar for tokens without text: which ones it forbids depends on how many came before."""
+
+    def __init__(self, vocab: int) -> None:
+        self._vocab, self._accepted = vocab, 0
+
+    @staticmethod
+    def forbids(place: int, token: int) -> bool:
+        return (token + 2 * place) % 5 == 0
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        accepted = self.validate_tokens(tokens) == tokens
+        self._accepted += len(tokens) if accepted else 0
+        return accepted
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        forbidden = (n for n, t in enumerate(tokens) if self.forbids(self._accepted + n, t))
+        return tokens[: next(forbidden, len(tokens))]
+
+    def rollback(self, num_tokens: int) -> None:
+        self._accepted -= num_tokens
+
+    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+        allowed = [not self.forbids(self._accepted, token) for token in range(self._vocab)]
+        bits = torch.tensor(allowed).view(-1, 32).long() << torch.arange(32)
+        bitmask[batch_index] = bits.sum(1).to(torch.int32)
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def reset(self) -> None:
+        self._accepted = 0
+
+
+def constrained(llm: LLM):
+    """Give each request that grammar; returns what undoes it."""
+    core = llm.llm_engine.engine_core.engine_core
+    vocab = llm.llm_engine.model_config.get_vocab_size()
+
+    def preprocess_add_request(request):
+        made, wave = type(core).preprocess_add_request(core, request)
+        made.structured_output_request = StructuredOutputRequest(
+            params=None, _grammar=EveryFifthForbidden(vocab)
+        )
+        return made, wave
+
+    def allocate_token_bitmask(rows: int) -> torch.Tensor:
+        return torch.full((rows, vocab // 32), -1, dtype=torch.int32)
+
+    core.structured_output_manager.backend = SimpleNamespace(
+        allocate_token_bitmask=allocate_token_bitmask, destroy=lambda: None
+    )
+    core.preprocess_add_request = preprocess_add_request
+    return lambda: core.__dict__.pop("preprocess_add_request")
+
+
 def truth(llm: LLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
     """Logits of each token of the answer, from one go over everything before it."""
     engine.empty_cache(llm)
@@ -286,10 +347,14 @@ def have_turns(llm: LLM, served: Served, weights: str, turns: int, shares: tuple
     block = llm.llm_engine.vllm_config.cache_config.block_size
     vocab = llm.llm_engine.model_config.get_vocab_size()
     done: Done = []
-    for number, (name, at_a_time, fewer) in enumerate(shares):
+    for number, (name, at_a_time) in enumerate(shares):
         engine.empty_cache(llm)
         talk = conversations.Conversations(block, vocab, seed=number)
-        undo = fickle(llm, number) if fewer else lambda: None
+        undo = lambda: None  # noqa: E731
+        if name == FEWER:
+            undo = fickle(llm, number)
+        if name == GRAMMAR:
+            undo = constrained(llm)
         cached, prompts, steps = served.cached, served.prompts, served.steps
         begin = time.perf_counter()
         for turn in conversations.drive(served, talk, turns // len(shares), at_a_time):
@@ -306,11 +371,19 @@ def have_turns(llm: LLM, served: Served, weights: str, turns: int, shares: tuple
     if weights == "copy":
         wrong = collections.Counter(
             turn.kind
-            for _, turn in done
-            if turn.answer != [(turn.prompt[-1] + 1 + i) % vocab for i in range(len(turn.answer))]
+            for name, turn in done
+            if name != GRAMMAR
+            and turn.answer != [(turn.prompt[-1] + 1 + i) % vocab for i in range(len(turn.answer))]
         )
         what = f"{weights}: every token follows from the one before {dict(wrong) or ''}"
         engine.demand(what.strip(), not wrong)
+    disobeyed = sum(
+        EveryFifthForbidden.forbids(place, token)
+        for name, turn in done
+        if name == GRAMMAR
+        for place, token in enumerate(turn.answer)
+    )
+    engine.demand(f"{weights}: the grammar is obeyed", not disobeyed)
     return done
 
 
@@ -320,7 +393,7 @@ def measure(
     """How far each turn's logits are from the truth; how far rounding moves the truth; and how far
     from it turns are that nothing was cached for."""
     draw, samples = random.Random(1), set()
-    for name, _, _ in shares:
+    for name, _ in shares:
         those = [turn.name for n, turn in done if n == name]
         samples.update(draw.sample(those, min(COLD, len(those))))
     alone = {turn.name: served.alone(turn) for _, turn in done if turn.name in samples}
@@ -351,7 +424,7 @@ def prove(llm: LLM, weights: str, turns: int, shares: tuple) -> dict:
         f"| {weights} | turns | wrong | farthest logit | p99 | kinds that were wrong |\n"
         "| --- | --- | --- | --- | --- | --- |"
     )
-    for name, _, _ in shares:
+    for name, _ in shares:
         far = [(far, turn) for (n, turn), far in zip(done, distances, strict=True) if n == name]
         wrong = collections.Counter(turn.kind for distance, turn in far if not distance <= bound)
         kinds = ", ".join(f"{kind} {n}" for kind, n in wrong.most_common()) or "-"
@@ -386,7 +459,7 @@ def proof(args: argparse.Namespace) -> dict:
         made(TINY),
         args.graphs,
         args.drafts,
-        1,
+        args.cards,
         async_scheduling=args.async_scheduling,
         logprobs_mode="raw_logits",
         skip_tokenizer_init=True,
@@ -400,8 +473,13 @@ def proof(args: argparse.Namespace) -> dict:
     print(f"       kernels of the Gated DeltaNet layers: {llm.collective_rpc(engine.kernels_of)}")
     if not args.without_plugin:
         llm.collective_rpc(engine.use, args=(args.kernels,))
-    found: dict = {"block": block, "async": args.async_scheduling, "kernels": args.kernels}
-    shares = tuple(share for share in SHARES if not (share[2] and args.async_scheduling))
+    found: dict = {
+        "block": block,
+        "cards": args.cards,
+        "async": args.async_scheduling,
+        "kernels": args.kernels,
+    }
+    shares = tuple(share for share in SHARES if not (share[0] == FEWER and args.async_scheduling))
     kinds = {"copy": telling_copy, "random": telling_random}
     chosen = {k: write for k, write in kinds.items() if args.weights in (k, "both")}
     for weights, write in chosen.items():
@@ -428,7 +506,7 @@ def gain(args: argparse.Namespace) -> dict:
         made(WIDE),
         args.graphs,
         args.drafts,
-        1,
+        args.cards,
         async_scheduling=None,
         skip_tokenizer_init=True,
         max_model_len=131072,
@@ -462,6 +540,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1200)
     parser.add_argument("--weights", default="both", choices=("copy", "random", "both"))
     parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--cards", type=int, default=1)
     parser.add_argument("--graphs", default="NONE", choices=("NONE", "PIECEWISE"))
     parser.add_argument("--kernels", default="all", choices=("off", "all"))
     parser.add_argument("--async-scheduling", action="store_true")

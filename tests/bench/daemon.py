@@ -63,7 +63,7 @@ def main() -> None:
         rows = [watched(), pumped(Path(folder))]
         for name, python in (("stand-in", STANDIN), ("vLLM", engine)):
             port, metrics = free_port(), f'[metrics]\nlisten = "127.0.0.1:{free_port()}"'
-            with daemon(configuration(python, "hybrid", port, metrics)) as one:
+            with daemon(configuration(python, "hybrid_copy", port, metrics)) as one:
                 one.until_state("SERVING")
                 rows += serving(one, port, name)
                 if python is engine:
