@@ -70,7 +70,8 @@ test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
 # cores busy.
 .PHONY: test-newest
 test-newest: .venv/ready
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine'
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
+		--hypothesis-profile=brief
 
 .PHONY: test-others
 test-others:
@@ -92,13 +93,11 @@ test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest tha
 		tests/scenarios/test_second_engine.py \
 		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 
-# The daemon's tests only: packaging and kernels do not depend on its libraries. Nor do the longest sums
-# and walks, which are left out.
+# The daemon's tests only: packaging and kernels do not depend on its libraries. All examples of all
+# properties are tried here.
 .PHONY: test-oldest-all
 test-oldest-all: .venv-oldest/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief --ignore=tests/core/test_short_walks.py \
-		--ignore=tests/engines/test_load.py --ignore=tests/engines/test_one_predicate.py \
 		tests/adapters tests/cli tests/core tests/engines tests/daemon tests/scenarios
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.

@@ -1,4 +1,4 @@
-"""What all tests share: one Hypothesis profile and one python3; a run is the same everywhere."""
+"""What all tests share: two Hypothesis profiles and one python3; a run is the same everywhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import BRIEF
+
 everywhere = settings(
     derandomize=True,
     deadline=None,  # a busy machine is no bug
@@ -15,8 +17,8 @@ everywhere = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("caovan", everywhere)
-# A second run of the same tests, over other libraries: the properties were looked for in the first.
-settings.register_profile("brief", everywhere, max_examples=15)
+# `make test` looks for what breaks a property briefly; `make test-all` takes its time.
+settings.register_profile("brief", everywhere, max_examples=BRIEF)
 settings.load_profile("caovan")
 
 # The stand-ins begin with `env python3`. Where that is a shim of pyenv, each start of one would

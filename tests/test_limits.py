@@ -215,6 +215,7 @@ def test_an_engine_that_serves_is_not_touched(
     asyncio.run(test())
 
 
+@pytest.mark.long
 @parameters
 def test_an_engine_is_started_once_it_can_be(
     fault: Fault, world: Path, holder: Any, name: str, problem: Callable[[], BaseException]

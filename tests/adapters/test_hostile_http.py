@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import http
 from caovand.adapters.http import Answer, Endpoint, Unanswered
 from caovand.core.printable import one_line
+from tests.examples import examples
 
 KEY = "sk-hunter2"
 LONG_S = 20.0
@@ -150,7 +151,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=12).map(b"".join))
 def test_random_answers_end_so_too(raw: Raw, data: bytes) -> None:
     ask_everything(raw, data)
@@ -158,7 +159,7 @@ def test_random_answers_end_so_too(raw: Raw, data: bytes) -> None:
     ask_everything(raw, chunked(data))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=60))
 def test_random_bodies_end_so_too(raw: Raw, data: bytes) -> None:
     for text in ask_everything(raw, whole(data)):

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.adapters.model_folder import folder as folders
+from tests.examples import examples
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -192,7 +193,7 @@ FILES = (
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.sampled_from(FILES), st.one_of(JSON, st.dictionaries(st.sampled_from(
     ["weight_map", "chat_template", "model_max_length", "architectures"]), JSON)))  # fmt: skip
 def test_any_json_in_a_folder_makes_a_card_or_a_problem(name: str, content: Any) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
@@ -21,6 +21,7 @@ from caovand.engines.vllm.command import build
 from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing
+from tests.examples import examples
 
 NUMBERS = st.one_of(
     st.integers(-5, 300),
@@ -69,7 +70,7 @@ def plans(inventory: Inventory, config: Config = ANY) -> None:
     json.dumps(report(plan, argv, {}, forecast(plan, inventory)))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.one_of(HOSTILE, st.dictionaries(st.text(max_size=8), JSON, max_size=4), JSON), JSON)
 def test_any_config_of_a_model_is_planned_for_or_refused(config: Any, limit: Any) -> None:
     if not isinstance(config, dict):
@@ -95,7 +96,7 @@ def machines(draw: st.DrawFn) -> Any:
     return document
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.one_of(machines(), JSON))
 def test_any_inventory_is_planned_for_or_refused(document: Any) -> None:
     try:
@@ -123,7 +124,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(st.sampled_from(FLAGS), st.lists(VALUES, max_size=2)), max_size=4))
 def test_any_verbatim_flags_are_planned_with_or_refused(words: list[tuple[str, list[str]]]) -> None:
     extra = [word for flag, values in words for word in (flag, *values) if "\0" not in word]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import (
@@ -28,6 +28,7 @@ from caovand.core.config import (
 from caovand.core.config_parser import parse
 from caovand.core.config_text import render
 from caovand.engines.vllm.healing.cures import HEALING
+from tests.examples import examples
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -293,7 +294,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(WORDS, st.dictionaries(WORDS, VALUES, max_size=4) | VALUES, max_size=4))
-@settings(max_examples=300)
+@examples(300)
 def test_any_document_is_either_a_configuration_or_refused(document: dict[str, Any]) -> None:
     findings: tuple[str, ...] | None = None
     try:
@@ -355,7 +356,7 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS)
-@settings(max_examples=60)
+@examples(60)
 def test_every_configuration_survives_being_written_and_read(config: Config) -> None:
     assert parse(tomllib.loads(render(config))) == config
 

@@ -10,7 +10,7 @@ from bisect import bisect
 from dataclasses import replace
 from itertools import accumulate
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import WatchSection
@@ -36,6 +36,7 @@ from caovand.core.health.observation import (
     Progress,
     Tick,
 )
+from tests.examples import examples
 
 RULES = DetectorRules(stall_s=600, hang_s=60, confirm_s=30)
 NOTHING = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
@@ -425,7 +426,7 @@ _OBSERVATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(_OBSERVATIONS, max_size=60), st.booleans())
 def test_a_child_breaks_once_at_most_and_is_silent_afterwards(
     observations: list[detector.Observation], serving: bool
@@ -440,7 +441,7 @@ def test_a_child_breaks_once_at_most_and_is_silent_afterwards(
     assert broken <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(_OBSERVATIONS, max_size=60))
 def test_a_serving_engine_whose_counters_move_never_hangs(
     observations: list[detector.Observation],
@@ -453,7 +454,7 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
         assert not any(isinstance(sign, (Broken, detector.Probe)) for sign in signs)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.floats(0.1, 1), min_size=1, max_size=40), st.floats(0.5, 15), st.floats(0.1, 100)
 )
@@ -481,7 +482,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
     assert asked <= 1 + at // detector.CALM_S
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.floats(5, 600), st.floats(1, 60), st.floats(0.5, 5), st.floats(0, 700))
 def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_confirmed(
     hang_s: float, confirm_s: float, look_s: float, fails_s: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import PolicySection
@@ -22,6 +22,7 @@ from caovand.core.healing.rung import ANY
 from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.healing.cures import CURES, HEALING
 from caovand.engines.vllm.log.phases import PHASES
+from tests.examples import examples
 
 FREE = LadderRules(HEALING)
 
@@ -451,7 +452,7 @@ _PLANS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_PLANS, st.lists(_FINDINGS, min_size=1, max_size=8), _RULES)
 def test_any_mixture_of_failures_reaches_the_end_of_the_ladder(
     plan: Plan, findings: list[Finding], rules: LadderRules
@@ -480,7 +481,7 @@ def test_any_mixture_of_failures_reaches_the_end_of_the_ladder(
         assert plan.value("max_model_len") == first.value("max_model_len")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_PLANS, _FINDINGS, _RULES, st.integers(1, 9))
 def test_a_lower_plan_comes_with_its_words_and_nothing_else_does(
     plan: Plan, finding: Finding, rules: LadderRules, repeats: int

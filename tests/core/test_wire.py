@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import MAX_BYTES, Notice, Reply, Request, WireError
+from tests.examples import examples
 
 DECODERS = [wire.decode_request, wire.decode_reply, wire.decode_notice]
 JSON = st.recursive(
@@ -62,7 +63,7 @@ def test_arbitrary_bytes_raise_nothing_but_a_wire_error(
 
 @pytest.mark.parametrize("decode", DECODERS)
 @given(st.dictionaries(st.sampled_from(NAMES), ODD))
-@settings(max_examples=200)
+@examples(200)
 def test_documents_that_are_nearly_right_raise_nothing_but_a_wire_error(
     decode: Callable[[bytes], Any], document: dict[str, Any]
 ) -> None:

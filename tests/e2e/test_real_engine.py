@@ -175,6 +175,7 @@ def test_an_unchanged_file_reloads_without_a_restart(server: Server) -> None:
     assert (done.returncode, server.daemon.status()["engine_pid"]) == (0, pid), done.stderr
 
 
+@pytest.mark.long
 def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: Server) -> None:
     inspected = server.inspected()
     assert len(inspected) == 2, "model and drafter"

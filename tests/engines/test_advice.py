@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gpu, Inventory
@@ -33,6 +33,7 @@ from tests.core.machines import (
     turing,
     weights,
 )
+from tests.examples import examples
 
 SMALL = named("RTX 4060")
 WORDS = {
@@ -76,7 +77,7 @@ def crowded(draw: st.DrawFn) -> Inventory:
     return Inventory(gpus, replace(HOST, ram_mib=ram), CUDA, model)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     machine=crowded(),
     policy=st.fixed_dictionaries(

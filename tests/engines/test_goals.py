@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import ModelSection, PolicySection
@@ -29,6 +29,7 @@ from tests.core.machines import (
     plan,
     turing,
 )
+from tests.examples import examples
 
 RTX_3090 = named("RTX 3090")
 BUSY = tuple(replace(gpu, free_mib=17000) for gpu in turing(2))
@@ -94,7 +95,7 @@ def planned(machine: Inventory, wishes: Mapping[str, Any], pinned: list[str]) ->
         return str(problem)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(MACHINES), WISHES, st.sets(st.sampled_from(sorted(HAD))))
 def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
     machine: Inventory, wishes: dict[str, Any], kept: set[str]

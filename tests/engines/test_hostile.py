@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.engines.common.kernel import find_in_kernel
@@ -14,6 +14,7 @@ from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.phases import ROWS, read
 from caovand.engines.vllm.log.signatures import SIGNATURES
 from caovand.engines.vllm.metrics import parse_metrics
+from tests.examples import examples
 
 PREFIX = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
 PIECES = [
@@ -42,7 +43,7 @@ _WORDS = st.sampled_from(
 _LOGS = st.lists(_WORDS | st.text(max_size=30), max_size=30).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_LOGS)
 def test_any_text_can_be_explained(text: str) -> None:
     told = explain(text)
@@ -52,7 +53,7 @@ def test_any_text_can_be_explained(text: str) -> None:
     find_in_kernel(lines, {1})
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text() | _LOGS)
 def test_any_answer_can_be_read_as_metrics(text: str) -> None:
     assert parse_metrics(f"vllm:num_requests_running {{{text}", None, 0.0).progress.pending is None

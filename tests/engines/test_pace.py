@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gguf, Gpu, Inventory
@@ -35,6 +35,7 @@ from tests.core.machines import (
     plan,
     turing,
 )
+from tests.examples import examples
 
 ALONE = sorted(box for box, gpus in BOXES.items() if len(gpus) == 1 and box != "v100-32g")
 NAMES = sorted({*CONFIGS, *WITH_FILES})
@@ -67,7 +68,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
     return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.sampled_from(FLIPS))
 def test_no_single_choice_turned_over_would_be_better(
     box: str, name: str, flip: dict[str, Any]
@@ -93,7 +94,7 @@ def test_no_single_choice_turned_over_would_be_better(
     assert turned >= best * (1 - 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.sampled_from(sorted(WORKLOADS)))
 def test_what_is_chosen_fits(box: str, name: str, workload: str) -> None:
     machine = box_with(box, model(name))
@@ -104,7 +105,7 @@ def test_what_is_chosen_fits(box: str, name: str, workload: str) -> None:
         assert found.value("max_model_len") <= memory.max_model_len
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.sampled_from(ALONE), st.sampled_from(NAMES), st.data())
 def test_less_free_memory_never_gives_a_better_plan(
     box: str, name: str, data: st.DataObject

@@ -9,7 +9,7 @@ from math import lcm
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import MODES, Config
@@ -41,6 +41,7 @@ from tests.core.machines import (
     plan,
     turing,
 )
+from tests.examples import examples
 
 ON_CPU = inventory(TINY_HYBRID, (), CPU)
 
@@ -646,7 +647,7 @@ def serves(machine: Inventory, policy: dict[str, Any], size: int) -> bool:
     return bool(forecast(found, fewer).fits) and found.value("cpu_offload_gb") is None
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(machine=machines(), policy=POLICIES)
 def test_whatever_the_machine_a_plan_is_possible_and_explained(
     machine: Inventory, policy: dict[str, Any]
@@ -680,7 +681,7 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     assert load_of(found, machine).tensor_parallel == size
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     machine=machines(),
     words=st.lists(
@@ -873,7 +874,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     words=st.lists(st.tuples(st.sampled_from(FLAGS), VALUES), max_size=6),
     machine=st.sampled_from([inventory(), inventory(SMALL_HYBRID, H200), ON_CPU]),

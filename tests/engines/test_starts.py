@@ -1,4 +1,5 @@
-"""The memory forecast against starts of vLLM 0.21.0 on one H200, whose logs are in samples/starts.
+"""The memory forecast against starts of vLLM 0.21.0 on one H200, or one H100 where the log's name
+ends so; the logs are in samples/starts.
 
 The models are real shapes with weights made up; each share of the card is what a smaller card would
 give, so that an error of the forecast is not lost in a large cache. Of the settings in a log, a
@@ -15,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.engines.vllm.memory.estimate import Load, estimate, spare
 from caovand.engines.vllm.memory.load import load_of
-from tests.core.machines import CUDA, H200, HOST, STARTS, made_up
+from tests.core.machines import CUDA, H200, HOST, STARTS, made_up, named
 
 ROUNDED_GIB = 0.06
 """What a forecast may promise beyond what was left: what its own constants are rounded to."""
@@ -30,6 +31,7 @@ class Start:
 
     model: ModelCard
     load: Load
+    gpus: tuple[Gpu, ...]
     weights_gib: float
     kv_gib: float
     kv_tokens: int
@@ -37,7 +39,7 @@ class Start:
 
     @property
     def forecast(self) -> MemoryEstimate:
-        return estimate(self.model, self.load, H200)
+        return estimate(self.model, self.load, self.gpus)
 
 
 def read(log: Path) -> Start:
@@ -51,10 +53,11 @@ def read(log: Path) -> Start:
     assert asked is not None
     args = ast.literal_eval(asked.group(1))
     model = made_up(Path(args["model"]).name)
-    machine = Inventory(H200, HOST, CUDA, model)
+    gpus = named("H100") if log.stem.endswith("h100") else H200
     return Start(
         model=model,
-        load=load_of(args, machine, H200, {}),
+        load=load_of(args, Inventory(gpus, HOST, CUDA, model), gpus, {}),
+        gpus=gpus,
         weights_gib=said(r"Model loading took ([\d.]+) GiB"),
         kv_gib=said(r"Available KV cache memory: ([\d.]+) GiB"),
         kv_tokens=int(said(r"GPU KV cache size: ([\d,]+) tokens")),
@@ -66,7 +69,7 @@ LOGS = sorted(STARTS.glob("*.log"))
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
-def test_a_start_on_the_h200_is_forecast(log: Path) -> None:
+def test_a_start_is_forecast(log: Path) -> None:
     start = read(log)
     found = start.forecast
     assert found.weights_mib / 1024 == pytest.approx(start.weights_gib, rel=0.02)

@@ -137,6 +137,7 @@ def test_it_is_understood_answered_and_leaves_nothing(
         assert seen.left() == NOTHING
 
 
+@pytest.mark.long
 def test_a_card_that_falls_off_the_bus_is_waited_for(
     model: Path, tmp_path: Path, row: Begin
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_card_that_falls_off_the_bus_is_waited_for(
         assert seen.left() == NOTHING
 
 
+@pytest.mark.long
 def test_an_engine_that_says_it_is_dead_is_replaced(
     model: Path, tmp_path: Path, row: Begin
 ) -> None:
@@ -171,6 +173,7 @@ def test_an_engine_that_says_it_is_dead_is_replaced(
         assert seen.left() == NOTHING
 
 
+@pytest.mark.long
 def test_orphans_that_left_the_session_and_swallow_term_are_ended(model: Path, row: Begin) -> None:
     begun = row("API server killed, orphans elsewhere, TERM ignored", "stand-in")
     told = {"escape": "escapee-m", "ignore_term": True}

@@ -257,6 +257,7 @@ assert run(moved, num_prefills=1) == (["vllm"], "off")
 """
 
 
+@pytest.mark.long
 def test_what_fails_later_goes_back_to_vllms_path(ran: Callable[[str], Ran]) -> None:
     log = ran("fall back").log
     back = "goes back to vLLM's own kernels: "
@@ -326,6 +327,7 @@ for changed in (
 """
 
 
+@pytest.mark.long
 def test_each_card_of_a_mixed_host_is_asked_for_itself(ran: Callable[[str], Ran]) -> None:
     assert ran("cards").log.count("goes back to vLLM's own kernel: cannot load gdn_chunk_scan") == 1
 
@@ -348,6 +350,7 @@ assert layer.caovan_kernels == "off" and not layer.chunk_gated_delta_rule.caovan
 """
 
 
+@pytest.mark.long
 def test_a_layer_that_has_changed_is_built_all_the_same(ran: Callable[[str], Ran]) -> None:
     assert "stays on vLLM's own kernels: AttributeError" in ran("changed").log
 
@@ -379,12 +382,14 @@ assert ours.supports_compute_capability(DeviceCapability(7, 5))
 """
 
 
+@pytest.mark.long
 def test_flashinfer_is_not_offered_where_caovan_is_off(ran: Callable[[str], Ran]) -> None:
     before, after = ran("flashinfer").stdout.split("SAID NOTHING YET")
     said = "caovan: FlashInfer attention is offered on SM75 again"
     assert (before.count(said), after.count(said)) == (0, 1)
 
 
+@pytest.mark.long
 def test_the_wheel_is_of_its_librarys_platform_and_the_engine_takes_it(tmp_path: Path) -> None:
     source = tmp_path / "plugin"
     shutil.copytree(ROOT / "plugin", source, ignore=shutil.ignore_patterns("build", "*.egg-info"))

@@ -114,6 +114,7 @@ def install(*more: str) -> int:
     return ctl("install", "--kind", "tabby", "--build", "cpu", "--python", sys.executable, *more)
 
 
+@pytest.mark.long
 def test_it_is_built_proven_by_two_completions_listed_verified_and_removed(
     house: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

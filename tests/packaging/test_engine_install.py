@@ -111,6 +111,7 @@ def test_verify_names_what_was_changed_or_lost(house: Path, made: dict[str, Any]
     assert json.loads(done.stdout)["damage"] == ["six.py is not as it was installed"]
 
 
+@pytest.mark.long
 def test_a_wheel_that_was_tampered_with_is_refused_by_the_real_pip(
     house: Path, made: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def collected() -> list[Found]:
     return everything()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_pattern_takes_no_longer_for_a_hostile_text_than_for_any_other(part: int) -> None:
     slow = [

@@ -27,6 +27,7 @@ def one(model: Path) -> Iterator[Daemon]:  # noqa: F811
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [

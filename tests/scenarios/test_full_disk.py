@@ -130,6 +130,7 @@ def test_it_starts_serves_and_stops_all_the_same_and_says_so(
         assert one.tree() == []
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_while_it_serves_costs_nothing_but_what_is_kept_there(
     model: Path, disks: Disks
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_disk_that_fills_while_it_serves_costs_nothing_but_what_is_kept_there(
         assert any("cannot keep what happened" in text for text in one.events())
 
 
+@pytest.mark.long
 def test_a_disk_that_takes_no_folder_is_no_reason_not_to_start(model: Path, disks: Disks) -> None:
     place = disks.mount("disk")
     one = Daemon(disks.folder, configuration(model))
@@ -164,6 +166,7 @@ def test_a_disk_that_takes_no_folder_is_no_reason_not_to_start(model: Path, disk
         one.stop()
 
 
+@pytest.mark.long
 def test_without_a_place_for_its_sockets_it_says_which_disk_and_what_helps(
     model: Path, disks: Disks
 ) -> None:
@@ -181,6 +184,7 @@ def test_without_a_place_for_its_sockets_it_says_which_disk_and_what_helps(
     assert "mount it writable" in done.stderr
 
 
+@pytest.mark.long
 def test_a_second_daemon_is_refused_on_a_full_disk_too(model: Path, disks: Disks) -> None:
     """It would take the first one's engine for what a killed daemon left."""
     place = disks.mount("state")

@@ -43,7 +43,8 @@ def answered_until_it_serves(one: Daemon) -> float:
     return slowest
 
 
-@pytest.mark.parametrize("do", ["exit", pytest.param("dead", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("do", ["exit", "dead"])
 def test_a_hostile_log_delays_neither_answers_nor_the_next_engine(
     model: Path, tmp_path: Path, do: str
 ) -> None:

@@ -51,6 +51,7 @@ def variables(pid: int) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
 
+@pytest.mark.long
 def test_ollama_is_chosen_started_proven_killed_healed_and_stopped(daemon: Daemon) -> None:
     first = daemon.until_state("SERVING")
     assert first["served"]["name"] == "tiny:1b"

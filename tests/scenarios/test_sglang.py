@@ -55,6 +55,7 @@ confirm_s = 5
     one.stop()
 
 
+@pytest.mark.long
 def test_sglang_is_chosen_started_proven_killed_healed_and_stopped(daemon: Daemon) -> None:
     first = daemon.until_state("SERVING")
     assert first["served"]["name"] == "hybrid"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.test_peers import Server
 from tests.daemon_process import daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model  # noqa: F401  (a fixture)
 
 
+@pytest.mark.long
 def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
     model: Path,  # noqa: F811
     tmp_path: Path,

@@ -150,6 +150,7 @@ def test_a_context_too_long_is_shortened_to_what_vllm_says_would_fit(model: Path
         assert "degraded" in one.ctl("status").stdout
 
 
+@pytest.mark.long
 def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Path) -> None:
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     with daemon(configuration(model, orders, watch="stable_after_s = 1")) as one:
@@ -173,6 +174,7 @@ def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Pat
         assert "1024" not in one.commands()[before], "the full plan instead of the living one"
 
 
+@pytest.mark.long
 def test_a_bad_argument_is_not_tried_again(model: Path) -> None:
     orders = {"print": ["vllm: error: unrecognized arguments: --nonsense"], "die_at": "resolve"}
     with daemon(configuration(model, {**orders, "status": 2})) as one:
@@ -181,6 +183,7 @@ def test_a_bad_argument_is_not_tried_again(model: Path) -> None:
         assert len(one.spawned()) == 1
 
 
+@pytest.mark.long
 def test_an_engine_that_swallows_term_while_starting_is_stopped_all_the_same(model: Path) -> None:
     config = configuration(model, {"ignore_term": True, "boot_s": 60})
     with daemon(config) as one:
@@ -189,6 +192,7 @@ def test_an_engine_that_swallows_term_while_starting_is_stopped_all_the_same(mod
         assert one.tree() == []
 
 
+@pytest.mark.long
 def test_a_request_that_never_comes_back_in_the_proof_is_a_failure(model: Path) -> None:
     config = configuration(model, {"hang": True}, watch="stall_s = 10\nfailures = 1")
     with daemon(config) as one:
@@ -236,6 +240,7 @@ def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Pa
         assert "/nonexistent/model" in one.until_state("FAILED")["reason"]
 
 
+@pytest.mark.long
 def test_a_hold_whose_reason_changes_says_so(model: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     config = configuration(model, watch=RECHECK).replace(str(ENGINE), str(python))
@@ -277,6 +282,7 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
         assert "mode fast does not decide the MTP depth: [policy] mtp is 1" in said
 
 
+@pytest.mark.long
 def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -> None:
     config = configuration(model)
     with daemon(config) as one:
@@ -288,6 +294,7 @@ def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -
         assert one.status()["engine_pid"] == pid
 
 
+@pytest.mark.long
 def test_a_chosen_mode_is_remembered_over_restarts_of_the_daemon(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
@@ -436,6 +443,7 @@ def test_logs_and_events_are_followed_as_they_come(model: Path) -> None:
             follower.wait()
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_stopped_leaves_no_file_but_state_cache_and_logs(model: Path) -> None:
     with daemon(configuration(model)) as one:
         one.until_state("SERVING")
@@ -493,6 +501,7 @@ def test_each_failure_leaves_an_incident_that_can_be_read_and_packed(
         assert one.ctl("incidents", "show", "7").returncode == 1
 
 
+@pytest.mark.long
 def test_the_proof_of_an_engine_that_died_is_not_given_by_the_next_one(model: Path) -> None:
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     with daemon(configuration(model, orders)) as one:
@@ -501,6 +510,7 @@ def test_the_proof_of_an_engine_that_died_is_not_given_by_the_next_one(model: Pa
         assert totals["requests"] == 2
 
 
+@pytest.mark.long
 def test_a_second_daemon_with_the_same_state_leaves_the_first_ones_engine_alone(
     model: Path,
 ) -> None:
@@ -548,6 +558,7 @@ def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: 
         assert one.status()["engine_pid"] != second
 
 
+@pytest.mark.long
 def test_a_fault_of_ours_while_planning_costs_no_engine_that_serves(model: Path) -> None:
     config = configuration(model)
     with daemon(config) as one:
@@ -562,6 +573,7 @@ def test_a_fault_of_ours_while_planning_costs_no_engine_that_serves(model: Path)
         assert (one.status()["state"], one.status()["engine_pid"]) == ("SERVING", pid)
 
 
+@pytest.mark.long
 def test_the_port_that_is_looked_at_is_the_engines_own(model: Path) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
@@ -572,6 +584,7 @@ def test_the_port_that_is_looked_at_is_the_engines_own(model: Path) -> None:
             one.until_state("SERVING")
 
 
+@pytest.mark.long
 def test_a_closed_terminal_ends_everything(model: Path) -> None:
     """HUP reloads, but a window that is closed sends it too, and nobody could press Ctrl-C."""
     one = Daemon(Path(tempfile.mkdtemp(prefix="caovan-")), configuration(model))

@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.daemon_process import Daemon, daemon
 from tests.faults.test_standin_faults import cards
 from tests.scenarios.test_supervision import configuration, model
@@ -14,6 +16,7 @@ from tests.terminal import Terminal
 __all__ = ["model"]  # a fixture
 
 
+@pytest.mark.long
 def test_it_follows_an_engine_and_a_daemon_through_their_ends(model: Path, tmp_path: Path) -> None:
     environ = cards(tmp_path, of="VLLM::EngineCor")
     config = configuration(model, watch="gpu_sample_s = 1")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Inventory, ModelCard
@@ -26,6 +26,7 @@ from tests.engines.llamacpp.machines import (
     model,
     plan,
 )
+from tests.examples import examples
 
 
 def argv(found: Plan, inventory: Inventory) -> list[str]:
@@ -235,7 +236,7 @@ def test_settings_that_cannot_run_are_conflicts() -> None:
 MODELS: list[ModelCard] = [QWEN_8B, QWEN_27B_MTP, MOE_30B, LLAMA_70B]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     served=st.sampled_from(MODELS),
     mib=st.lists(st.sampled_from([4096, 8192, 11264, 24576, 81920]), max_size=3),

@@ -40,7 +40,8 @@ def forward_bytes(
     if model.mla:
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
-    width = max(tokens * _mlp_width(model, ranks), attention)
+    inner = tokens * max(_mlp_width(model, ranks), _passing_experts_width(model, ranks))
+    width = max(inner, attention)
     width += tokens * (_streams(model) * model.hidden_size + _experts_width(model, ranks))
     if compiled:
         streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
@@ -95,9 +96,17 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 def _experts_width(model: ModelCard, ranks: int) -> float:
     """What a token's experts work in, which is kept from layer to layer."""
-    if not model.experts:
+    if not model.experts or model.quantization == "awq":
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
     if model.quantization == "mxfp4":  # one kernel computes gate, up and their product
         return model.experts_per_token * (inner + hidden)
     return model.experts_per_token * (max(inner, hidden) + max(2 * inner, hidden))
+
+
+def _passing_experts_width(model: ModelCard, ranks: int) -> float:
+    """The same for AWQ weights, whose kernel is called directly and keeps nothing."""
+    if not model.experts or model.quantization != "awq":
+        return 0.0
+    inner = (model.expert_size or model.intermediate_size) / ranks
+    return model.experts_per_token * (max(2 * inner, model.hidden_size) + inner)
