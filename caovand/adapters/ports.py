@@ -1,4 +1,7 @@
-"""Who uses a TCP port, from /proc/net: vLLM 0.21 shares a port silently (SO_REUSEPORT)."""
+"""Who uses a TCP port: vLLM 0.21 shares a port silently (SO_REUSEPORT).
+
+From the kernel's answers about single sockets, or, where it gives none, from /proc/net.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.adapters import processes
+from caovand.adapters import processes, sock_diag
 from caovand.core import limits
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN = "0A"
-CONNECTED = ("01", "03", "08")  # 03: handshake not finished; 08: the peer has finished sending
+CONNECTED = (1, 3, 8)  # 3: handshake not finished; 8: the peer has finished sending
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,10 @@ def listeners(port: int) -> list[Listener]:
 
 def listening(port: int) -> list[Listener]:
     """The same without processes, which need a walk through all of /proc."""
-    return [listener for rows in _tables(port) for listener in parse(rows, port)]
+    try:
+        return [_listener(found) for found in sock_diag.listening(port)]
+    except sock_diag.Unsupported:
+        return [listener for rows in _tables(port) for listener in parse(rows, port)]
 
 
 def named(found: Collection[Listener]) -> list[Listener]:
@@ -69,6 +75,22 @@ class Ends:
 
 def ends(link: socket.socket) -> Ends:
     """Who is at the other end of a TCP connection of ours."""
+    try:
+        listeners = sock_diag.listening(link.getpeername()[1])
+    except sock_diag.Unsupported:
+        return _ends_in_tables(link)
+    server = sock_diag.other_end(link)
+    connected = server is not None and server.state in CONNECTED
+    return Ends(
+        tuple(map(_listener, listeners)), _listener(server) if server and connected else None
+    )
+
+
+def _listener(found: sock_diag.Found) -> Listener:
+    return Listener(found.address, found.port, found.uid, found.inode)
+
+
+def _ends_in_tables(link: socket.socket) -> Ends:
     here, there = _end(link.getsockname()), _end(link.getpeername())
     ours = f":{here[1]:04X}"  # of all clients' connections only ours has this port
     found: list[Listener] = []
@@ -77,7 +99,7 @@ def ends(link: socket.socket) -> Ends:
         found.extend(parse(rows, there[1]))
         for row in rows:
             fields = row.split()
-            if fields[3] not in CONNECTED or not fields[2].endswith(ours):
+            if int(fields[3], 16) not in CONNECTED or not fields[2].endswith(ours):
                 continue
             if (_socket(fields[1]), _socket(fields[2])) == (there, here):
                 server = Listener(*there, int(fields[7]), int(fields[9]))

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from caovand.adapters.ports import Listener, listeners, parse
+from caovand.adapters import sock_diag
+from caovand.adapters.ports import Listener, ends, listeners, parse
 
 
 class Sockets:
@@ -28,8 +29,11 @@ class Sockets:
         return int(made.getsockname()[1])
 
 
-@pytest.fixture
-def sockets() -> Iterator[Sockets]:
+@pytest.fixture(params=["sock_diag", "/proc/net"])
+def sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sockets]:
+    """Sockets, looked for in both ways."""
+    if request.param != "sock_diag":
+        monkeypatch.setattr(sock_diag, "_SOCK_DIAG", 31)  # a protocol that no kernel has
     sockets = Sockets()
     yield sockets
     for made in sockets.made:
@@ -78,6 +82,37 @@ def test_connections_are_no_listeners(sockets: Sockets) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         assert len(listeners(port)) == 1
         assert listeners(client.getsockname()[1]) == []
+
+
+def test_the_other_end_of_a_connection_is_told_from_before_it_is_accepted_until_it_is_closed(
+    sockets: Sockets,
+) -> None:
+    port = sockets.listen("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        (listener,) = ends(client).listeners
+        waiting = ends(client).server
+        assert waiting is not None
+        assert waiting.inode == 0
+        server = sockets.made[0].accept()[0]
+        accepted = ends(client).server
+        assert accepted is not None
+        assert accepted.inode == os.fstat(server.fileno()).st_ino != listener.inode
+        server.close()
+        assert ends(client).server is None
+        assert [one.inode for one in ends(client).listeners] == [listener.inode]
+
+
+def test_a_client_of_ipv4_is_found_at_a_listener_for_both(sockets: Sockets) -> None:
+    try:
+        port = sockets.listen("::", family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        server = sockets.made[0].accept()[0]
+        found = ends(client).server
+        server.close()
+    assert found is not None
+    assert found.inode
 
 
 def test_a_listener_whose_name_is_no_text_is_found_all_the_same() -> None:

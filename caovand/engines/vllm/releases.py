@@ -29,6 +29,9 @@ STATES_BY_THEMSELVES = (0, 33)
 EXPERTS_BY_FLAG = (0, 32)
 """VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
 before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
+AWQ_EXPERTS_STAY = (0, 22)
+"""What AWQ experts work in is kept from layer to layer, as for other experts. 0.21 does not, 0.32
+does; releases between were not looked at."""
 DRAFTS_KEEP_STATES = (0, 32)
 """Drafting requests of a hybrid model keep correct states. Earlier releases corrupt them, silently,
 in three ways: a prefix-cache hit may be a block longer for the states than for the attention, which

@@ -33,16 +33,23 @@ def forward_bytes(
     activation: int,
     compiled: bool,
     drafting: bool,
+    experts_stay: bool = True,
     uncompressed: int = 0,
 ) -> float:
-    """The peak of a step of so many tokens on one of the ranks."""
+    """The peak of a step of so many tokens on one of the ranks.
+
+    `experts_stay`: what experts work in is kept from layer to layer.
+    """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
-    inner = tokens * max(_mlp_width(model, ranks), _passing_experts_width(model, ranks))
-    width = max(inner, attention)
-    width += tokens * (_streams(model) * model.hidden_size + _experts_width(model, ranks))
+    width = max(tokens * _mlp_width(model, ranks), attention)
+    if experts_stay:
+        width += tokens * _experts_width(model, ranks)
+    else:
+        width = max(width, tokens * _passing_experts_width(model, ranks))
+    width += tokens * _streams(model) * model.hidden_size
     if compiled:
         streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
         first = model.hidden_size * (model.vocab_size / ranks + tokens * streams)
@@ -96,7 +103,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 def _experts_width(model: ModelCard, ranks: int) -> float:
     """What a token's experts work in, which is kept from layer to layer."""
-    if not model.experts or model.quantization == "awq":
+    if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
     if model.quantization == "mxfp4":  # one kernel computes gate, up and their product
@@ -105,8 +112,6 @@ def _experts_width(model: ModelCard, ranks: int) -> float:
 
 
 def _passing_experts_width(model: ModelCard, ranks: int) -> float:
-    """The same for AWQ weights, whose kernel is called directly and keeps nothing."""
-    if not model.experts or model.quantization != "awq":
-        return 0.0
+    """What they work in where it is kept for one layer only: gate and up, and their product."""
     inner = (model.expert_size or model.intermediate_size) / ranks
     return model.experts_per_token * (max(2 * inner, model.hidden_size) + inner)

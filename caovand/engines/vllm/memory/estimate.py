@@ -228,6 +228,7 @@ def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
         activation=load.activation,
         compiled=not load.eager,
         drafting=drafting,
+        experts_stay=model.quantization != "awq" or load.version >= releases.AWQ_EXPERTS_STAY,
         uncompressed=uncompressed_tokens(load.context, load.sequences, load.alignment),
     )
     sampler = sampler_bytes(model, load.sequences, load.batch_tokens, drafting)
