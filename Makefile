@@ -85,11 +85,11 @@ test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
-	model_pull.py notify.py open_socket.py prometheus.py) tests/cli tests/core/test_config.py
+	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
 	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief $(USES_LIBRARIES) --ignore=tests/cli/test_advice.py \
+		--hypothesis-profile=brief $(USES_LIBRARIES) \
 		tests/scenarios/test_second_engine.py \
 		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 

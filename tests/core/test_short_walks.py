@@ -45,7 +45,7 @@ from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.test_ladder import plan_of
 
 WALKS = 2000  # in each part
-SHORT, PARTS = 4, 50
+SHORT, PARTS = 1, 50
 EVENTS = 30
 OPERATOR = (Start, Restart, Reconfigured, Stop)
 PLANS = (

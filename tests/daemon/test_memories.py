@@ -164,6 +164,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
     assert ModeMemory(tmp_path / memories.MODE).mode is None
 
 
+@pytest.mark.long
 def test_a_lowered_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_made() -> None:
     used = 0
     for document in damaged(GOOD[degraded_plan.FILE]):

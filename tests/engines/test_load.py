@@ -114,6 +114,7 @@ def combinations() -> Iterator[Any]:
                 yield pytest.param(engine, gpus, asked, marks=marks, id=f"{engine}-{gpus}-{asked}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("engine", "gpus", "asked"), list(combinations()))
 def test_sizing_and_forecast_read_one_load(
     engine: str, gpus: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch

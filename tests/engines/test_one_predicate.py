@@ -100,6 +100,7 @@ def check(machine: Inventory, section: str, key: str, value: Any, **engine: Any)
         assert set(refused) <= set(failed)
 
 
+@pytest.mark.long
 @machines("two 2080 Ti", "3090", "H200")
 def test_the_type_that_is_computed_in(name: str, gpus: str) -> None:
     machine = inventory(MODELS[name], CARDS[gpus], READY)
@@ -114,6 +115,7 @@ def test_the_type_that_is_computed_in(name: str, gpus: str) -> None:
             assert "bfloat16" not in text or planned in text.rpartition("; ")[2]
 
 
+@pytest.mark.long
 @machines("two 2080 Ti", "H200")
 @pytest.mark.parametrize(
     "engine",
@@ -149,6 +151,7 @@ def test_a_length_that_vllm_was_told_to_take_is_forecast() -> None:
         assert memory.max_model_len == length
 
 
+@pytest.mark.long
 @machines("two 2080 Ti", "four 2080 Ti", "H200")
 @pytest.mark.parametrize(
     "words",
@@ -181,6 +184,7 @@ def of_attention() -> Iterator[Any]:
             yield pytest.param(name, sections, marks=marks, id=f"{name}-{sections}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("name", "sections"), list(of_attention()))
 def test_the_attention_of_turing(engine: str, name: str, sections: dict[str, Any]) -> None:
