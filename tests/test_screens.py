@@ -15,6 +15,7 @@ from rich.console import Console
 
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
+from caovand.cli.planned import make
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Gpu
 from caovand.core.lifecycle.state import State
@@ -45,7 +46,7 @@ WITH_AN_EXPLANATION = (DOCS / "troubleshooting.md", DOCS / "guide.zh-CN.md")
 def planned(gpus: tuple[Gpu, ...]) -> list[str]:
     """What `caovanctl plan` prints for these cards and the model of the documents."""
     config = parse({"model": {"path": QWEN_27B_AWQ.path}})
-    found = plan_verb.make(config, inventory(gpus=gpus, engine=FIXED), None)
+    found = make(config, inventory(gpus=gpus, engine=FIXED), None)
     out = io.StringIO()
     plan_verb.show(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
     return [line.rstrip() for line in out.getvalue().splitlines()]
@@ -144,7 +145,7 @@ def test_the_table_of_machines_is_what_is_planned_for_them_today(
         model, split, context, sequences, depth = (cell.strip() for cell in rest.split("|"))
         gpus = tuple(replace(CARDS[card], index=index) for index in range(int(count)))
         config = parse({"model": {"path": f"/srv/models/{model}"}})
-        found = plan_verb.make(config, inventory(MODELS[model], gpus, FIXED), None)
+        found = make(config, inventory(MODELS[model], gpus, FIXED), None)
         plan, words = found.plan, context.replace(",", "").replace("（", " ").split()
         assert found.memory is not None
         assert found.memory.fits, card

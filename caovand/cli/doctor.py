@@ -22,7 +22,7 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.plan import make, remembered_here
+from caovand.cli.planned import make, remembered_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand.adapters import store
-from caovand.adapters.directories import directories
 from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli import candidates
 from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
+from caovand.cli.planned import Planned, make, remembered_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -29,30 +26,14 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import MODES, Config, Mode
-from caovand.core.engine import Command
+from caovand.core.config import MODES, Config
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.healing import degraded
-from caovand.core.plan import Plan, Unplannable
-from caovand.core.reporting.report import describe
+from caovand.core.facts.inventory import Gpu
 from caovand.core.secrets import shown_value
-from caovand.daemon import degraded_plan, memories
 
 BAR = 60
 ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan, its command, its forecast, and the cards it uses."""
-
-    plan: Plan
-    command: Command
-    memory: MemoryEstimate | None
-    inventory: Inventory
-    cards: tuple[Gpu, ...]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +41,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="a saved inventory instead of this machine"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=candidates.KINDS,
+        help="this kind of engine instead of the chosen one, or all kinds side by side",
     )
     parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had chosen it")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
@@ -71,62 +57,30 @@ def run(args: argparse.Namespace) -> int:
     mode = args.mode or chosen_mode(daemon, args.inventory)
     source = args.config or daemon_config(daemon)
     config = configuration(source, args.model)
-    machine = look(
-        config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
-    ).with_model(config)
-    found = make(config, machine, mode, remembered_here(args.inventory))
+    kept, own = remembered_here(args.inventory), chosen_engine(config)
+
+    def plan(config: Config) -> Planned:
+        if args.inventory and (other := chosen_engine(config)) is not own:
+            text = f"cannot plan for {other.title}: the saved inventory was made for {own.title}"
+            raise CommandError(Exit.FAILED, text, f'set [engine] kind = "{other.name}" there')
+        machine = look(
+            config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
+        )
+        return make(config, machine.with_model(config), mode, kept)
+
+    if args.engine == candidates.EVERY:
+        every = list(candidates.candidates(config, plan))
+        if args.json:
+            print(json.dumps(candidates.as_json(every, config)))
+        else:
+            candidates.show(every, config, console())
+        return Exit.DONE if any(one.planned for one in every) else Exit.FAILED
+    found = plan(candidates.with_engine(config, args.engine) if args.engine else config)
     if args.json:
-        print(json.dumps(as_json(found)))
+        print(json.dumps(found.as_json()))
     else:
         show(found, console())
     return Exit.DONE
-
-
-def remembered(state: Path) -> Any:
-    """The degraded plan that served, as the daemon keeps it in its folder."""
-    return store.read_json(memories.find(state, degraded_plan.FILE))
-
-
-def remembered_here(saved: Path | None) -> Any:
-    """That of this machine's daemon; of the machine of a saved inventory nothing is known."""
-    return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
-
-
-def make(
-    config: Config,
-    machine: Inventory,
-    mode: Mode | None,
-    kept: Any = None,
-    cache: Path | None = None,
-) -> Planned:
-    """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
-
-    What its engine compiles goes to `cache`, None for that of this machine's daemon.
-    """
-    mark = degraded.fingerprint(config, machine)
-    used = occupancy.used(machine.gpus)
-    engine = chosen_engine(config)
-    try:
-        plan = engine.planning.make(
-            config,
-            machine,
-            mode=mode,
-            environ=os.environ,
-            remembered=degraded.from_document(
-                kept, mark, mode or config.policy.mode, used, engine.healing
-            ),
-        )
-    except Unplannable as problem:
-        raise CommandError(Exit.FAILED, str(problem)) from None
-    cache = cache or directories(os.environ, os.getuid()).cache
-    command = engine.planning.command(plan, machine.engine, str(cache))
-    cards = engine.planning.cards(plan, machine)
-    return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
-
-
-def as_json(found: Planned) -> dict[str, Any]:
-    """The document `--json` prints; secrets hidden."""
-    return describe(found.plan, found.command.shown, found.command.env, found.memory)
 
 
 def show(found: Planned, console: Console) -> None:

@@ -26,7 +26,8 @@ from caovand.adapters.directories import Directories, own_directories
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.plan import Planned, make, remembered, show
+from caovand.cli.plan import show
+from caovand.cli.planned import Planned, make, remembered
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection

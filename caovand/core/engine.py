@@ -65,7 +65,8 @@ class Planning:
     folder for compiled code, None for the engine's default. `cards` are those a plan uses,
     `context` its longest request in tokens, None if the engine chooses it. `overruling` names the
     setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
-    doctor's.
+    doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
+    nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
     """
 
     make: MakePlan
@@ -76,6 +77,7 @@ class Planning:
     command: Callable[[Plan, EngineInfo, str | None], Command]
     overruling: Callable[[Config, Mapping[str, str]], str]
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
+    speed: Callable[[Plan, Inventory], float | None] = lambda plan, inventory: None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from caovand.cli import plan
 from caovand.cli.errors import CommandError, Exit
+from caovand.cli.plan import show_memory
+from caovand.cli.planned import Planned, make
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -22,7 +23,7 @@ from caovand.cli.survey import (
 )
 
 
-def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) -> plan.Planned:
+def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) -> Planned:
     """The plan for the model that will be in `folder`, made from the headers in `described`.
 
     CommandError where `caovanctl plan` would have none.
@@ -35,25 +36,25 @@ def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) 
         machine = seen.with_model(config)
         card = replace(machine.model, path=str(folder))
         config = replace(config, model=replace(config.model, path=str(folder)))
-        return plan.make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
+        return make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
     except CommandError as problem:
         text = str(problem).replace(str(described), name)
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
 
 
-def show(found: plan.Planned, console: Console) -> bool:
+def show(found: Planned, console: Console) -> bool:
     """A few lines about the plan; whether the model can run."""
     console.print(Text("; ".join(_heads(found)), style="bold"))
     memory = found.memory
     if memory is None:
         return True
-    plan.show_memory(found, memory, console)
+    show_memory(found, memory, console)
     for warning in found.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     return memory.fits is not False
 
 
-def _heads(found: plan.Planned) -> Iterator[str]:
+def _heads(found: Planned) -> Iterator[str]:
     """The settings that tell most about a plan."""
     cards = len(found.cards)
     yield f"planned for {cards} GPU{'s' * (cards > 1)}" if cards else "planned for the CPU"

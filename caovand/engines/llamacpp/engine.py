@@ -11,7 +11,7 @@ from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.installation import INSTALL
 from caovand.engines.llamacpp.log.explain import explain
 from caovand.engines.llamacpp.log.reader import LOG
-from caovand.engines.llamacpp.memory.forecast import forecast, gpus_of
+from caovand.engines.llamacpp.memory.forecast import forecast, gpus_of, speed
 from caovand.engines.llamacpp.metrics import parse_metrics
 from caovand.engines.llamacpp.planning import options
 from caovand.engines.llamacpp.planning.checkup import checkup
@@ -50,6 +50,7 @@ ENGINE = Engine(
         command=command.build,
         overruling=overruling,
         checks=checkup,
+        speed=speed,
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(

@@ -13,7 +13,7 @@ from caovand.engines.ollama.log.reader import LOG
 from caovand.engines.ollama.metrics import read_ps
 from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.checkup import checkup
-from caovand.engines.ollama.planning.forecast import cards_of, forecast
+from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
 from caovand.engines.ollama.planning.variables import CONTEXT
 from caovand.engines.ollama.probe import INSTALL, PROBE
@@ -49,6 +49,7 @@ ENGINE = Engine(
         command=command.build,
         overruling=lambda config, environ: "",
         checks=checkup,
+        speed=speed,
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(

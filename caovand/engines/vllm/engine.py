@@ -14,12 +14,13 @@ from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.checkup import checkup
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.overruling import overruling
+from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.probe import PROBE
 
@@ -30,6 +31,14 @@ def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
 
 def _context(plan: Plan) -> int | None:
     return flags.count(plan.value("max_model_len"))
+
+
+def _speed(plan: Plan, inventory: Inventory) -> float | None:
+    gpus = gpus_of(plan, inventory)
+    if not gpus or not forecast(plan, inventory).parts:
+        return None
+    load = load_of(plan, inventory)
+    return Pace(inventory.model, load, gpus, WORKLOADS["chat"]).answering(load)
 
 
 def _chat_template(config: Config) -> str:
@@ -58,6 +67,7 @@ ENGINE = Engine(
         command=command.build,
         overruling=overruling,
         checks=checkup,
+        speed=_speed,
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(

@@ -8,7 +8,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf.estimate import estimate, unknown
-from caovand.engines.common.gguf.placement import Placement, devices
+from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.llamacpp.planning.options import CONTEXT, count
 
@@ -78,7 +78,19 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
             else "the model is not in GGUF files"
         )
     gpus = gpus_of(plan, inventory)
-    load = load_of(plan)
-    found = devices(model, load, placement_of(plan, gpus, len(model.gguf.layers)))
     share = share if isinstance(share, (int, float)) else None
-    return estimate(found, gpus, inventory, load, share, ADVICE)
+    return estimate(_devices(plan, inventory), gpus, inventory, load_of(plan), share, ADVICE)
+
+
+def speed(plan: Plan, inventory: Inventory) -> float | None:
+    """Modelled tokens a second of one answer, without drafts."""
+    if inventory.model.gguf is None or not count(plan.value(CONTEXT)):
+        return None
+    seconds = step_seconds(_devices(plan, inventory), gpus_of(plan, inventory))
+    return 1 / seconds if seconds else None
+
+
+def _devices(plan: Plan, inventory: Inventory) -> Sequence[Device]:
+    model, gpus = inventory.model, gpus_of(plan, inventory)
+    assert model.gguf is not None
+    return devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))

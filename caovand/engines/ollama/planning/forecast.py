@@ -58,11 +58,24 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     if inventory.model.gguf is None:
         return unknown("no GGUF file")
     gpus, load = cards_of(plan, inventory), load_of(plan)
-    seen = replace(inventory, model=whole_layers(inventory.model))
-    rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
-    sized = sizing.fixed(seen, load, gpus, rooms)
+    sized = _sized(plan, inventory)
     placement = sized.placement
     if not placement.on_cards:
         placement = replace(placement, on_cards=(0,) * len(gpus))
-    found = devices(seen.model, load, placement)
+    found = devices(whole_layers(inventory.model), load, placement)
     return estimate(found, gpus, inventory, load, None, ADVICE)
+
+
+def speed(plan: Plan, inventory: Inventory) -> float | None:
+    """Modelled tokens a second of one answer."""
+    if inventory.model.gguf is None:
+        return None
+    seconds = _sized(plan, inventory).seconds
+    return 1 / seconds if seconds else None
+
+
+def _sized(plan: Plan, inventory: Inventory) -> sizing.Sized:
+    gpus = cards_of(plan, inventory)
+    rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
+    seen = replace(inventory, model=whole_layers(inventory.model))
+    return sizing.fixed(seen, load_of(plan), gpus, rooms)

@@ -104,6 +104,10 @@ class Pace:
         turn = together * self._prompt_s(load) + steps * self._step_s(load, together)
         return turn / (together * workload.answer)
 
+    def answering(self, load: Load) -> float:
+        """Tokens a second of one answer while nobody else asks."""
+        return tokens_of_step(load.mtp) / self._step_s(load, 1)
+
     def _step_s(self, load: Load, users: int) -> float:
         """One decode step of so many users."""
         tokens = users * (1 + load.mtp)

@@ -1,0 +1,135 @@
+"""`caovanctl plan --engine`: another kind of engine than the chosen one, and all side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters import model_folder
+from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli import candidates, survey
+from caovand.cli import plan as plan_verb
+from caovand.cli.errors import Exit
+from caovand.cli.main import main
+from caovand.core.config import Config
+from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
+from caovand.core.facts.inventory_file import render
+from caovand.core.problem import Problem
+from caovand.engines.registry import engine_of
+from tests.core.machines import CUDA, FIXED, HOST, QWEN_27B_AWQ, inventory, named, turing
+from tests.core.machines import plan as planned
+from tests.engines.llamacpp import machines as llamacpp
+
+MISSING = Problem("find the engine", "there is none", "install one")
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of our own."""
+    for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
+        monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
+
+
+def here(
+    monkeypatch: pytest.MonkeyPatch,
+    engines: Mapping[str, EngineInfo],
+    model: ModelCard,
+    gpus: tuple[Gpu, ...],
+) -> None:
+    """A machine with these engines, whose models all are this one."""
+
+    def look(config: Config, *_: object) -> survey.Machine:
+        found = engines.get(chosen_engine(config).name)
+        return survey.Machine(gpus, HOST, found, None if found else MISSING)
+
+    monkeypatch.setattr(plan_verb, "look", look)
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: model)
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, object]]:
+    """The engines of the printed document, by name and in its order."""
+    main(["plan", *words, "--engine", "all", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["chosen"] == found["engines"][0]["name"]
+    return {one["name"]: one for one in found["engines"]}
+
+
+def test_all_are_shown_and_why_the_first_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here(monkeypatch, {"vllm": FIXED}, QWEN_27B_AWQ, turing(2))
+    assert main(["plan", "/srv/models/27b", "--engine", "all"]) == Exit.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["engine", "fits", "context", "tokens/s", "GiB", "a", "card"]
+    assert lines[1].split()[:3] == ["vLLM", "yes", "262,144"]
+    assert [line.split()[0] for line in lines[2:5]] == ["llama.cpp", "Ollama", "SGLang"]
+    assert f"Ollama: {MISSING}" in lines
+    assert any("vLLM is chosen: no other engine prefers this model's files" in x for x in lines)
+
+
+def test_a_gguf_file_is_for_llama_cpp_and_the_others_say_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = {"vllm": FIXED, "llamacpp": llamacpp.CUDA}
+    here(monkeypatch, engines, llamacpp.QWEN_8B, turing(1))
+    found = document(capsys, llamacpp.QWEN_8B.path)
+    assert next(iter(found)) == "llamacpp"
+    assert isinstance(found["llamacpp"]["tokens_s"], float)
+    assert found["sglang"]["plan"] is None
+    assert found["sglang"]["problem"] == str(MISSING)
+
+
+def test_with_no_plan_at_all_the_status_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch, {}, QWEN_27B_AWQ, turing(2))
+    assert main(["plan", "/srv/models/27b", "--engine", "all"]) == Exit.FAILED
+
+
+def test_one_kind_is_planned_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = {"vllm": FIXED, "llamacpp": llamacpp.CUDA}
+    here(monkeypatch, engines, llamacpp.QWEN_8B, turing(1))
+    assert main(["plan", "/srv/models/8b", "--engine", "llamacpp", "--json"]) == Exit.DONE
+    assert "gpu_layers" in json.loads(capsys.readouterr().out)["settings"]
+
+
+def test_what_is_meant_for_one_engine_is_left_out_for_another() -> None:
+    engine = replace(Config().engine, python="/vllm/bin/python", extra_args=("--seed", "1"))
+    config = replace(Config(), engine=engine)
+    assert candidates.with_engine(config, "vllm") == config
+    other = candidates.with_engine(config, "llamacpp").engine
+    assert (other.kind, other.python, other.extra_args, other.env) == ("llamacpp", None, (), ())
+
+
+def test_a_saved_inventory_is_for_its_own_kind_of_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
+    saved = tmp_path / "inventory.json"
+    saved.write_text(json.dumps(render(turing(2), HOST, CUDA)))
+    found = document(capsys, "/srv/models/27b", "--inventory", str(saved))
+    assert found["vllm"]["plan"]
+    assert "the saved inventory was made for vLLM" in str(found["llamacpp"]["problem"])
+
+
+def test_a_card_with_more_bandwidth_answers_faster() -> None:
+    planning = engine_of().planning
+    speeds = []
+    for card in ("RTX 3090", "A100", "H200"):
+        machine = inventory(QWEN_27B_AWQ, named(card), CUDA)
+        speeds.append(planning.speed(planned(machine), machine) or 0)
+    assert speeds == sorted(speeds)
+    assert speeds[0] > 10
+
+
+def test_an_answer_is_slower_with_layers_in_host_memory() -> None:
+    planning = engine_of("llamacpp").planning
+    speeds = []
+    for mib in (22528, 4096):
+        machine = llamacpp.machine(llamacpp.QWEN_8B, mib)
+        speeds.append(planning.speed(llamacpp.plan(machine), machine) or 0)
+    assert speeds[0] > 2 * speeds[1] > 0
