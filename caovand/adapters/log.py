@@ -10,17 +10,36 @@ since a terminal obeys some of them (U+009B, backspaces) and journalctl hides a 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, TextIO, cast
-
-import structlog
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from caovand.core.printable import printable
+
+
+def _without_rich(name: str) -> ModuleType:
+    """structlog imports rich where it is installed, for tracebacks that are not printed: 5 MB."""
+    loaded: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+    if "rich" in loaded:
+        return importlib.import_module(name)
+    loaded["rich"] = None  # not to be found
+    try:
+        return importlib.import_module(name)
+    finally:
+        del loaded["rich"]
+
+
+if TYPE_CHECKING:
+    import structlog
+else:
+    structlog = _without_rich("structlog")
 
 LEVELS = ("debug", "info", "warning", "error")
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import unicodedata
 from collections.abc import Mapping
@@ -190,3 +192,9 @@ def test_journald_has_one_line_for_each_message() -> None:
     stream = io.StringIO()
     configure("debug", "journald", stream).info("a\r\nb\u2028c\nd")
     assert stream.getvalue() == "<6>a\\r | b\\u2028c | d\n"
+
+
+def test_the_daemon_does_not_load_rich() -> None:
+    """structlog would: 5 MB that a daemon keeps for nothing."""
+    code = "import sys, caovand.__main__; raise SystemExit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -139,6 +139,7 @@ runpy.run_module("caovan_vllm_sm75_turbo3.probe", run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_probe_passes_in_the_engines_environment(ran: Callable[[str], Ran]) -> None:
     said = json.loads(ran("probe").stdout)
     assert said["gdn interface"] == "pass"

@@ -79,6 +79,7 @@ def made(house: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_real_pip_makes_an_engine(made: dict[str, Any]) -> None:
     assert made["name"] == NAME
     out = subprocess.run(
@@ -90,6 +91,7 @@ def test_a_real_pip_makes_an_engine(made: dict[str, Any]) -> None:
     assert out.stdout == "9.9.9 6\n"
 
 
+@pytest.mark.long
 def test_list_and_verify_show_it(house: Path, made: dict[str, Any]) -> None:
     listed = json.loads(caovanctl(house, "list", "--json").stdout)
     assert (listed["current"], listed["unfinished"]) == (NAME, [])
@@ -99,6 +101,7 @@ def test_list_and_verify_show_it(house: Path, made: dict[str, Any]) -> None:
     assert done.stdout == f"{NAME} is intact: vLLM 9.9.9, torch 1.0+cpu, no GPU\n"
 
 
+@pytest.mark.long
 def test_verify_names_what_was_changed_or_lost(house: Path, made: dict[str, Any]) -> None:
     site = next(Path(made["path"], "lib").glob("python3*/site-packages"))
     text = (site / "six.py").read_text()

@@ -23,7 +23,10 @@ import pytest
 from tests import engine_fakes
 from tests.fake_flashinfer import cuda_engine
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root has anything to lose here"),
+]
 
 STRANGER = 65534
 BIN = Path(sys.executable).parent
@@ -212,7 +215,6 @@ def engine(ground: Ground) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_the_engine_verbs_run_nothing_of_the_folder(ground: Ground, engine: Path) -> None:
     for words in (("list",), ("verify",), ("use", engine.name), ("rollback",)):
         done = ground.run("caovanctl", "engine", *words)
@@ -235,7 +237,6 @@ def test_kernels_are_built_by_no_compiler_of_the_folder(ground: Ground) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
 def test_a_python_is_looked_for_in_no_folder_of_a_stranger(ground: Ground) -> None:
     root = str(ground.own / "third")
     ground.run("caovanctl", "engine", "install", "9.9.9", "--build", "cpu", "--root", root)
@@ -250,7 +251,6 @@ def test_root_writes_into_no_folder_of_a_stranger(ground: Ground, words: tuple[s
     assert "run it as that user" in done.stderr
 
 
-@pytest.mark.long
 def test_the_wheels_of_a_stranger_are_copied_before_they_are_checked(ground: Ground) -> None:
     wheels, root = ground.own / "carried", ground.own / "fourth"
     shutil.copytree(ground.own / "index", wheels)

@@ -95,12 +95,12 @@ def warns(one: Daemon, place: Path, how: str) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "how"),
     [
-        (FOLDERS, "full"),
-        pytest.param(FOLDERS, "read-only", marks=pytest.mark.long),
-        *(pytest.param((name,), how, marks=pytest.mark.long) for name in FOLDERS for how in REMEDY),
+        *((FOLDERS, how) for how in REMEDY),
+        *(((name,), how) for name in FOLDERS for how in REMEDY),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
