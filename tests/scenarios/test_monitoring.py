@@ -199,8 +199,7 @@ def test_the_alerts_are_rules_and_each_asks_for_metrics_that_are_there(server: S
 def test_each_query_of_the_board_shows_something(
     server: Server, title: str, expression: str
 ) -> None:
-    found = server.query(expression)
-    assert found, f"{title}: {expression}"
+    found = until(lambda: server.query(expression), f"{title}: {expression}")
     assert all(one["value"][1] != "NaN" for one in found), title
 
 
