@@ -239,6 +239,7 @@ def test_an_engine_is_started_once_it_can_be(
     asyncio.run(test())
 
 
+@pytest.mark.long
 @parameters
 def test_an_engine_is_ended_to_the_last(
     fault: Fault, world: Path, holder: Any, name: str, problem: Callable[[], BaseException]

@@ -174,6 +174,7 @@ def test_one_is_stopped_and_the_other_serves_on(tmp_path: Path, model: Path) -> 
     play(tmp_path, model, story)
 
 
+@pytest.mark.long
 def test_each_has_its_own_state_and_both_are_shown(tmp_path: Path, model: Path) -> None:
     async def story(two: Two) -> None:
         await two.serving()

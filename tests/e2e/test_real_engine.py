@@ -112,6 +112,7 @@ def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Se
     assert server.daemon.ctl("status").returncode == 0
 
 
+@pytest.mark.long
 def test_the_tokens_a_second_are_those_that_a_client_measures(server: Server) -> None:
     """One request after another, until caovan has counted twice within them.
 
@@ -159,6 +160,7 @@ def all_counted(server: Server, before: dict[str, Any], tokens: int) -> dict[str
     return figures if more >= tokens else None
 
 
+@pytest.mark.long
 def test_a_greedy_answer_is_the_same_next_to_a_request_that_samples(server: Server) -> None:
     """vLLM's own CPU build answers "!!!" here: the engine's lock adapts it."""
     alone = server.chat(24)["choices"]

@@ -201,6 +201,7 @@ def test_a_request_that_never_comes_back_in_the_proof_is_a_failure(model: Path) 
         assert one.tree() == []
 
 
+@pytest.mark.long
 def test_a_taken_port_is_named_with_its_owner_and_waited_for(model: Path) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
@@ -229,6 +230,7 @@ def test_a_configuration_that_is_invalid_at_start_exits_78_with_every_finding(
     assert "[server] port" in done.stderr
 
 
+@pytest.mark.long
 def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Path) -> None:
     config = configuration(model).replace(str(ENGINE), "/nonexistent/python")
     with daemon(config) as one:
@@ -334,6 +336,7 @@ def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None
         assert not left & {p.pid for p in processes.every() if not p.zombie}
 
 
+@pytest.mark.long
 def test_a_second_daemon_on_the_same_folder_is_refused_with_the_pid_of_the_first(
     model: Path,
 ) -> None:
@@ -410,6 +413,7 @@ def test_systemd_is_told_ready_status_and_watchdog_and_a_frozen_daemon_tells_not
         until(lambda: hear("STOPPING=1"), "STOPPING")
 
 
+@pytest.mark.long
 def test_hup_reloads_and_int_stops_cleanly(model: Path) -> None:
     config = configuration(model)
     with daemon(config) as one:
