@@ -93,12 +93,13 @@ test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest tha
 		tests/scenarios/test_second_engine.py \
 		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 
-# The daemon's tests only: packaging and kernels do not depend on its libraries. All examples of all
-# properties are tried here.
+# The daemon's tests, and all examples of all properties: packaging and most of the kernels do not
+# depend on its libraries.
 .PHONY: test-oldest-all
 test-oldest-all: .venv-oldest/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		tests/adapters tests/cli tests/core tests/engines tests/daemon tests/scenarios
+		tests/adapters tests/cli tests/core tests/engines tests/daemon tests/scenarios \
+		tests/kernels/test_states.py
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch

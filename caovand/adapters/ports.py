@@ -16,7 +16,6 @@ from caovand.adapters import processes, sock_diag
 from caovand.core import limits
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-LISTEN = "0A"
 CONNECTED = (1, 3, 8)  # 3: handshake not finished; 8: the peer has finished sending
 
 
@@ -152,7 +151,7 @@ def parse(rows: Iterable[str], port: int) -> list[Listener]:
     for row in rows:
         fields = row.split()
         host, _, number = fields[1].partition(":")
-        if fields[3] == LISTEN and int(number, 16) == port:
+        if int(fields[3], 16) == sock_diag.LISTENING and int(number, 16) == port:
             found.append(Listener(_address(host), port, int(fields[7]), int(fields[9])))
     return found
 

@@ -7,6 +7,7 @@ much memory, however few there are. Layouts: linux/inet_diag.h and linux/netlink
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ _ANY = 0xFFFFFFFF
 _NO_COOKIE = b"\xff" * 8
 LISTENING = 10
 _HEADER = struct.Struct("=IHHII")
+_NUMBER = struct.Struct("=i")
 _ASKED = struct.Struct("=BBBxI")
 _SOCKET = struct.Struct("!HH16s16s4x8s")
 _ANSWER = struct.Struct("=BBBB48s12xII")
@@ -52,14 +54,19 @@ def listening(port: int) -> list[Found]:
     asked = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
     families = (socket.AF_INET, socket.AF_INET6)
     found = (one for family in families for one in _ask(family, _DUMP, 1 << LISTENING, asked))
-    return [one for one in found if one.port == port]
+    try:
+        return [one for one in found if one.port == port]
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise Unsupported from error
+        raise
 
 
 def other_end(link: socket.socket) -> Found | None:
     """The socket at the other end of a TCP connection of ours, if it is on this machine.
 
-    May be a listener, where the connection has no socket of its own; OSError. None as well where
-    the kernel answers no such questions, which `listening` tells.
+    May be a listener, where the connection has no socket of its own; OSError. Ask `listening`
+    first, which tells whether the kernel answers such questions.
     """
     here, there = link.getsockname(), link.getpeername()
     ends = (
@@ -69,33 +76,31 @@ def other_end(link: socket.socket) -> Found | None:
     asked = _SOCKET.pack(there[1], here[1], *ends, _NO_COOKIE)
     try:
         return next(_ask(link.family, 0, _ANY, asked), None)
-    except Unsupported:
-        return None
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
 
 
 def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[Found]:
     body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, states) + asked
     header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | flags, 1, 0)
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-            kernel.send(header + body)
-            while True:
-                data = kernel.recv(_BYTES)
-                while data:
-                    length, kind = _HEADER.unpack_from(data)[:2]
-                    if kind == _DONE:
-                        return
-                    if kind == _ERROR:
-                        number = -int.from_bytes(data[16:20], "little", signed=True)
-                        raise OSError(number, "the kernel refuses NETLINK_SOCK_DIAG")
-                    yield _found(data[_HEADER.size : length])
-                    data = data[(length + 3) & ~3 :]
-                if not flags:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.send(header + body)
+        while True:
+            data = kernel.recv(_BYTES)
+            while data:
+                length, kind = _HEADER.unpack_from(data)[:2]
+                message = data[_HEADER.size : length]
+                if kind == _DONE:
                     return
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            raise Unsupported from error
-        raise
+                if kind == _ERROR:
+                    (number,) = _NUMBER.unpack_from(message)
+                    raise OSError(-number, os.strerror(-number))
+                yield _found(message)
+                data = data[(length + 3) & ~3 :]
+            if not flags:
+                return
 
 
 def _found(message: bytes) -> Found:

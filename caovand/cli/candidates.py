@@ -15,6 +15,7 @@ from caovand.cli.errors import CommandError
 from caovand.cli.planned import Planned
 from caovand.core.config import Config
 from caovand.core.engine import Engine
+from caovand.core.facts.forecast import MemoryEstimate
 from caovand.engines import registry
 
 EVERY = "all"
@@ -30,6 +31,11 @@ class Candidate:
     engine: Engine
     planned: Planned | None
     problem: str = ""
+
+    @property
+    def memory(self) -> MemoryEstimate | None:
+        """The forecast of its plan."""
+        return self.planned.memory if self.planned else None
 
     @property
     def speed(self) -> float | None:
@@ -94,7 +100,7 @@ def show(found: list[Candidate], config: Config, console: Console) -> None:
     """A table for people, and why the first was chosen."""
     table = Table("engine", "fits", "context", "tokens/s", "GiB a card", box=None, pad_edge=False)
     for one in found:
-        memory = one.planned.memory if one.planned else None
+        memory = one.memory
         fits = "-" if memory is None or memory.fits is None else "yes" if memory.fits else "no"
         parts = memory.parts if memory and one.planned and one.planned.cards else ()
         taken = sum(size for name, size in parts if name not in NOT_TAKEN)
@@ -118,7 +124,7 @@ def show(found: list[Candidate], config: Config, console: Console) -> None:
 
 
 def _lack(one: Candidate) -> str:
-    memory = one.planned.memory if one.planned else None
+    memory = one.memory
     if memory is None or memory.fits is not False:
         return ""
     return memory.lack or "; ".join(map(str, memory.conflicts))

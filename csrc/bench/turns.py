@@ -249,10 +249,15 @@ class Served:
         return ended[0][1], self.logits.pop(again.name)
 
 
-def fickle(llm: LLM, seed: int):
+def unchanged(llm: LLM):
+    """As vLLM serves; returns what undoes nothing."""
+    return lambda: None
+
+
+def fickle(llm: LLM):
     """Have the scheduler drop some of the drafts it gets; returns what undoes it."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    draw = random.Random(seed)
+    draw = random.Random(2)
 
     def update_draft_token_ids(drafts) -> None:
         drafts.draft_token_ids = [
@@ -350,11 +355,7 @@ def have_turns(llm: LLM, served: Served, weights: str, turns: int, shares: tuple
     for number, (name, at_a_time) in enumerate(shares):
         engine.empty_cache(llm)
         talk = conversations.Conversations(block, vocab, seed=number)
-        undo = lambda: None  # noqa: E731
-        if name == FEWER:
-            undo = fickle(llm, number)
-        if name == GRAMMAR:
-            undo = constrained(llm)
+        undo = {FEWER: fickle, GRAMMAR: constrained}.get(name, unchanged)(llm)
         cached, prompts, steps = served.cached, served.prompts, served.steps
         begin = time.perf_counter()
         for turn in conversations.drive(served, talk, turns // len(shares), at_a_time):

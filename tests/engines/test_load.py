@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -105,13 +106,9 @@ def alike(load: Load) -> Load:
 
 
 def combinations() -> Iterator[Any]:
-    """Every pair of engine, cards and what is asked; all three of them in the long tests."""
-    for number, asked in enumerate(ASKED):
-        for card, gpus in enumerate(CARDS):
-            for version, engine in enumerate(ENGINES):
-                paired = (number + card + version) % len(ENGINES) == 0
-                marks = () if paired else (pytest.mark.long,)
-                yield pytest.param(engine, gpus, asked, marks=marks, id=f"{engine}-{gpus}-{asked}")
+    """Every engine with all cards and all that is asked."""
+    for engine, gpus, asked in itertools.product(ENGINES, CARDS, ASKED):
+        yield pytest.param(engine, gpus, asked, id=f"{engine}-{gpus}-{asked}")
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ verbatim flag.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -58,18 +59,12 @@ ENGINES = {
         READY, version="0.33.0", flashinfer="0.7.2", plugin="0.1", nvcc=None
     ),
 }
-QUICK = ("27B AWQ", "gpt-oss")  # the others only in the long tests
 OF_ATTENTION = ("narrow", "latent", "unknown width")  # like the small one in all else
 
 
 def machines(*gpus: str) -> Any:
     """A test on each of these cards, with each model that differs in more than its attention."""
-    found = [
-        pytest.param(model, card, marks=(pytest.mark.long,) * (model not in QUICK))
-        for model in MODELS
-        for card in gpus
-        if model not in OF_ATTENTION
-    ]
+    found = [(model, card) for model in MODELS for card in gpus if model not in OF_ATTENTION]
     return pytest.mark.parametrize(("name", "gpus"), found)
 
 
@@ -176,12 +171,9 @@ TYPED: tuple[dict[str, Any], ...] = (
 
 
 def of_attention() -> Iterator[Any]:
-    """Each model with nothing typed; the larger of the quick ones with all."""
-    for name in MODELS:
-        for sections in TYPED:
-            quick = name == QUICK[0] or (name in (*QUICK, *OF_ATTENTION) and not sections)
-            marks = () if quick else (pytest.mark.long,)
-            yield pytest.param(name, sections, marks=marks, id=f"{name}-{sections}")
+    """Each model with all that is typed."""
+    for name, sections in itertools.product(MODELS, TYPED):
+        yield pytest.param(name, sections, id=f"{name}-{sections}")
 
 
 @pytest.mark.long

@@ -45,10 +45,8 @@ def forward_bytes(
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
     width = max(tokens * _mlp_width(model, ranks), attention)
-    if experts_stay:
-        width += tokens * _experts_width(model, ranks)
-    else:
-        width = max(width, tokens * _passing_experts_width(model, ranks))
+    experts = tokens * _experts_width(model, ranks, experts_stay)
+    width = width + experts if experts_stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
         streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
@@ -101,17 +99,12 @@ def _recurrent_width(linear: LinearAttention) -> float:
     return 4 * keys + 6 * values
 
 
-def _experts_width(model: ModelCard, ranks: int) -> float:
-    """What a token's experts work in, which is kept from layer to layer."""
+def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
+    """What a token's experts work in, kept from layer to layer (`stay`) or for one of them."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
     if model.quantization == "mxfp4":  # one kernel computes gate, up and their product
         return model.experts_per_token * (inner + hidden)
-    return model.experts_per_token * (max(inner, hidden) + max(2 * inner, hidden))
-
-
-def _passing_experts_width(model: ModelCard, ranks: int) -> float:
-    """What they work in where it is kept for one layer only: gate and up, and their product."""
-    inner = (model.expert_size or model.intermediate_size) / ranks
-    return model.experts_per_token * (max(2 * inner, model.hidden_size) + inner)
+    product = max(inner, hidden) if stay else inner
+    return model.experts_per_token * (product + max(2 * inner, hidden))
