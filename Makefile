@@ -19,9 +19,15 @@ PIP := -m pip install -q --disable-pip-version-check
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-.PHONY: run
-run: .venv/ready engine $(MODELS)/hybrid_copy ## caovand in the foreground on a tiny model
-	@exec packaging/demo/run.sh
+.PHONY: run run-vllm run-llamacpp
+run: .venv/ready ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
+	@kind=$$(packaging/demo/kind.sh) && $(MAKE) -s --no-print-directory run-$$kind
+
+run-vllm: engine $(MODELS)/hybrid_copy
+	@exec packaging/demo/run.sh vllm
+
+run-llamacpp: llamacpp
+	@exec packaging/demo/run.sh llamacpp
 
 # With a card the plugin goes into the engine, and into the plugin its library.
 HAS_CARD = $(PY) -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'
@@ -85,7 +91,8 @@ test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
-	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py
+	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py \
+	tests/page/test_server.py
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
 	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
@@ -93,13 +100,14 @@ test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest tha
 		tests/scenarios/test_second_engine.py \
 		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 
-# The daemon's tests, and all examples of all properties: packaging and most of the kernels do not
-# depend on its libraries.
+# The daemon's tests, and all examples of the pure core's properties: packaging and most of the
+# kernels do not depend on its libraries.
 .PHONY: test-oldest-all
 test-oldest-all: .venv-oldest/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		tests/adapters tests/cli tests/core tests/engines tests/daemon tests/scenarios \
-		tests/kernels/test_states.py
+		tests/core tests/engines tests/kernels/test_states.py
+	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
+		--hypothesis-profile=brief tests/adapters tests/cli tests/daemon tests/scenarios
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch
@@ -124,6 +132,18 @@ vllm-0.21: .caovan/vllm-0.21.0/ready ## vLLM 0.21's sources, which the fixes of 
 	@$(PY) packaging/sources-of-wheels.py $(@D) $(@D)/wheels/*.whl && rm -r $(@D)/wheels
 	@touch $@
 
+# SGLang's parser runs in the CPU engine's Python, which has torch: Python files only.
+.PHONY: sglang-0.5.17
+sglang-0.5.17: .caovan/sglang-0.5.17/ready ## SGLang 0.5.17's sources, whose parser reads the planned command lines
+
+.caovan/sglang-0.5.17/ready: .venv/ready
+	@echo "downloading SGLang 0.5.17, some 22 MB"
+	@mkdir -p $(@D)/wheels
+	@$(PY) -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 \
+		--implementation cp --abi cp312 --platform manylinux_2_34_x86_64 -d $(@D)/wheels sglang==0.5.17
+	@$(PY) packaging/sources-of-wheels.py $(@D) $(@D)/wheels/*.whl && rm -r $(@D)/wheels
+	@touch $@
+
 # Debian's Prometheus and promtool, unpacked: installing the package would start a server.
 AS_ROOT := -o APT::Sandbox::User=root
 .PHONY: prometheus
@@ -136,20 +156,40 @@ prometheus: .caovan/prometheus/ready ## a Prometheus for the tests of the metric
 	@dpkg-deb -x $(@D)/prometheus_*.deb $(@D) && rm $(@D)/prometheus_*.deb
 	@touch $@
 
+# Playwright and axe-core, in a folder of their own; Chromium is the system's.
+.PHONY: browser
+browser: .caovan/browser/ready ## a browser for the tests of the page
+
+.caovan/browser/ready: .venv/ready
+	@command -v chromium chromium-browser google-chrome > /dev/null \
+		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+		|| { echo "cannot test the page: there is no Chromium, and apt could not install one: apt install chromium" >&2; exit 1; }
+	@$(PY) $(PIP) --target $(@D) --upgrade playwright axe-playwright-python
+	@touch $@
+
+# nft, for tests of links that a firewall closes; only root can make their network namespaces.
+.PHONY: firewall
+firewall:
+	@test $$(id -u) != 0 || command -v nft > /dev/null \
+		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nftables; } \
+		|| { echo "cannot test closed links: there is no nft, and apt could not install one: apt install nftables" >&2; exit 1; }
+
 # The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
 # everything else the other.
 .PHONY: test-all
-test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 prometheus .venv-oldest/ready ## the long tests, half an hour
+test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
 	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
 
+# llama-server loads a tiny model in a moment: it needs no core of its own.
+LLAMACPP_TESTS := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py
 .PHONY: test-real
 test-real:
-	$(PY) -m pytest -m 'long and engine' tests/faults tests/e2e
+	$(PY) -m pytest --durations=12 -m 'long and engine' tests/faults tests/e2e $(addprefix --ignore=,$(LLAMACPP_TESTS))
 
 .PHONY: test-rest
 test-rest:
-	$(PY) -m pytest -m long tests/packaging tests/kernels
+	$(PY) -m pytest --durations=12 -m long tests/packaging tests/kernels $(LLAMACPP_TESTS)
 	$(PY) -m pytest -q -n 2 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
 		--ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 	@$(MAKE) -s test-oldest-all
@@ -157,6 +197,7 @@ test-rest:
 .PHONY: bench
 bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables
 	$(PY) -m tests.bench.daemon
+	$(PY) -m tests.bench.page
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels

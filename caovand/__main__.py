@@ -88,6 +88,9 @@ def _alone(
         return 1
     try:
         asyncio.run(_run(config_path, config, places, logger, echo))
+    except ConfigError as problem:
+        logger.error(str(problem))
+        return EX_CONFIG
     except CannotBind as problem:
         why = places.unwritable().get(places.runtime)
         logger.error(f"{problem}; {why}" if why else str(problem))
@@ -140,12 +143,14 @@ async def _run(
         loop.add_signal_handler(number, function)
     control.start()
     await _serve_metrics(supervisor)
+    supervisor.page.settle(config)
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
     supervisor.command(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:
+        supervisor.page.close()
         await control.close()
 
 

@@ -129,7 +129,7 @@ class FakePip:
             return "download", self._download
         if "install" in line:
             return ("unpack" if "-r" in line else "plugin"), self._install
-        assert line[-1].endswith("run_in_env.py"), line
+        assert line[-2].endswith("run_in_env.py"), line
         return "prove", self._prove
 
     def _ask(self, line: list[str]) -> Finished:
@@ -194,7 +194,7 @@ class FakePip:
                     "devices": [],
                     "errors": errors,
                     "warnings": [],
-                    "vllm": "9.9.9",
+                    "version": "9.9.9",
                     "torch": "1.0+cpu",
                     "cuda": None,
                     "platform": "cpu",

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "c0ffee" + "0" * 34
 NAME = "owner/tiny"
-LARGE = (".safetensors", ".bin")
+LARGE = (".safetensors", ".bin", ".gguf")
 
 
 @dataclass(frozen=True)

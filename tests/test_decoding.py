@@ -23,6 +23,7 @@ STRICT = {
     ("caovand.adapters.config_file", "load"): "the operator's file: refused in words",
     ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
+    ("caovand.adapters.all_reduce", "start"): "our own file, in UTF-8",
     ("caovand.daemon.verbs", "_incident"): "base64 is ASCII",
     ("caovand.adapters.texts", "texts"): "our own files, in UTF-8",
 }

@@ -35,7 +35,7 @@ MODELS = "inside a models' folder, which folders.locked found to be root's where
 EXPLAINED: dict[str, tuple[str, str]] = {
     "__main__.py": ("os.open", "/dev/null"),
     "adapters/safe_files.py": (
-        "os.open os.replace os.symlink tempfile.mkstemp",
+        "os.link os.open os.replace os.symlink tempfile.mkstemp",
         "it is the safe way",
     ),
     "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
@@ -43,6 +43,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/texts.py": ("read_text", "files of this package"),
     "adapters/host.py": ("read_text", KERNEL),
     "adapters/kernel_log.py": ("os.open", KERNEL),
+    "adapters/node_facts/rdma.py": ("read_text", KERNEL),
     "adapters/oom_kills.py": ("read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
     "adapters/processes.py": ("open read_text read_bytes write_text", KERNEL),
@@ -51,7 +52,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
     "adapters/state_file.py": ("open os.open rename shutil.rmtree", OWN),
     "adapters/store.py": ("os.open", "a folder, or a lock that could not be made, " + OWN),
-    "adapters/control/door.py": ("os.chmod os.chown", OWN),
+    "adapters/admission/door.py": ("os.chmod os.chown", OWN),
     "adapters/confined.py": ("open", "a file in memory, without a name"),
     "adapters/private_tmp.py": ("read_text", KERNEL),
     "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
@@ -72,6 +73,11 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/engine_install/flashinfer_jit_cache.py": ("read_text", ENGINE),
     "adapters/engine_install/kernels.py": ("read_text shutil.rmtree", ENGINE + "; our own script"),
+    "adapters/all_reduce.py": ("read_text", "part of this package"),
+    "adapters/all_reduce_in_env.py": (
+        "open os.open shutil.rmtree tempfile.mkdtemp",
+        "a folder of its own",
+    ),
     "adapters/engine_install/kernels_in_env.py": (
         "read_text write_text shutil.copyfile shutil.rmtree",
         ENGINE,
@@ -88,13 +94,17 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/model_pull/folders.py": ("os.link os.rename os.replace shutil.rmtree", MODELS),
     "adapters/model_pull/headers.py": ("tempfile.TemporaryDirectory", "a folder of its own"),
+    "adapters/model_pull/named.py": ("os.chown tempfile.TemporaryDirectory", "a folder of its own"),
     "cli/engine/choice.py": ("read_text", KERNEL),
-    "cli/serve.py": (
+    "cli/fieldtest/work.py": ("shutil.rmtree", OWN),
+    "cli/own_daemon.py": (
         "open os.open",
         "O_EXCL, " + OWN,
     ),
+    "page/__main__.py": ("write_text", KERNEL),
+    "page/files.py": ("read_bytes", "files of this package"),
     "cli/ending.py": ("os.open", "/dev/null"),
-    "cli/incidents/bundle.py": ("tarfile.open", "over a file that safe_files opened"),
+    "cli/archive.py": ("tarfile.open", "over a file that safe_files opened"),
     "cli/explain.py": ("open", "a log that the caller names, which may be a pipe"),
 }
 
@@ -158,6 +168,7 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
 
 
 MODULE_RUNS = {
+    "adapters/page_process.py": "the daemon starts the page in /, isolated where it is itself",
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
     "engines/sglang/command.py": "the daemon starts engines in /",
 }

@@ -118,9 +118,13 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     async def proven(*_: object) -> None:
         """At once."""
 
+    async def check_sums(*_: object) -> None:
+        """The cards are made up too."""
+
     monkeypatch.setattr(inspection, "prepare", prepare)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
+    monkeypatch.setattr("caovand.daemon.engine_run.check_sums", check_sums)
     monkeypatch.setattr(http, "call", _unreachable)
     for name in ("loop.POLL_S", "loop.LONGEST_TICK_S", "engine_run.RETRY_S"):
         monkeypatch.setattr(f"caovand.daemon.{name}", 0.02)

@@ -1,4 +1,4 @@
-"""Results of `caovanctl bench`: a file each, in a folder named by the plan's fingerprint."""
+"""Results of `caovanctl bench` and `soak`: a file each, in a folder named by the plan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class NoResult(ProblemError):
     """A result cannot be kept or read."""
 
 
-def keep(state: Path, document: Mapping[str, Any]) -> Path:
+def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
     """Write a result below the folder `state`; where it is. Raises NoResult."""
     folder = state / "bench" / str(document["fingerprint"])
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(document["at"]))
-    path = folder / f"{stamp}.json"
+    path = folder / f"{prefix}{stamp}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         store.write_json(path, {"format": FORMAT, **document})

@@ -38,6 +38,7 @@ KILL_S = 10.0
 TRACKER_S = 1.0
 WORDS_S = 0.5  # for the command line of a process, which may hang with it
 DRAIN_S = 0.2
+LATE_S = 10.0
 
 
 # What is in the engine's cgroup, or keeps dying, and was seen in no look.
@@ -162,8 +163,13 @@ class Child:
         return self._engines.pids(self._traces)
 
     def drain(self, limit_s: float) -> None:
-        """Wait (blocking) for the output of the last moments, unless a process holds the pipe."""
-        self._pump.join(limit_s)
+        """Wait (blocking) for the output of the last moments.
+
+        A process that holds the pipe is waited for no longer than `limit_s`, and what was printed
+        until then for `LATE_S` more: on a busy machine the pump may not have read it yet.
+        """
+        if not self._pump.join(limit_s):
+            self._pump.catch_up(LATE_S)
 
     def give_up(self) -> None:
         """Look after it no more, though processes may have outlived its end."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from caovand.adapters import safe_files, store
+from caovand.adapters import safe_files, secret_file, store
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core.config import MODES, Config, ConfigError, Mode
@@ -21,7 +21,6 @@ else:
     import tomli as tomllib
 
 MOST_BYTES = 1 << 20
-MOST_SECRET_BYTES = 64 << 10
 
 
 def load(path: Path) -> Config:
@@ -33,6 +32,11 @@ def load(path: Path) -> Config:
         raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
     except UnicodeDecodeError as problem:
         raise ConfigError([f"cannot read {path}: it is not UTF-8 text ({problem})"]) from problem
+    return loads(text, path)
+
+
+def loads(text: str, path: Path) -> Config:
+    """The configuration in a text, which is or will be that of `path`; raises ConfigError."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
@@ -40,23 +44,6 @@ def load(path: Path) -> Config:
     return parse(
         document, str(path), registry.MODULES, lambda config: chosen_engine(config).healing.by_name
     )
-
-
-def read_secret(path: str) -> str:
-    """The key in a file, which is its only line; raises ConfigError without one."""
-    # Someone may have put the key itself there, so only text that looks like a path is repeated.
-    is_path = path.startswith(("/", "./", "../", "~"))
-    name = f"[server] api_key_file {path}" if is_path else "[server] api_key_file"
-    try:
-        text = safe_files.read_text(Path(path), MOST_SECRET_BYTES).strip()
-    except OSError as problem:
-        remedy = "write the key to a file that caovand can read, and put its full path here"
-        raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([f"cannot read {name}: it is not UTF-8 text"]) from None
-    if not keys.usable(text):
-        raise ConfigError([f"cannot use {name}: it must contain one line of plain ASCII"])
-    return text
 
 
 def api_key(
@@ -69,7 +56,7 @@ def api_key(
     """
     typed = arguments.api_keys(extra_args)
     if typed is None and config.server.api_key_file:
-        return read_secret(config.server.api_key_file)
+        return secret_file.read(config.server.api_key_file, secret_file.API_KEY_FILE)
     if typed is not None:
         found, name = typed, "--api-key in [engine] extra_args"
     else:
@@ -82,10 +69,18 @@ def api_key(
     return found[0] if found else ""
 
 
-def check_secret(config: Config, source: Path) -> None:
-    """Raise ConfigError, naming the configuration file, if its key cannot be used."""
+def page_token(config: Config) -> str:
+    """The token that the page asks of its readers, "" for none; raises ConfigError."""
+    if not config.page.listen or not config.page.token_file:
+        return ""
+    return secret_file.read(config.page.token_file, secret_file.TOKEN_FILE)
+
+
+def check_secrets(config: Config, source: Path) -> None:
+    """Raise ConfigError, naming the configuration file, if its key or token cannot be used."""
     try:
         api_key(config, config.engine.extra_args, {}, chosen_engine(config).arguments)
+        page_token(config)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds),
         resource.RLIMIT_CORE, 0):
     hard = resource.getrlimit(limit)[1]
     most = int(most) if hard == resource.RLIM_INFINITY else min(int(most), hard)
-    resource.setrlimit(limit, (most, most))
+    # XCPU comes a second before KILL, which would not tell why.
+    resource.setrlimit(limit, (max(most - (limit == resource.RLIMIT_CPU), 0), most))
 sys.path.append(home)
 import importlib
 importlib.import_module(module).main()
@@ -36,16 +38,21 @@ HOME = str(Path(__file__).parents[2])
 
 
 def ask(
-    module: str, request: Mapping[str, Any], lines: Iterable[str], limit_s: float
+    module: str,
+    request: Mapping[str, Any],
+    lines: Iterable[str],
+    limit_s: float,
+    cpu_s: float | None = None,
 ) -> tuple[list[Any], str]:
     """The answers of `module.main()` to a request about lines, and why some are missing; blocking.
 
     It reads the request and each line as one line of JSON from standard input, and prints one
-    answer a line. Answers that arrive within `limit_s` seconds count.
+    answer a line. Answers that arrive within `limit_s` seconds count, and within `cpu_s` of CPU
+    time, which on a busy machine are fewer.
     """
     deadline = time.monotonic() + limit_s
     try:
-        process = _start(module, request, lines, limit_s)
+        process = _start(module, request, lines, limit_s if cpu_s is None else cpu_s)
     except OSError as problem:
         return [], f"cannot start a process: {problem.strerror}"
     assert process.stdout is not None
@@ -55,6 +62,7 @@ def ask(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0.1))
             why = f"exit status {process.returncode}" if process.returncode else ""
+            why = "it took too long" if process.returncode == -signal.SIGXCPU else why
     finally:
         process.kill()
         process.wait()
@@ -67,11 +75,11 @@ def ask(
 
 
 def _start(
-    module: str, request: Mapping[str, Any], lines: Iterable[str], limit_s: float
+    module: str, request: Mapping[str, Any], lines: Iterable[str], cpu_s: float
 ) -> subprocess.Popen[bytes]:
     # Neither the current folder nor the environment decides which modules are imported.
     words = [sys.executable, "-I", "-S", "-c", PROGRAM, HOME, module]
-    words += [str(MEMORY_BYTES), str(int(limit_s) + 1)]
+    words += [str(MEMORY_BYTES), str(int(cpu_s) + 1)]
     needed = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
     # An unnamed file in memory instead of a pipe: neither side waits for the other to read.
     with open(os.memfd_create("request"), "w+b") as file:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files, state_file
+from caovand.core.reporting.incident_text import REPORT
 
 MOST = 20
 MOST_BYTES = 64 << 20
 NEW = ".new-"
-REPORT = "incident.json"
 _NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
+_FILE = re.compile(r"[a-z][a-z0-9-]*\.[a-z]+")
 
 
 class NoIncident(Exception):
@@ -53,6 +54,14 @@ class Incidents:
             raise
         self._prune(self._most)
         return name
+
+    def add(self, name: str, file: str, text: str) -> None:
+        """Store one more file of the incident `name`; NoIncident, OSError."""
+        path = self.folder / name
+        if _NAME.fullmatch(name) is None or _FILE.fullmatch(file) is None or not path.is_dir():
+            raise NoIncident(f"cannot add to incident {name[:64]}: it was removed with age")
+        safe_files.replace(path / file, text, 0o644)
+        self._prune(self._most)
 
     def take_over(self, others: Incidents) -> None:
         """Move the incidents of another folder here, numbered on from ours; OSError.
@@ -91,7 +100,8 @@ class Incidents:
     def files(self, number: int) -> dict[str, int]:
         """The files of an incident with their sizes; NoIncident."""
         path = self._path(number)
-        files = (file for file in sorted(path.iterdir()) if file.is_file())
+        # One that begins with a dot is just being written.
+        files = (f for f in sorted(path.iterdir()) if f.is_file() and not f.name.startswith("."))
         return {file.name: file.stat().st_size for file in files}
 
     def read(self, number: int, name: str, offset: int, most: int) -> bytes:

@@ -16,6 +16,9 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.printable import one_line
 
 MIB = 1 << 20
+P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple by mistake
+P2P_WRITE = 1
+P2P_OK = 0  # NVML_P2P_STATUS_OK
 VENDORED = "/usr/lib/caovan/vendor"
 """Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
 
@@ -93,6 +96,7 @@ def _part(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu |
         free_mib=memory.free // MIB,
         uuid=uuid,
         nvlink=(),
+        p2p=None,
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", part) or ()),
     )
 
@@ -125,6 +129,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
         mig=bool(mig and mig[0]),
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
         bus=_bus(ask("nvmlDeviceGetPciInfo", card)),
+        p2p=_reached(nvml, ask, index, card),
     )
 
 
@@ -150,6 +155,25 @@ def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, .
         if index is not None:
             peers.add(index)
     return tuple(sorted(peers))
+
+
+def _reached(nvml: Any, ask: Callable[..., Any], index: int, card: Any) -> tuple[int, ...] | None:
+    """Indices of the cards whose memory it reads and writes itself; None where one has no answer.
+
+    Cards that are gone from the bus have none, and are no card of the inventory either.
+    """
+    others = [at for at in range(nvml.nvmlDeviceGetCount()) if at != index]
+    handles = {at: ask("nvmlDeviceGetHandleByIndex", at) for at in others}
+    reached = []
+    for at, other in handles.items():
+        if other is None:
+            continue
+        found = [ask("nvmlDeviceGetP2PStatus", card, other, way) for way in (P2P_READ, P2P_WRITE)]
+        if None in found:
+            return None
+        if found == [P2P_OK, P2P_OK]:
+            reached.append(at)
+    return tuple(reached)
 
 
 def _users(processes: Any) -> tuple[tuple[int, str, int], ...]:

@@ -17,12 +17,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import Metric
 
-from caovand.adapters import exposition
+from caovand.adapters import exposition, listening
 
 MOST_CONNECTIONS = 8
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
-FRESH_S = 1.0  # how long collected values serve every scrape
+FRESH_S = 1.0  # how long collected values serve every scrape, and an answer the same request
+MOST_ANSWERS = 16  # made within FRESH_S: each is milliseconds of the daemon's loop
+BUSY = b"HTTP/1.0 503 Service Unavailable\r\n\r\n"
 BACKLOG = 16  # also what one turn of the loop accepts: a flood must not hold it up
 
 
@@ -69,6 +71,8 @@ class Server:
         self._handler = _Scrape.factory(registry)
         self._listener = listener
         self._open = 0
+        self._answers: dict[bytes, bytes] = {}
+        self._stale_at = float("-inf")
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
@@ -104,6 +108,17 @@ class Server:
             await writer.wait_closed()
 
     def _answer(self, request: bytes) -> bytes:
+        now = time.monotonic()
+        if now >= self._stale_at:
+            self._answers.clear()
+            self._stale_at = now + FRESH_S
+        if request not in self._answers:
+            if len(self._answers) >= MOST_ANSWERS:
+                return BUSY
+            self._answers[request] = self._made(request)
+        return self._answers[request]
+
+    def _made(self, request: bytes) -> bytes:
         answer = io.BytesIO()
         try:
             self._handler((io.BytesIO(request), answer), ("", 0), None)
@@ -114,17 +129,7 @@ class Server:
 
 async def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> Server:
     """Serve on ADDRESS:PORT as long as the loop runs; OSError where that cannot be."""
-    host, _, port = listen.rpartition(":")
-    found = socket.getaddrinfo(
-        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, _, _, _, address = found[0]
-    listener = socket.create_server(
-        address[:2],
-        family=family,
-        backlog=BACKLOG,
-        dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
-    )
+    listener = listening.on(listen, BACKLOG)
     server = Server(listener, read)
     await server.start()
     return server

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import fcntl
 import json
 import os
 import re
+import select
 import sys
+import termios
 import threading
 import traceback
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -188,7 +192,9 @@ class Pump:
         # The end of an unfinished line may be the beginning of a secret.
         self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
         self._rest = ""
-        self._faulty = False
+        self._faulty = self._over = False
+        self._turn = threading.Condition()
+        self._read = self._taken = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
         self._thread.start()
 
@@ -197,14 +203,40 @@ class Pump:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def catch_up(self, timeout_s: float) -> bool:
+        """Wait until all lines that are in the pipe now are passed on; returns whether they are."""
+        with self._turn:
+            if self._over:
+                return True
+            unread = array("i", [0])
+            fcntl.ioctl(self._descriptor, termios.FIONREAD, unread)
+            upto = self._read + unread[0]
+            return self._turn.wait_for(lambda: self._over or self._taken >= upto, timeout_s)
+
     def _run(self) -> None:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         with contextlib.suppress(OSError):
-            while chunk := os.read(self._descriptor, READ_BYTES):
+            while chunk := self._chunk():
                 self._take(self._rest + decode(chunk))
+                with self._turn:
+                    self._taken = self._read
+                    self._turn.notify_all()
         self._take(self._rest + decode(b"", True) + "\n")
-        os.close(self._descriptor)
+        with self._turn:
+            os.close(self._descriptor)
+            self._over = True
+            self._turn.notify_all()
         self._file.flush(1.0)
+
+    def _chunk(self) -> bytes:
+        """The next output, b"" at its end; at any moment a byte is in the pipe or counted."""
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLIN)
+        ready.poll()
+        with self._turn:
+            chunk = os.read(self._descriptor, READ_BYTES)
+            self._read += len(chunk)
+        return chunk
 
     def _take(self, text: str) -> None:
         if "\x1b" in text:

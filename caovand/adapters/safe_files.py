@@ -21,6 +21,8 @@ from pathlib import Path
 MIB = 1 << 20
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+OURS = (-1, -1)
+"""The owner of a file that stays our own: uid and gid as os.chown takes them."""
 
 
 STATE_BYTES = 8 * MIB
@@ -109,20 +111,42 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
     return descriptor
 
 
-def replace(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace `path` atomically: a crash leaves the old or the new file, OSError the old one."""
+def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
+    """Replace `path` atomically: a crash leaves the old or the new file, OSError the old one.
+
+    `owner` are the uid and gid of the new file, -1 for our own.
+    """
+    with _finished(path, text, mode, owner) as name:
+        os.replace(name, path)
+
+
+def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
+    """Create `path` with its whole content, on disk; FileExistsError where anything is there."""
+    with _finished(path, text, mode, owner) as name:
+        os.link(name, path)  # unlike a rename, it replaces nothing
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Iterator[str]:
+    """A file with this content next to `path`, on disk; gone at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            if owner != OURS:
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
+        yield name
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Streamed completions, asked for as clients do: when each piece of an answer came.
+"""Completions asked for as clients do, most of them streamed: when each piece of an answer came.
 
 Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
 is not trusted: a request ends in an Answered, in Unanswered or in Refused.
@@ -12,8 +12,9 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from caovand.adapters.http import Endpoint, Unanswered, connected, count_in, quoted
 from caovand.core.bench.record import Answered
@@ -23,6 +24,7 @@ MOST_LINE_BYTES = 1 << 20
 MOST_LINES = 1 << 20
 EVENT = b"data: "
 LOOK_S = 0.1
+T = TypeVar("T")
 
 
 class Refused(Unanswered):
@@ -33,11 +35,26 @@ class Refused(Unanswered):
         super().__init__(f"{path}: HTTP {status}: {text}")
 
 
-class Streams:
-    """Completions of one model; `stop` ends all that are under way, from any thread."""
+@dataclass(frozen=True)
+class Told:
+    """What came of one request: its text and why it ended; no `answered` if its client left."""
 
-    def __init__(self, endpoint: Endpoint, path: str, model: str) -> None:
+    text: str
+    finish: str
+    answered: Answered | None
+
+
+class Streams:
+    """Completions of one model; `stop` ends all that are under way, from any thread.
+
+    An engine may be silent for `silence_s`.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, path: str, model: str, silence_s: float = SILENCE_S
+    ) -> None:
         self._endpoint, self._path, self._model = endpoint, path, model
+        self._silence_s = silence_s
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._stopped = False
@@ -92,20 +109,56 @@ class Streams:
                     # SSLSocket's own shutdown would leave a reader with a socket without TLS.
                     socket.socket.shutdown(link, socket.SHUT_RDWR)
 
-    def _asked(self, prompt: str, tokens: int, ready: threading.Barrier) -> Answered:
-        body = json.dumps({
+    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Told:
+        """Ask for one answer; the client disconnects after so many pieces of it, 0 for never.
+
+        `more` are fields of the request.
+        """
+        body = self._body(prompt, tokens, stream=True, **more)
+        return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
+
+    def whole(self, prompt: str, tokens: int, **more: Any) -> str:
+        """Ask for one answer in one piece: its JSON."""
+
+        def read(answer: http.client.HTTPResponse, _sent: float) -> str:
+            data = answer.read(MOST_LINE_BYTES)
+            if answer.length:
+                raise Unanswered(f"{self._path}: an incomplete answer")
+            return data.decode("utf-8", "replace")
+
+        return self._request(self._body(prompt, tokens, stream=False, **more), read)
+
+    def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> str:
+        usage = {"stream_options": {"include_usage": True}} if stream else {}
+        return json.dumps({
             "model": self._model,
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
             "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream": stream,
+            **usage,
+            **more,
         })  # fmt: skip
+
+    def _asked(self, prompt: str, tokens: int, ready: threading.Barrier) -> Answered:
+        body = self._body(prompt, tokens, stream=True)
+        told = self._request(body, lambda answer, sent: self._read(answer, sent, 0), ready)
+        assert told.answered is not None
+        return told.answered
+
+    def _request(
+        self,
+        body: str,
+        read: Callable[[http.client.HTTPResponse, float], T],
+        ready: threading.Barrier | None = None,
+    ) -> T:
+        """Send a request, once all are `ready`, and read the answer."""
         try:
-            with connected(self._endpoint, SILENCE_S) as connection, self._known(connection.sock):
-                ready.wait()
-                return self._exchange(connection, body)
+            with self._connected() as connection:
+                if ready is not None:
+                    ready.wait()
+                return self._exchange(connection, body, read)
         except (Unanswered, threading.BrokenBarrierError):
             raise
         except Exception as problem:  # http.client may raise anything on a malformed answer
@@ -113,18 +166,25 @@ class Streams:
             raise Unanswered(f"{self._path}: {text}") from None
 
     @contextlib.contextmanager
-    def _known(self, link: socket.socket) -> Any:
-        with self._lock:
-            if self._stopped:
-                raise Unanswered("stopped")
-            self._open.add(link)
-        try:
-            yield
-        finally:
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+        with connected(self._endpoint, self._silence_s) as connection:
+            link = connection.sock
             with self._lock:
-                self._open.discard(link)
+                if self._stopped:
+                    raise Unanswered("stopped")
+                self._open.add(link)
+            try:
+                yield connection
+            finally:
+                with self._lock:
+                    self._open.discard(link)
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: str) -> Answered:
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        body: str,
+        read: Callable[[http.client.HTTPResponse, float], T],
+    ) -> T:
         headers = {"Content-Type": "application/json"}
         if self._endpoint.key:
             headers["Authorization"] = f"Bearer {self._endpoint.key}"
@@ -134,10 +194,12 @@ class Streams:
         if answer.status != 200:
             text = answer.read(MOST_LINE_BYTES).decode("utf-8", "replace")
             raise Refused(self._path, answer.status, quoted(self._endpoint, text))
-        return self._read(answer, sent)
+        return read(answer, sent)
 
-    def _read(self, answer: http.client.HTTPResponse, sent: float) -> Answered:
+    def _read(self, answer: http.client.HTTPResponse, sent: float, leave_after: int) -> Told:
         pieces: list[float] = []
+        texts: list[str] = []
+        finish = ""
         prompt_tokens = tokens = None
         for _ in range(MOST_LINES):
             line = answer.readline(MOST_LINE_BYTES)
@@ -152,12 +214,28 @@ class Streams:
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty: half a character is no text yet
                 pieces.append(at)
+                text, why = choice(event)
+                texts.append(text)
+                finish = why or finish
+                if len(pieces) == leave_after:
+                    return Told("".join(texts), finish, None)
             if event.get("usage"):
                 prompt_tokens = count_in(event, "usage", "prompt_tokens")
                 tokens = count_in(event, "usage", "completion_tokens")
         if not pieces or prompt_tokens is None or not tokens:
             raise Unanswered(f"{self._path}: the answer ended without its tokens and their number")
-        return Answered(sent, tuple(pieces), prompt_tokens, tokens)
+        answered = Answered(sent, tuple(pieces), prompt_tokens, tokens)
+        return Told("".join(texts), finish, answered)
+
+
+def choice(document: Any) -> tuple[str, str]:
+    """The text of the first choice in a completion or a piece of one, and why it ended."""
+    try:
+        found = document["choices"][0]
+        text, finish = found.get("text"), found.get("finish_reason")
+    except (LookupError, TypeError, AttributeError):
+        return "", ""
+    return text if isinstance(text, str) else "", finish if isinstance(finish, str) else ""
 
 
 def _event(data: bytes) -> dict[str, Any]:

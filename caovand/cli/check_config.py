@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """check-config."""
     findings: tuple[str, ...] = ()
     try:
-        config_file.check_secret(config_file.load(args.file), args.file)
+        config_file.check_secrets(config_file.load(args.file), args.file)
     except ConfigError as problem:
         findings = problem.findings
     if args.json:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import platform
 import pwd
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from rich.text import Text
-
-from caovand.adapters import model_folder, ports, processes
-from caovand.adapters.directories import directories
+from caovand.adapters import (
+    all_reduce,
+    memory_speed,
+    model_folder,
+    page_process,
+    ports,
+    processes,
+)
+from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli.console import console
+from caovand.cli.checks import report
 from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import make, remembered_here
+from caovand.cli.errors import CommandError
+from caovand.cli.planned import make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
@@ -33,16 +39,22 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
+from caovand.core.addresses import split
 from caovand.core.config import Config, Mode
+from caovand.core.engine import Engine
+from caovand.core.facts.all_reduce import Sums, key_of
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
+from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
 """How long an engine that was never asked is waited for: its vLLM may take half a minute."""
-COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
+PLANNED = ("model", "memory", "plan")
+"""Groups of checks that may fail with one engine and pass with another."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,40 +95,59 @@ def run(args: argparse.Namespace) -> int:
     _add_options(own)
     own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
     options, words = own.parse_known_args(args.words)
-    model, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
+    path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if options.inventory else running(args.runtime)
     source = options.config or daemon_config(status)
-    config = configuration(source, model)
+    config = configuration(source, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
         machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
-    facts = gather(config, machine, reading.result(), options.inventory, mode, served=bool(pid))
-    found = chosen_engine(config).planning.checks(facts)
-    if options.json:
-        print(json.dumps({"ok": _ok(found), "checks": [asdict(finding) for finding in found]}))
+    seen = reading.result()
+    in_gguf = seen[0] is not None and seen[0].gguf is not None
+    if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
+        cache = own_directories(os.environ, os.getuid()).cache
+        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=cache))
+    facts = gather(config, machine, seen, options.inventory, mode, served=bool(pid))
+    engine = chosen_engine(config)
+    checks = engine.planning.checks(facts)
+    page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
+    found = (*checks, *_alternatives(engine, facts, checks), *page)
+    return report(found, as_json=options.json)
+
+
+def _alternatives(
+    engine: Engine, facts: DoctorFacts, checks: tuple[CheckResult, ...]
+) -> Iterator[CheckResult]:
+    """Other engines that would serve a model which this one cannot, or serves far slower."""
+    failed = any(one.verdict == "FAIL" and one.group in PLANNED for one in checks)
+    if facts.model is None or not (failed or facts.tokens_s):
+        return
+    tokens_s = 0.0 if failed else facts.tokens_s or 0.0
+    for kind in registry.MODULES:
+        if kind != engine.name:
+            other = registry.engine_of(kind).planning.alternative
+            yield from other(facts.model, facts.gpus, facts.host, tokens_s)
+
+
+def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckResult]:
+    """What keeps the page from being served; `page` is what the daemon's status has of it."""
+    if not listen:
+        return
+    if not page_process.has_library():
+        problem = page_process.NO_LIBRARY
+        yield CheckResult("page", "WARN", problem.message, problem.remedy)
+    elif page and page["problem"]:
+        yield CheckResult("page", "WARN", page["problem"])
+    elif page:
+        yield CheckResult("page", "PASS", f"the page is served on {page['url']}")
     else:
-        _show(found)
-    return Exit.DONE if _ok(found) else Exit.FAILED
-
-
-def _ok(found: tuple[CheckResult, ...]) -> bool:
-    return all(finding.verdict != "FAIL" for finding in found)
-
-
-def _show(found: tuple[CheckResult, ...]) -> None:
-    out = console()
-    group = ""
-    for finding in found:
-        if finding.group != group:
-            group = finding.group
-            out.print(Text(group, style="bold"))
-        line = Text("  ").append(finding.verdict, style=COLOURS[finding.verdict])
-        out.print(line.append(f"  {finding.text}"))
-        if finding.remedy and finding.verdict != "PASS":
-            out.print(Text(f"        fix: {finding.remedy}", style="dim"))
+        _, port = split(listen)
+        for listener in ports.listeners(port):
+            text = f"the page's port {port} is taken by {listener}"
+            yield CheckResult("page", "WARN", text, "set another [page] listen")
 
 
 def gather(
@@ -159,14 +190,27 @@ def gather(
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
-        found = make(config, inventory, mode, remembered_here(saved))
+        found = make(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
     except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
-    facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp)
+    speed = chosen_engine(config).planning.speed(found.plan, inventory)
+    sums = None if saved else _sums(chosen_engine(config), found.plan, inventory, cache)
+    facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp, tokens_s=speed, sums=sums)
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
+
+
+def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums | None:
+    """What a start of this plan found out about its all-reduce."""
+    task = engine.planning.all_reduce(plan, inventory)
+    if task is None:
+        return None
+    key = key_of(task, engine.planning.cards(plan, inventory), inventory.engine)
+    with contextlib.suppress(OSError):
+        return all_reduce.known(cache, key)
+    return None
 
 
 def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] | None:

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 BARS = " ▁▂▃▄▅▆▇█"
 PLAIN_BARS = " .:-=+*#@"
 COLOURS = {
-    "weights": "blue", "context": "magenta", "activations": "yellow", "graphs": "cyan",
-    "kv": "green", "engine": "white", "others": "red", "used": "white", "free": "bright_black",
+    "weights": "blue", "kv": "green", "states": "bright_green", "context": "magenta",
+    "activations": "yellow", "graphs": "cyan", "steps": "yellow", "compute": "yellow",
+    "logits": "cyan", "engine": "white", "others": "red", "used": "white", "free": "bright_black",
 }  # fmt: skip
 LEGEND = {
-    "weights": "weights", "context": "CUDA", "activations": "activations", "graphs": "CUDA graphs",
-    "kv": "cache", "others": "used by others", "free": "free",
+    "weights": "weights", "kv": "cache", "states": "states", "context": "CUDA",
+    "activations": "activations", "graphs": "CUDA graphs", "steps": "activations and graphs",
+    "compute": "compute buffers", "logits": "logits", "others": "used by others", "free": "free",
 }  # fmt: skip
 
 

@@ -70,13 +70,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(text: str) -> tuple[Engine, Explanation]:
-    """The explanation by the engine that wrote the log: it finds its version, else most phases."""
+    """The explanation by the engine that wrote the log: it finds its version, else most in it."""
     found = []
     for engine in map(registry.engine_of, registry.MODULES):
         found.append((engine, engine.explain(text)))
         if found[-1][1].engine_version is not None:
             return found[-1]
-    return max(found, key=lambda one: (len(one[1].phases), one[1].finding is not None))
+    return max(found, key=_sureness)
+
+
+def _sureness(one: tuple[Engine, Explanation]) -> tuple[int, int]:
+    """How much of a log an engine understood: phases, and a cause that it knows by name."""
+    _, explanation = one
+    finding = explanation.finding
+    known = finding is not None and finding.failure != "unknown"
+    return len(explanation.phases), known + (finding is not None)
 
 
 def _end_of(log: BinaryIO) -> tuple[bytes, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from caovand.cli import candidates
 from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import Planned, make, remembered_here
+from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -24,11 +25,12 @@ from caovand.cli.survey import (
     daemon_config,
     look,
     running,
+    with_nodes,
 )
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import MODES, Config
 from caovand.core.facts import occupancy
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
 from caovand.core.secrets import shown_value
 
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     source = args.config or daemon_config(daemon)
     config = configuration(source, args.model)
     kept, own = remembered_here(args.inventory), chosen_engine(config)
+    records = tuned_here(args.inventory)
 
     def plan(config: Config) -> Planned:
         if args.inventory and (other := chosen_engine(config)) is not own:
@@ -66,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
         machine = look(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
-        return make(config, machine.with_model(config), mode, kept)
+        inventory = machine.with_model(config)
+        if daemon:
+            inventory = with_nodes(inventory, args.runtime)
+        return make(config, inventory, mode, kept, records=records)
 
     if args.engine == candidates.EVERY:
         every = list(candidates.candidates(config, plan))
@@ -118,27 +124,54 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
     gpus = found.cards
-    for gpu in gpus:
-        console.print(bar(gpu, memory))
-    legend = Text("       ")
-    for name, size in memory.parts:
-        if round(size) and (gpus or name in ("weights", "kv")):
-            legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
-    console.print(legend.append("GiB"))
+    for rank in memory.ranks:
+        console.print(Text(_place(rank)))
+        if rank.cards:
+            console.print(_bar("     ", rank.parts, rank.total_mib))
+        console.print(_legend(rank.parts, cards=bool(rank.cards)))
+    if not memory.ranks:
+        for gpu in gpus:
+            console.print(bar(gpu, memory))
+        console.print(_legend(memory.parts, cards=bool(gpus)))
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 
+def _legend(parts: Iterable[tuple[str, float]], *, cards: bool) -> Text:
+    """The size of each part, which the processor's memory has not all of."""
+    legend = Text("       ")
+    for name, size in parts:
+        if round(size) and (cards or name in ("weights", "kv")):
+            legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
+    return legend.append("GiB")
+
+
+def _place(rank: RankForecast) -> str:
+    """Where a stage is: "stage 0 on cards 0, 1 of head: layers 0 to 31"."""
+    numbers = ", ".join(map(str, rank.cards))
+    cards = f" on card{'s' * (len(rank.cards) > 1)} {numbers}" if numbers else ""
+    node = f" of {rank.node}" if rank.node else ""
+    first, last = rank.layers
+    layers = f"layers {first} to {last}" if last > first else f"layer {first}"
+    decides = "; it has the least room, which decides the cache of all stages"
+    return f"stage {rank.stage}{cards}{node}: {layers}{decides * rank.fullest}"
+
+
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
     """What a card holds, never longer than the card; what does not go in is said behind it."""
-    sizes = {**dict(memory.parts), "others": occupancy.in_use(gpu), "free": 0.0}
-    over = sum(sizes.values()) - gpu.total_mib
+    parts = {**dict(memory.parts), "others": float(occupancy.in_use(gpu))}
+    return _bar(f"GPU {gpu.index}", parts.items(), gpu.total_mib)
+
+
+def _bar(label: str, parts: Iterable[tuple[str, float]], total_mib: int) -> Text:
+    sizes = {**dict(parts), "free": 0.0}
+    over = sum(sizes.values()) - total_mib
     sizes["free"] = max(-over, 0.0)
-    text = Text(f"GPU {gpu.index}  ")
-    for name, count in cells(sizes, gpu.total_mib, BAR):
+    text = Text(f"{label}  ")
+    for name, count in cells(sizes, total_mib, BAR):
         text.append("█" * count, style=COLOURS[name])
-    text.append(f"  {gpu.total_mib / 1024:.1f} GiB")
+    text.append(f"  {total_mib / 1024:.1f} GiB")
     if over >= 1:
         text.append(f", {over / 1024:.2f} GiB short", style=COLOURS["others"])
     return text

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from caovand.adapters import store
 from caovand.adapters.directories import directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import CommandError, Exit
+from caovand.core import addresses
 from caovand.core.config import Config, Mode
-from caovand.core.engine import Command
+from caovand.core.engine import Command, Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
-from caovand.daemon import degraded_plan, memories
+from caovand.core.tuning.planning import depth_for, tuned
+from caovand.core.tuning.record import Record, from_document
+from caovand.daemon import degraded_plan, memories, tuning
 
 
 @dataclass(frozen=True)
@@ -47,33 +52,56 @@ def remembered_here(saved: Path | None) -> Any:
     return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
+def tuned_here(saved: Path | None) -> Mapping[str, Record]:
+    """What the draft tuner of this machine's daemon remembers."""
+    if saved is not None:
+        return {}
+    state = directories(os.environ, os.getuid()).state
+    found = from_document(store.read_json(memories.find(state, tuning.FILE)))
+    return found[0] if found else {}
+
+
 def make(
     config: Config,
     machine: Inventory,
     mode: Mode | None,
     kept: Any = None,
     cache: Path | None = None,
+    records: Mapping[str, Record] = MappingProxyType({}),
 ) -> Planned:
     """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
 
-    What its engine compiles goes to `cache`, None for that of this machine's daemon.
+    `records` are the draft tuner's. What its engine compiles goes to `cache`, None for that of this
+    machine's daemon.
     """
     mark = degraded.fingerprint(config, machine)
     used = occupancy.used(machine.gpus)
     engine = chosen_engine(config)
+    steps = degraded.from_document(kept, mark, mode or config.policy.mode, used, engine.healing)
+
+    def planned(config: Config, remembered: Plan | None = None) -> Plan:
+        make = engine.planning.make
+        return make(config, machine, mode=mode, environ=os.environ, remembered=remembered)
+
+    def fits(plan: Plan) -> bool | None:
+        return engine.planning.forecast(plan, machine).fits
+
     try:
-        plan = engine.planning.make(
-            config,
-            machine,
-            mode=mode,
-            environ=os.environ,
-            remembered=degraded.from_document(
-                kept, mark, mode or config.policy.mode, used, engine.healing
-            ),
-        )
+        plan = planned(config, steps)
+        plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
+        plan = _spread(plan, config, engine)
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
     command = engine.planning.command(plan, machine.engine, str(cache))
     cards = engine.planning.cards(plan, machine)
     return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
+
+
+def _spread(plan: Plan, config: Config, engine: Engine) -> Plan:
+    """The plan of a head as it goes to all nodes; raises Unplannable."""
+    section = config.cluster
+    if section.role != "head" or engine.nodes is None:
+        return plan
+    host, port = addresses.split(section.head)
+    return engine.nodes.spread(plan, section.nodes, host, port + 1, "")

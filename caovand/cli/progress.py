@@ -32,7 +32,11 @@ class Screen:
         amount = (
             f"{done // _MIB} of {total // _MIB} MiB" if total >= 10 * _MIB else f"{done} of {total}"
         )
-        line = f"      {percent:3d} %  {amount}  {one_line(what)}"
+        self.line(percent, f"{amount}  {one_line(what)}", key=total)
+
+    def line(self, percent: int, text: str, key: int = 0) -> None:
+        """Show how much is done of the step `key`, and a text."""
+        line = f"      {percent:3d} %  {text}"
         if self._terminal:
             self._clear()
             width = shutil.get_terminal_size().columns - 1
@@ -40,7 +44,7 @@ class Screen:
             self._out.flush()
             self._moving = True
             return
-        tenth = (total, percent * _PLAIN_STEPS // 100)
+        tenth = (key, percent * _PLAIN_STEPS // 100)
         if tenth != self._last_tenth:
             self._last_tenth = tenth
             print(line, file=self._out, flush=True)

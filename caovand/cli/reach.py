@@ -12,7 +12,7 @@ import socket
 import struct
 from pathlib import Path
 
-from caovand.adapters.control.door import peer_uid
+from caovand.adapters.admission.door import peer_uid
 from caovand.cli.errors import CommandError, Exit
 
 SYSTEM_RUNTIME = Path("/run/caovan")

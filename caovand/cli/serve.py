@@ -19,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-import caovand
 from caovand.adapters import processes, safe_files, trust
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
+from caovand.cli import own_daemon
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
@@ -31,7 +31,6 @@ from caovand.cli.planned import Planned, make, remembered
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
-from caovand.core.config_text import render
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
 from caovand.daemon import memories
@@ -39,8 +38,6 @@ from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
 from caovand.engines.vllm.planning import flags, verbatim
 
-HOME = Path(caovand.__file__).parent.parent
-"""The folder that this very caovand lies in."""
 MOST_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
 """The Python that has PYTHONSAFEPATH, which keeps the current folder out of children too."""
@@ -245,30 +242,19 @@ def become_daemon(order: Order, out: Console) -> None:
         ) from None
     out.print(Text(f"supervising: caovanctl --runtime {runtime} status", style="bold"))
     env = {
-        **trust.own_environ(os.environ),
-        "RUNTIME_DIRECTORY": str(runtime),
-        "STATE_DIRECTORY": str(state),
-        "LOGS_DIRECTORY": str(places.logs),
-        "CACHE_DIRECTORY": str(places.cache),
+        **own_daemon.environ(places),
         **{name: value for name, value in order.secrets.items() if name != "VLLM_API_KEY"},
     }
     sys.stderr.flush()
-    # Not `-m`: that would look for modules in the current folder first, which may be anybody's.
-    code = (
-        f"import runpy, sys; sys.path[0] = {str(HOME)!r}; "
-        "runpy.run_module('caovand', run_name='__main__', alter_sys=True)"
-    )
-    os.execve(sys.executable, [sys.executable, "-c", code, "--config", str(path)], env)
+    argv = [sys.executable, "-c", own_daemon.code(), "--config", str(path)]
+    os.execve(sys.executable, argv, env)
 
 
 def write_config(state: Path, order: Order) -> Path:
     """The configuration as a file for the daemon, the key beside it; both for us alone."""
-    state.mkdir(parents=True, exist_ok=True)
     key = order.secrets.get("VLLM_API_KEY")
-    if key is not None:
-        _write_private(state / "api-key", key)
-    _write_private(state / "caovan.toml", render(keyed(order, state)))
-    return state / "caovan.toml"
+    more = {} if key is None else {"api-key": key}
+    return own_daemon.write(state, keyed(order, state), more)
 
 
 def keyed(order: Order, state: Path) -> Config:
@@ -277,12 +263,6 @@ def keyed(order: Order, state: Path) -> Config:
         return order.config
     server = replace(order.config.server, api_key_file=str(state / "api-key"))
     return replace(order.config, server=server)
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 VERB = Verb(

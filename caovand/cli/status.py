@@ -14,7 +14,7 @@ from caovand.cli.client import connect
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.verb import Verb
-from caovand.core.reporting import starts
+from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
 LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
@@ -44,6 +44,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     yield head(answer)
     yield from outlook(answer)
     yield from identity(answer)
+    yield from nodes(answer)
     if lost := answer.get("log_bytes_lost"):  # a daemon from before an upgrade does not count
         text = f"engine.log lacks {lost:,} bytes: its disk was full or too slow"
         yield row("log", text, "yellow")
@@ -54,7 +55,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     if figures := answer.get("figures"):  # a daemon from before an upgrade has none
         yield from _activity(figures)
     for gpu in answer["gpus"]:
-        yield row(f"GPU {gpu['index']}", _gpu(gpu), "red" if gpu["fault"] else "")
+        yield row(f"GPU {gpu['index']}", card_text.reading(gpu), "red" if gpu["fault"] else "")
     yield from troubles(answer)
 
 
@@ -90,6 +91,37 @@ def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("model", answer["model"])
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
+    if page := answer.get("page"):  # a daemon from before an upgrade has none
+        yield row("page", page["url"] if page["serving"] else f"{page['url']} (not served)")
+
+
+def nodes(answer: Mapping[str, Any]) -> Iterator[Text]:
+    """The part in a cluster: the head's name, and each node with its state, those missing first."""
+    cluster = answer.get("cluster")
+    if cluster:  # a daemon from before an upgrade has none
+        words = _of_worker(cluster) if cluster["role"] == "worker" else _of_head(cluster)
+        yield row(
+            "cluster",
+            words,
+            "yellow" if any(map(cluster.get, ("missing", "refused", "lost"))) else "",
+        )
+
+
+def _of_worker(cluster: Mapping[str, Any]) -> str:
+    head = f"head {cluster['head_name']}" if cluster["head_name"] else "the head"
+    silent = ", which does not answer" if cluster["lost"] else ""
+    return f"worker {cluster['name']} of {head} at {cluster['head']}{silent}"
+
+
+def _of_head(cluster: Mapping[str, Any]) -> str:
+    never = cluster["missing"] - len(cluster["lost"])
+    states = [f"{never} missing"] if never > 0 else []
+    for state in ("refused", "lost", "joined"):
+        if cluster[state]:
+            states.append(f"{', '.join(cluster[state])} {state}")
+    if 0 < cluster["serving"] < cluster["nodes"]:
+        states.append(f"serves on {cluster['serving']} until all are here")
+    return f"head {cluster['name']} of {cluster['nodes']} nodes: {'; '.join(states)}"
 
 
 def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -166,6 +198,8 @@ def pace(figures: Mapping[str, Any], width: int | None = None) -> Iterator[Text]
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
         yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens per step")
+    if tuning := figures.get("tuning"):  # a daemon from before an upgrade has none
+        yield row("tune", tuning["text"])
 
 
 def _latency(figures: Mapping[str, Any]) -> list[str]:
@@ -191,27 +225,6 @@ def _failure(answer: Mapping[str, Any]) -> str:
     text = failure["text"]
     text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
     return f"last one {duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
-
-
-def _gpu(gpu: Mapping[str, Any]) -> str:
-    if gpu["fault"]:
-        return str(gpu["fault"])
-    slowed = f", {slow}" if (slow := slowdown(gpu)) else ""
-    return load(gpu) + slowed
-
-
-def load(gpu: Mapping[str, Any]) -> str:
-    """A card's memory, load, temperature and power."""
-    parts = [f"{gpu['used_mib']:,} of {gpu['total_mib']:,} MiB"]
-    for name, unit in (("utilization", "% busy"), ("temperature", " °C"), ("power_w", " W")):
-        if gpu[name] is not None:
-            parts.append(f"{gpu[name]:.0f}{unit}")
-    return ", ".join(parts)
-
-
-def slowdown(gpu: Mapping[str, Any]) -> str:
-    """What slows a card down, in words; empty for nothing."""
-    return f"slowed down by {gpu['throttled']}" if gpu["throttled"] else ""
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from caovand.adapters import (
     config_file,
     host,
+    memory_speed,
     model_folder,
     nvml,
     probe,
@@ -23,6 +24,7 @@ from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
+from caovand.core.cluster.node import BadFacts, assumed, node_of, read_cards
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
@@ -56,7 +58,8 @@ class Machine:
             model = read_model(config, os.environ)
         except model_folder.ModelProblem as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
-        return Inventory(self.gpus, self.host, self.engine, model)
+        others = assumed(config.cluster, self.gpus)
+        return Inventory(self.gpus, self.host, self.engine, model, others)
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
@@ -120,6 +123,25 @@ def running(runtime: Path | None) -> dict[str, Any]:
         return {}
 
 
+def with_nodes(inventory: Inventory, runtime: Path | None) -> Inventory:
+    """The inventory with the nodes that have joined the head that runs here; one that has not is
+    taken to have the head's cards."""
+    if not inventory.others:
+        return inventory
+    try:
+        with client_for(runtime) as client:
+            listed = client.ask("cluster", answer_s=1.0)["nodes"]
+        joined = [
+            node_of(node["name"], read_cards(node["facts"]["cards"]))
+            for node in listed
+            if node["state"] == "joined" and node["facts"]
+        ]
+    except (CommandError, BadFacts):
+        return inventory
+    others = (*joined, *inventory.others[len(joined) :])
+    return replace(inventory, others=others[: len(inventory.others)])
+
+
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     """The configuration file of a running daemon: what runs is what is asked about.
 
@@ -167,8 +189,9 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
 
 def _engine(config: Config, patience_s: float | None, source: Path | None) -> Machine:
     cache = directories(os.environ, os.getuid()).cache
-    gpus, seen = nvml.read_gpus(), host.read_host(cache)
+    gpus = nvml.read_gpus()
     own = own_directories(os.environ, os.getuid()).cache
+    seen = memory_speed.known(host.read_host(cache), own, cache)
     try:
         engine = probe.probe_engine(
             chosen_engine(config).probe,

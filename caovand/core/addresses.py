@@ -1,8 +1,9 @@
-"""What an address means."""
+"""What an address means, and how one is written with a port."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 
 
 def is_loopback(host: str) -> bool:
@@ -11,3 +12,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def split(listen: str) -> tuple[str, int]:
+    """Host and port of ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
+    host, _, port = listen.rpartition(":")
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host.strip("[]") or not digits or not 0 < int(port) < 65536:
+        raise ValueError(f'"{listen}" is not ADDRESS:PORT')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_endpoint(listen: str) -> bool:
+    """Whether `split` takes this text."""
+    try:
+        split(listen)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host(host: str) -> bool:
+    """Whether this can be an address, or the name of a host."""
+    return re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host) is not None

@@ -102,6 +102,19 @@ class PolicySection:
         choices=("chat", "long", "batch"),
     )
     mtp: int | None = key(None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=8)
+    tune: str = key(
+        "off",
+        "Draft tuner: suggest shows in `status` which speculative depth would be the fastest, by"
+        " the steps and the acceptance measured; apply restarts the engine with it, measures, and"
+        " goes back if it was not faster.",
+        choices=("off", "suggest", "apply"),
+    )
+    tune_quiet_s: float = key(
+        900.0,
+        "Seconds without a request before the draft tuner restarts the engine.",
+        low=5,
+        high=86400,
+    )
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
     )
@@ -182,8 +195,8 @@ class WatchSection:
     )
     idle_probe_s: float = key(
         0.0,
-        "Seconds between test completions of an idle engine, whose answers are compared with the"
-        " first one's; 0 is never.",
+        "Seconds between test completions of an idle engine, whose answers are compared with that"
+        " of the first proof; 0 is never.",
         low=0,
         high=86400,
     )
@@ -231,6 +244,65 @@ class MetricsSection:
 
 
 @dataclass(frozen=True)
+class PageSection:
+    """The web page, which shows and never changes anything."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve the page on; empty is off.", example='"127.0.0.1:9480"'
+    )
+    token_file: str = key(
+        "",
+        "File with the token readers must enter; needed unless `listen` is a loopback address.",
+        private=True,
+    )
+
+
+@dataclass(frozen=True)
+class ClusterSection:
+    """Several machines that serve one model together."""
+
+    role: str = key(
+        "off",
+        "head: plans, and answers clients; worker: runs its part of the head's plan; off: this"
+        " machine serves alone.",
+        choices=("off", "head", "worker"),
+        once=True,
+    )
+    head: str = key(
+        "",
+        "HOST:PORT where the head listens for workers.",
+        example='"10.0.0.1:7070"',
+        once=True,
+    )
+    key_file: str = key(
+        "/etc/caovan/cluster.key",
+        "File with the cluster's key, the same on all nodes; `caovanctl cluster init` makes it.",
+        once=True,
+    )
+    name: str | None = key(None, 'Name of this node; "auto" is its host name.', once=True)
+    nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
+    min_nodes: int | None = key(
+        None,
+        'Fewest nodes to serve with while others are missing, the head included; "auto": all.',
+        low=1,
+        high=64,
+        once=True,
+    )
+    wait_s: float = key(
+        60.0,
+        "Seconds that nodes have to be missing until fewer serve, and back until all serve.",
+        low=0,
+        high=86_400,
+        once=True,
+    )
+    interface: str | None = key(
+        None,
+        'Network interface towards the other nodes; "auto" is the one that the route to them uses.',
+        once=True,
+    )
+
+
+@dataclass(frozen=True)
 class HistorySection:
     """Figures by the minute, kept in the state folder for `caovanctl history`."""
 
@@ -266,6 +338,8 @@ class Config:
     watch: WatchSection = field(default_factory=WatchSection)
     control: ControlSection = field(default_factory=ControlSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    page: PageSection = field(default_factory=PageSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
     history: HistorySection = field(default_factory=HistorySection)
     log: LogSection = field(default_factory=LogSection)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
+from caovand.core import addresses
 from caovand.core.config import Config, ConfigError, ModelSection, Pairs, PolicySection, hints
 from caovand.core.config_text import toml
 
@@ -221,9 +222,32 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
         yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
     if any(index < 0 for index in config.engine.gpus or ()):
         yield f"[engine] gpus must be card indices from 0, is {list(config.engine.gpus or ())}"
-    listen = config.metrics.listen
-    if listen and not _is_endpoint(listen):
-        yield f'[metrics] listen must be ADDRESS:PORT, such as "127.0.0.1:9400", is "{listen}"'
+    metrics, page = config.metrics.listen, config.page.listen
+    for section, listen, port in (("metrics", metrics, 9400), ("page", page, 9480)):
+        if listen and not addresses.is_endpoint(listen):
+            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+    head = config.cluster.head
+    if (config.cluster.role != "off" or head) and not addresses.is_endpoint(head):
+        wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
+        yield f"[cluster] head {wanted}, is {toml(head)}"
+    elif head and not addresses.is_host(addresses.split(head)[0]):
+        yield f"[cluster] head must be a host's name or address with a port, is {toml(head)}"
+    elif head and config.server.port in (addresses.split(head)[1], addresses.split(head)[1] + 1):
+        port = config.server.port
+        yield f"[cluster] head must leave {port}, [server] port, to clients, and so must the next"
+    elif head and addresses.split(head)[1] == 65535:
+        yield "[cluster] head must leave the port after its own for vLLM: use one below 65535"
+    least, nodes = config.cluster.min_nodes, config.cluster.nodes
+    if config.cluster.role == "head" and least is not None and least > nodes:
+        yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {least}"
+    if page and addresses.is_endpoint(page) and not config.page.token_file:
+        host, _ = addresses.split(page)
+        if not addresses.is_loopback(host):
+            yield (
+                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
+                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
+            )
     for name, _ in config.engine.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield (
@@ -237,9 +261,3 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
             f" {toml(host)}{everywhere}"
         )
-
-
-def _is_endpoint(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    digits = port.isascii() and port.isdigit() and len(port) <= 5
-    return bool(host) and digits and 0 < int(port) < 65536

@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from caovand.core.config import Config, Mode
+from caovand.core.facts.all_reduce import AllReduce
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.rung import Healing
 from caovand.core.install import Install
@@ -67,6 +68,10 @@ class Planning:
     setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
     doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
     nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
+    `alternative` is how this engine would serve a model that the chosen one serves with so many
+    tokens a second, 0 if it cannot; empty if it would not, or hardly faster. `all_reduce` is how
+    the plan sums over several cards, None where it does not; `coarse` whether it rounds weights,
+    activations or the cache to few bits.
     """
 
     make: MakePlan
@@ -78,6 +83,32 @@ class Planning:
     overruling: Callable[[Config, Mapping[str, str]], str]
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
     speed: Callable[[Plan, Inventory], float | None] = lambda plan, inventory: None
+    alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
+        lambda model, gpus, host, tokens_s: ()
+    )
+    all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
+    coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """How an engine serves from several machines.
+
+    `spread` takes a plan that was made with the other nodes in its inventory, how many there are
+    in all, the address and port where they meet, and why they cannot use InfiniBand or RoCE ("" if
+    they can); it raises Unplannable. `local` adapts that plan to another node. `own` takes it, a
+    node's rank, its address and interface.
+    `sums` says whether such a plan adds up the results of layers over the link.
+    `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
+    name leads. `rank_of` reads the title of a process, "" for one without a rank.
+    """
+
+    spread: Callable[[Plan, int, str, int, str], Plan]
+    local: Callable[[Plan, Config, Inventory], Plan]
+    own: Callable[[Plan, int, str, str], Plan]
+    sums: Callable[[Plan], bool]
+    by_host_name: Callable[[Mapping[str, str], str], bool]
+    rank_of: Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +144,11 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `completions` takes OpenAI's completions, with what `prompt` makes of token
-    ids; where it is `exact`, as many tokens come as were asked for, else at least one; `logprobs`
-    tells whether those of the best tokens can come along. `tokenize` is None for an engine that
-    counts only what it completes.
+    has no such count. `chat` takes OpenAI's chats, `completions` its completions, with what
+    `prompt` makes of token ids; where it is `exact`, as many tokens come as asked for, else
+    at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
+    None for an engine that counts only what it completes. `constrained` makes a JSON schema the
+    fields of a request whose answer must follow it, None for an engine that cannot do that.
     """
 
     health: str
@@ -129,6 +161,8 @@ class Api:
     exact: bool = True
     logprobs: bool = False
     tokenize: Tokenize | None = None
+    constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    chat: str = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,19 +190,50 @@ class Kernels:
     compilers: Callable[[int, int], int]
 
 
+@dataclass(frozen=True)
+class PullStep:
+    """How far a download is: `text`, bytes where they are known, or the error that ended it."""
+
+    text: str = ""
+    done: int = 0
+    total: int = 0
+    error: str = ""
+    complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedPull:
+    """How an engine's own server downloads a model.
+
+    It is the program with `words` and the `variables` for an address and a folder; it is up once
+    `ready` answers. `body` is posted to `path`, and each line of the answer is a table for `read`.
+    `by_hand` is the command that does the same.
+    """
+
+    words: tuple[str, ...]
+    variables: Callable[[str, str], Mapping[str, str]]
+    ready: str
+    path: str
+    body: Callable[[str], Mapping[str, Any]]
+    read: Callable[[Mapping[str, Any]], PullStep]
+    by_hand: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class NamedModels:
     """Models that an engine keeps itself: each name has an entry, a JSON file, and a GGUF file.
 
     `folders` are where they may be, by configuration and our environment; the first that has the
     name counts. `entry` is the entry's path there, "" for what cannot be a name; `weights` the GGUF
-    file's, "" if the entry names none. `missing` is the problem of a name that is in no folder.
+    file's, "" if the entry names none. `missing` is the problem of a name that is in no folder,
+    `pull` how one is downloaded.
     """
 
     folders: Callable[[Config, Mapping[str, str]], Sequence[str]]
     entry: Callable[[str], str]
     weights: Callable[[Mapping[str, Any]], str]
     missing: Callable[[str], Problem]
+    pull: NamedPull
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +242,7 @@ class Engine:
 
     `prefers` takes a model's path and the names in that folder: whether this engine serves it where
     no kind is set. `explain` reads a whole log after the fact. `models` are those it keeps under
-    names, None if [model] path is where a model lies.
+    names, None if [model] path is where a model lies; `nodes` is None where one machine must do.
     """
 
     name: str
@@ -193,3 +258,4 @@ class Engine:
     api: Api
     healing: Healing
     models: NamedModels | None = None
+    nodes: Nodes | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from caovand.core.problem import Problem
@@ -43,10 +43,27 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Imports:
+    """What an engine's own Python must import to prove an environment made of wheels.
+
+    The first of `modules` is the engine, whose `__version__` is the lock's. `kernels` is Python
+    that loads the libraries with machine code; it runs only where they can load: in a CPU build,
+    and with a card. It may use `attempt`, which imports a module or notes why not, `report`,
+    `torch`, `importlib` and `sys`. `plugins` is a group of entry points, each of which is loaded.
+    All this runs with `env`.
+    """
+
+    modules: tuple[str, ...]
+    kernels: str
+    plugins: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Install:
     """`versions` are the recommended releases by build.
 
-    An engine without `source` comes in wheels and is proven by importing it; one with it is built
+    An engine without `source` comes in wheels and is proven by its `imports`; one with it is built
     here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build. One from
     `elsewhere` is not installed here, as that problem says; caovan's own Python asks about it.
     """
@@ -54,5 +71,6 @@ class Install:
     versions: Mapping[Build, str]
     source: Source | None = None
     trial: Trial | None = None
+    imports: Imports | None = None
     takes_plugin: bool = False
     elsewhere: Problem | None = None

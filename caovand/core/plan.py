@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -122,6 +122,36 @@ class Plan:
         depth = speculative.get("num_speculative_tokens", 0)
         return depth if isinstance(depth, int) and depth > 0 else 0
 
+    @property
+    def policy_drafts(self) -> bool:
+        """Whether the policy chose the speculative depth, not the operator or the ladder."""
+        setting = self.settings.get("speculative_config")
+        free = "speculative_config" not in self.verbatim
+        return free and (setting is None or setting.origin == "policy")
+
+    @cached_property
+    def step_basis(self) -> str:
+        """A digest of everything that changes the time of a step, except the speculative depth."""
+        names = ("tensor_parallel_size", "kv_cache_dtype", "enforce_eager", "quantization", "dtype")
+        seen = (
+            self.model, self.engine, self.device, self.cards, self.rungs, self.extra_args,
+            [self.value(name) for name in names],
+        )  # fmt: skip
+        return hashlib.sha256(json.dumps(seen, default=str).encode()).hexdigest()[:16]
+
+    def tuned(self, own: Plan) -> Plan | None:
+        """This plan as the draft tuner's choice instead of the policy's `own` depth.
+
+        None where context or requests at once would be fewer, or a step another one altogether.
+        """
+        limits = ("max_model_len", "max_num_seqs")
+        fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)
+        if fewer or self.step_basis != own.step_basis:
+            return None
+        reason = f"[policy] tune chose depth {self.mtp} instead of {own.mtp}"
+        drafts = Setting(self.value("speculative_config"), "policy", reason)
+        return replace(self, settings={**self.settings, "speculative_config": drafts})
+
     @cached_property
     def identity(self) -> str:
         """A digest of everything the engine would see; the name of the mode is not part of it."""
@@ -135,6 +165,13 @@ class Plan:
         }
         text = json.dumps(seen, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_less(value: Any, than: Any) -> bool:
+    """Whether a limit is lower; a word such as "auto" compares with itself alone."""
+    if isinstance(value, int) and isinstance(than, int):
+        return value < than
+    return bool(value != than)
 
 
 def _without_mode(name: str, value: Any) -> Any:

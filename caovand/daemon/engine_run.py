@@ -22,7 +22,7 @@ from caovand.core import limits, secrets
 from caovand.core.config import Config, Mode, WatchSection
 from caovand.core.engine import Engine
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import EngineInfo, Gpu
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.ownership import Process
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
@@ -31,7 +31,10 @@ from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkil
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon import inspection, memories
+from caovand.daemon.all_reduce import check_sums
+from caovand.daemon.canary import Canary, FirstAnswers
 from caovand.daemon.cards import InUse, memory_back
+from caovand.daemon.cluster.part import Part
 from caovand.daemon.figures import SlotFigures
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
@@ -46,10 +49,10 @@ Publish = Callable[..., None]
 
 class EngineRun:
     """The engine of the slot `name`: `apply` takes events, `notice` what people should know,
-    `figures` what its engines count.
+    `figures` what its engines count, `answers` the first of each plan.
 
     `endpoint` is where it, or the next one, answers; `argv`, `mode` and `forecast` are those of the
-    last start. `ring` and `file` keep what it prints.
+    last start. `ring` and `file` keep what it prints. `part` is what it does for a cluster.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class EngineRun:
         apply: Callable[[Event], None],
         notice: Publish,
         figures: SlotFigures,
+        answers: FirstAnswers,
     ) -> None:
         self.child: Child | None = None
         self.watching: Watching | None = None
@@ -79,6 +83,9 @@ class EngineRun:
         former = former_cgroup(self._cgroup) if name == ONLY else None
         self._groups = tuple(group for group in (self._cgroup, former) if group)
         self._apply, self._notice, self._figures = apply, notice, figures
+        self._answers = answers
+        self.part = Part()
+        self._wrong_sums: Finding | None = None
         self._unrecorded = ""
         self._heard: list[str] = []
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
@@ -124,18 +131,30 @@ class EngineRun:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
 
+    async def check_sums(self, plan: Plan, inventory: Inventory) -> None:
+        """Check all-reduce over the cards; what is wrong with it is the next start's failure."""
+        command = self._engine.planning.command(plan, inventory.engine, self._cache)
+        env = self._environment(inventory.engine.python, command.env)
+        cache, turn = Path(self._cache), self._shared.sums
+        self._wrong_sums = await check_sums(
+            self._engine, plan, inventory, env, cache, self._notice, turn
+        )
+
     def start(
         self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
     ) -> None:
         """Spawn the engine of a plan on the cards `used`; Exited where that cannot be."""
         assert self.child is None
         assert self.endpoint is not None
-        planning, plan = self._engine.planning, action.plan
+        planning, plan = self._engine.planning, self.part.own(action.plan)
         command = planning.command(plan, prepared.inventory.engine, self._cache)
         env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
         self._heard.clear()
+        if self._wrong_sums is not None:
+            self._never_was(self._wrong_sums, action.generation)
+            return
         watching = Watching(
             self._engine,
             action.generation,
@@ -147,6 +166,8 @@ class EngineRun:
             self._notice,
             self._cgroup,
             self._figures.engine(),
+            Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+            answers=self.part.answers,
         )
 
         label = self._shared.label(self._name)
@@ -179,7 +200,9 @@ class EngineRun:
         self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._shared.tasks.begin(watching.until_exit(child))
         self._shared.look("see the files of the engine", self._stale.look(child))
-        self._proving = self._shared.tasks.begin(watching.prove(child))
+        self.part.started(action.plan, action.generation)
+        if self.part.answers:
+            self._proving = self._shared.tasks.begin(watching.prove(child))
 
     def _environment(self, python: str, planned: Mapping[str, str]) -> dict[str, str]:
         env = inherited(self._shared.environ, python)
@@ -195,6 +218,10 @@ class EngineRun:
         text = f"{problem}: {limit}" if limit else str(problem)
         captures = {ladder.LIMIT: limit} if limit else {}
         finding = Finding("engine-died", text, "launch", captures)
+        self._never_was(finding, generation)
+
+    def _never_was(self, finding: Finding, generation: int) -> None:
+        """There is no process to end."""
         exited = Exited(at=now(), chance=random.random(), generation=generation, finding=finding)
         asyncio.get_running_loop().call_soon(self._apply, exited)
 
@@ -225,6 +252,7 @@ class EngineRun:
             try:
                 await before_kill()
                 left = await self._ended(action.grace_s, hurry)
+                await self.part.ended(left=bool(left))
                 break
             except Exception as problem:
                 if not self._shared.shortage.met("end the engine", problem):

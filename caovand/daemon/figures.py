@@ -50,6 +50,15 @@ class SlotFigures:
         self.restarts[self._cause] += 1
         return self._cause
 
+    @property
+    def idle(self) -> bool:
+        """Whether the engine had no request at its last reading, nor since the one before."""
+        if self.track.last is None or len(self.track.recent) < 2:
+            return False
+        before, latest = self.track.recent[-2:]
+        quiet = latest.total.generation_tokens == before.total.generation_tokens
+        return quiet and not latest.running and not latest.waiting
+
     def describe(self) -> dict[str, Any]:
         """The figures as a document."""
         return {**track.describe(self.track, now()), "restarts": dict(self.restarts)}

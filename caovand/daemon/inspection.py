@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from caovand.adapters import (
     chat_template,
     child,
     host,
+    memory_speed,
     model_folder,
     nvml,
     ports,
@@ -26,6 +28,7 @@ from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.checkpoint.safetensors import BadShard
+from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
@@ -35,6 +38,7 @@ from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
+from caovand.core.tuning.planning import tuned
 
 
 class Obstacle(Exception):
@@ -43,16 +47,6 @@ class Obstacle(Exception):
     def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
         super().__init__(text)
         self.finding, self.hold = Finding(failure, text, phase), hold
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
-
-    plan: Plan
-    inventory: Inventory
-    fingerprint: str
-    mode: Mode
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,8 @@ class PlanRequest:
     """The inventory from before the running engine took its share of memory."""
     source: Path | None = None
     """The file the configuration comes from."""
+    tuned: Callable[[Plan], int | None] | None = None
+    """The drafting depth to use instead of a plan's own, None for that."""
 
     @property
     def engine(self) -> Engine:
@@ -86,6 +82,18 @@ class PlanRequest:
         link = places.link_of("current", self.engine.name)
         installed = places.root_from(None, self.environ) / link / "bin/python"
         return str(places.settled(Path(self.config.engine.python or installed)))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with its inventory and mode, the fingerprint under which its rungs are kept, and what
+    asked for it, None for a plan that another node made."""
+
+    plan: Plan
+    inventory: Inventory
+    fingerprint: str
+    mode: Mode
+    request: PlanRequest | None = None
 
 
 async def end_orphans(
@@ -137,22 +145,21 @@ def check_cards(plan: Plan, before: Inventory) -> None:
 
 
 def no_card(engine: Engine) -> Obstacle:
-    """That a CUDA build has no card; a CPU build only helps where caovan installs the engine."""
+    """That a CUDA build has no card; a CPU build only helps where caovan installs one."""
     fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
-    if engine.install.elsewhere is None:
+    if "cpu" in engine.install.versions:
         fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
     return Obstacle("gpu-absent", fact, hold=True)
 
 
-def check_port(port: int) -> None:
-    """Raise Obstacle if another process listens on the engine's port."""
+def check_port(port: int, setting: str = "[server] port") -> None:
+    """Raise Obstacle if another process listens on this port, which `setting` decides."""
     others = ports.listeners(port)
     if others:
         who = ", ".join(str(other) for other in others)
         raise Obstacle(
             "port-busy",
-            f"cannot use port {port}: {who} listens there; stop it, or choose another [server]"
-            " port",
+            f"cannot use port {port}: {who} listens there; stop it, or choose another {setting}",
             hold=True,
         )
 
@@ -198,6 +205,24 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
 
     Raises Obstacle.
     """
+    return planned_for(request, look(request, directories))
+
+
+def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
+    """The plan for what was inspected. Raises Obstacle."""
+    mark = degraded.fingerprint(request.config, inventory)
+    # A running engine keeps its rungs, even if others have freed memory since.
+    used = None if request.before else occupancy.used(inventory.gpus)
+    try:
+        plan = _planned(request, inventory, mark, used)
+    except Unplannable as problem:
+        hold = problem.failure in ("gpu-absent", "vram-busy")
+        raise Obstacle(problem.failure, str(problem), hold=hold) from problem
+    return Prepared(plan, inventory, mark, request.chosen_mode, request)
+
+
+def look(request: PlanRequest, directories: Directories) -> Inventory:
+    """Inspect engine, model and machine (blocking). Raises Obstacle."""
     config = request.config
     try:
         trust.require(request.python, request.source)
@@ -224,16 +249,10 @@ def prepare(request: PlanRequest, directories: Directories) -> Prepared:
     if engine.build == "cuda" and not gpus:
         raise no_card(request.engine)
     machine = request.before.host if request.before else host.read_host(directories.cache)
-    inventory = Inventory(gpus, machine, engine, model)
-    mark = degraded.fingerprint(config, inventory)
-    # A running engine keeps its rungs, even if others have freed memory since.
-    used = None if request.before else occupancy.used(gpus)
-    try:
-        plan = _planned(request, inventory, mark, used)
-    except Unplannable as problem:
-        hold = problem.failure in ("gpu-absent", "vram-busy")
-        raise Obstacle(problem.failure, str(problem), hold=hold) from problem
-    return Prepared(plan, inventory, mark, request.chosen_mode)
+    if model.gguf is not None:  # layers go where they are read quickest
+        cache = directories.cache
+        machine = memory_speed.known(machine, cache, measure_in=cache)
+    return Inventory(gpus, machine, engine, model, assumed(config.cluster, gpus))
 
 
 def _planned(
@@ -243,9 +262,9 @@ def _planned(
     healing = request.engine.healing
     kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
 
-    def plan(remembered: Plan | None) -> Plan:
+    def plan(remembered: Plan | None, config: Config = request.config) -> Plan:
         return request.engine.planning.make(
-            request.config,
+            config,
             inventory,
             mode=request.mode,
             environ=request.environ,
@@ -253,7 +272,7 @@ def _planned(
         )
 
     try:
-        return plan(kept)
+        found = plan(kept)
     except Unplannable:
         raise
     except Exception as problem:  # a file of another version that passed the check
@@ -262,3 +281,8 @@ def _planned(
         text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
         full = plan(None)
         return replace(full, warnings=(*full.warnings, text))
+    depth = request.tuned(found) if request.tuned else None
+    forecast = request.engine.planning.forecast
+    return tuned(
+        found, depth, request.config, partial(plan, None), lambda one: forecast(one, inventory).fits
+    )

@@ -28,6 +28,7 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.page import Page
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
@@ -78,8 +79,10 @@ class Supervisor:
             cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
             engines=Engines(),
             history=History(directories.state, config.history.days, self.notice),
+            sums=asyncio.Lock(),
             several=len(configs) > 1,
         )
+        self.page = Page(directories.runtime, environ, self.notice)
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line
@@ -88,6 +91,8 @@ class Supervisor:
 
     async def run(self) -> None:
         """Tick, feed the watchdog and look after the engines, until every slot has quit."""
+        for slot in self.slots.values():
+            self._shared.tasks.begin(slot.part.begin())
         beat_s = min(LONGEST_TICK_S, (self.notifier.watchdog_s or LONGEST_TICK_S * 3) / 3)
         next_poll = now()
         while not self._quit and self._working():
@@ -171,6 +176,7 @@ class Supervisor:
         names = ", ".join(unapplied(before, config))
         if names:
             self.notice("noticed", f"changes of {names} count from the daemon's next start on")
+        self.page.settle(config)
         for name, own in slots_of(config).items():
             if name in self.slots:
                 self.slots[name].reconfigure(own)
@@ -203,7 +209,11 @@ class Supervisor:
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}
         slots = [status.entry(n, document) for n, document in documents.items()]
-        return {**next(iter(documents.values())), "slots": slots}
+        first, page = next(iter(documents.values())), self.page
+        warnings = [*first["warnings"], *filter(None, [page.problem])]
+        cluster = self.slots[next(iter(documents))].part.summary()
+        more = {"page": page.describe(), "cluster": cluster, "slots": slots}
+        return {**first, "warnings": warnings, **more}
 
     def notice(self, kind: str, text: str, **data: Any) -> None:
         """Publish an event and log it."""

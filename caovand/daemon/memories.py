@@ -17,9 +17,11 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.config import MODES
 from caovand.core.healing.degraded import well_formed
 from caovand.core.healing.rung import Healing
+from caovand.core.health.canary import from_document as first_answers
 from caovand.core.reporting import starts
 from caovand.core.slot import ONLY
-from caovand.daemon import degraded_plan
+from caovand.core.tuning import record
+from caovand.daemon import canary, degraded_plan, tuning
 
 SLOTS = "slots"
 MODE = "mode.json"
@@ -27,7 +29,7 @@ PROCESSES = "engine-processes.json"
 FILES = "engine-files.json"
 INCIDENTS = "incidents"
 STARTS = "starts.json"
-ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS)
+ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS, tuning.FILE, canary.FILE)
 
 
 def folder(state: Path, name: str = ONLY) -> Path:
@@ -103,6 +105,8 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
         PROCESSES: child.is_ledger,
         FILES: stale_files.is_ledger,
         STARTS: lambda found: starts.from_document(found) is not None,
+        tuning.FILE: lambda found: record.from_document(found) is not None,
+        canary.FILE: lambda found: first_answers(found) is not None,
     }
 
 

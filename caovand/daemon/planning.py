@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
@@ -25,7 +25,10 @@ from caovand.daemon.inspection import PlanRequest, Prepared
 
 
 class SlotPlanner:
-    """Makes a slot's plans; `prepared` is the last with its inventory, None before the first."""
+    """Makes a slot's plans; `prepared` is the last with its inventory, None before the first.
+
+    `tuned` is the drafting depth to plan with instead of a plan's own, None for that.
+    """
 
     def __init__(
         self,
@@ -34,10 +37,11 @@ class SlotPlanner:
         environ: Mapping[str, str],
         memory: PlanMemory,
         source: Path | None = None,
+        tuned: Callable[[Plan], int | None] | None = None,
     ) -> None:
         self._engine, self._directories = engine, directories
         self._environ, self._memory = environ, memory
-        self._source = source
+        self._source, self._tuned = source, tuned
         self.prepared: Prepared | None = None
         self._salt = os.urandom(16)
 
@@ -64,7 +68,7 @@ class SlotPlanner:
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
-        wishes = PlanRequest(config, mode, self._environ, good, before, self._source)
+        wishes = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
         if again is not None and last and last.mode != wishes.chosen_mode:
             # `mode --defer` waited for this start; the ladder's other steps stay.
             good = degraded.to_document(again, last.fingerprint, last.mode)
@@ -83,6 +87,29 @@ class SlotPlanner:
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)
         return replace(plan, key=mark), endpoint
 
+    async def over(self, plan: Plan, others: tuple[Node, ...], link: Network | None = None) -> Plan:
+        """The plan for these nodes, which `link` joins; another one where they are not those that
+        it was made for. Raises Obstacle."""
+        last = self.prepared
+        assert last is not None
+        assert last.request is not None
+        before, machine = last.inventory, replace(last.inventory, others=others, link=link)
+        if link == before.link and list(map(_cards, others)) == list(map(_cards, before.others)):
+            self.prepared = replace(last, inventory=machine)
+            return plan
+        self.prepared = await asyncio.to_thread(inspection.planned_for, last.request, machine)
+        return replace(self.prepared.plan, key=plan.key)
+
+    async def look(self, config: Config) -> Inventory:
+        """Inspect engine, model and machine; raises inspection.Obstacle."""
+        await asyncio.to_thread(inspection.check_kind, config, self._engine)
+        wishes = PlanRequest(config, None, self._environ, source=self._source)
+        return await asyncio.to_thread(inspection.look, wishes, self._directories)
+
+    def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
+        """Take a plan that another node made."""
+        self.prepared = Prepared(plan, inventory, "", mode)
+
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
         """What of a plan cannot run on these cards, as the planner knows."""
         if self.inventory is None:
@@ -98,3 +125,7 @@ class SlotPlanner:
         """The cards the engine may use, by NVML's index; `chosen` None are all."""
         seen = {gpu.index for gpu in self.inventory.gpus} if self.inventory else set()
         return frozenset(seen if chosen is None else seen & set(chosen))
+
+
+def _cards(node: Node) -> tuple[Gpu, ...]:
+    return node.gpus

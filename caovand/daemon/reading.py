@@ -13,7 +13,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.log import Log
 
 PROCESS = "caovand.daemon.reading_process"
-CAUSE_S = 5.0
+CAUSE_S = 5.0  # of CPU time: while other programs keep the machine busy, it takes longer
+STARVED_S = 30.0
 INCIDENT_S = 10.0
 
 
@@ -22,7 +23,7 @@ def find_cause(
 ) -> tuple[Finding | None, str]:
     """The result of `log.find_cause` on printed lines; and why there is none, if it failed."""
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
-    answers, why = confined.ask(PROCESS, request, lines, CAUSE_S)
+    answers, why = confined.ask(PROCESS, request, lines, STARVED_S, CAUSE_S)
     if not answers:
         return None, why or "it gave no answer"
     return (Finding(**answers[0]) if answers[0] else None), ""

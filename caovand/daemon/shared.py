@@ -58,6 +58,8 @@ class Shared:
     cards: Cards
     engines: Engines
     history: History
+    sums: asyncio.Lock
+    """Held by the slot that checks all-reduce."""
     several: bool
     """Whether the daemon has more than one slot: then what is printed names it."""
 

@@ -11,16 +11,19 @@ import os
 import random
 import traceback
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from caovand import __version__
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import occupancy
+from caovand.core.facts.inventory import Inventory
 from caovand.core.figures.memory import by_card
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
@@ -42,8 +45,11 @@ from caovand.core.plan import Plan
 from caovand.core.reporting import incident, starts, status
 from caovand.core.reporting.incident import Case
 from caovand.core.slot import ONLY
-from caovand.daemon import degraded_plan, inspection, memories
-from caovand.daemon.chronicle import Recorder
+from caovand.daemon import canary, degraded_plan, inspection, memories, tuning
+from caovand.daemon.canary import FirstAnswers
+from caovand.daemon.chronicle import Recorder, Then
+from caovand.daemon.cluster import part
+from caovand.daemon.cluster.roles import part_of
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
 from caovand.daemon.figures import SlotFigures
@@ -52,6 +58,8 @@ from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
+from caovand.daemon.tuning import DraftTuner, Serving
+from caovand.daemon.watching import Watching
 
 
 class Slot:
@@ -76,14 +84,32 @@ class Slot:
         self.incidents = Incidents(find(memories.INCIDENTS))
         self._memory = PlanMemory(find(degraded_plan.FILE), self.engine.healing)
         self._starts = Starts(find(memories.STARTS), self.engine.log.launches)
+        self._tuner = DraftTuner(
+            find(tuning.FILE), config.policy, self.notice, self._mark, shared.log.warning
+        )
         self._planner = SlotPlanner(
-            self.engine, shared.directories, shared.environ, self._memory, shared.config_path
+            self.engine,
+            shared.directories,
+            shared.environ,
+            self._memory,
+            shared.config_path,
+            self._tuner.depth_for,
         )
         self.figures = SlotFigures()
+        self._answers = FirstAnswers(find(canary.FILE), self.notice)
         self.run = EngineRun(
-            name, shared, self.engine, config.watch, self.apply, self.notice, self.figures
+            name,
+            shared,
+            self.engine,
+            config.watch,
+            self.apply,
+            self.notice,
+            self.figures,
+            self._answers,
         )
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
+        self.part = part_of(self._hooks())
+        self.run.part = self.part
         self._inspecting: Task | None = None
         self._revision = 0
         self._failed: Counter[str] = Counter()
@@ -138,6 +164,37 @@ class Slot:
             self._shared.tasks.on_fault(problem)
             raise
 
+    def _hooks(self) -> part.Slot:
+        """What a part in a cluster needs of this slot."""
+
+        def adopt(plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]:
+            self._planner.adopt(plan, inventory, self.mode[0])
+            return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
+
+        def serves() -> None:
+            if self.run.watching is not None:
+                self.run.watching.serves()
+
+        return part.Slot(
+            config=lambda: self.config,
+            engine=self.engine,
+            cache=self._shared.directories.cache,
+            runtime=self._shared.directories.runtime,
+            apply=self.apply,
+            command=self.command,
+            notice=self.notice,
+            snapshot=lambda: self.snapshot,
+            inventory=lambda: self._planner.inventory,
+            look=lambda: self._planner.look(self.config),
+            adopt=adopt,
+            over=self._planner.over,
+            serves=serves,
+            pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
+            idle=lambda: self.figures.idle,
+            incidents=self.incidents,
+            gather=self._gather,
+        )
+
     def _rules(self) -> LifecycleRules:
         watch = self.config.watch
         return LifecycleRules(
@@ -151,6 +208,9 @@ class Slot:
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
         """The ladder's decision; a failed `retry --full` goes back to what served."""
+        elsewhere = self.part.judge(finding)
+        if elsewhere is not None:
+            return elsewhere
         good = self._memory.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
@@ -158,7 +218,7 @@ class Slot:
         others = occupancy.most(used, self.run.cards.others())
         healing, conflicts = self.engine.healing, self._planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
-        return ladder.decide(plan, finding, repeats, rules)
+        return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Inspect):
@@ -196,6 +256,7 @@ class Slot:
         if self.run.watching is not None:
             self.run.watching.reconfigure(config.watch)
         self._memory.no_way_back()
+        self._tuner.policy = config.policy
         self.command(events.Reconfigured(at=now(), changed=config != before))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
@@ -209,8 +270,9 @@ class Slot:
             self.command(events.Reconfigured(at=now()))
 
     def forget(self) -> None:
-        """Forget the degraded plan that served; a changed plan restarts the engine."""
+        """Forget the degraded plan that served, and the first answers; a changed plan restarts."""
         self._memory.forget()
+        self._answers.forget()
         self.command(events.Reconfigured(at=now()))
 
     def retry_full(self) -> None:
@@ -261,7 +323,11 @@ class Slot:
             config_path=str(self._shared.config_path),
             engine_pid=child.pid if child else None,
             reported=reported,
-            figures={**self.figures.describe(), "memory": memory if child else []},
+            figures={
+                **self.figures.describe(),
+                "memory": memory if child else [],
+                "tuning": self._tuner.describe(),
+            },
             revision=self._revision,
             gpus=tuple(latest.values()),
             forecast=self.run.forecast,
@@ -285,15 +351,23 @@ class Slot:
                 raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()
-            plan, endpoint = await self._planner.plan(
-                self.config, self.modes.mode, action.plan, living, run.mode
-            )
+
+            async def make() -> tuple[Plan, Endpoint]:
+                return await self._planner.plan(
+                    self.config, self.modes.mode, action.plan, living, run.mode
+                )
+
+            plan, endpoint = await self.part.plan(make, living is not None)
             if run.child is None:
-                await asyncio.to_thread(inspection.check_port, endpoint.port)
+                if self.part.answers:
+                    await asyncio.to_thread(inspection.check_port, endpoint.port)
                 if self._planner.inventory is not None:
                     await run.share_caches(plan, self._planner.inventory.engine)
+                    await run.check_sums(plan, self._planner.inventory)
         except Exception as problem:
-            event: Event = self._refused(number, problem)
+            refused = self._refused(number, problem)
+            self.part.refused(refused.finding)
+            event: Event = refused
         else:
             if run.child is None:
                 run.endpoint = endpoint
@@ -327,6 +401,22 @@ class Slot:
         if not self._made:
             self._shared.look("make the folder of its state", self._try_folder())
         self.run.look(self._cards)
+        if self._tuner.look(self._serving(), self.figures.track):
+            self.apply(events.Reconfigured(at=now()))
+
+    def _serving(self) -> Serving | None:
+        """What the draft tuner has to know of the engine that serves, None without one."""
+        snapshot, watching = self.snapshot, self.run.watching
+        if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
+            return None
+        return Serving(
+            plan=snapshot.plan,
+            generation=snapshot.generation,
+            cache_tokens=float(watching.reported.get("kv_tokens") or 0),
+            replanning=snapshot.replanning,
+            stable=snapshot.deadline is None,
+            probed_at=watching.probed_at,
+        )
 
     # -- telling ----------------------------------------------------------------------------
 
@@ -344,6 +434,7 @@ class Slot:
         if told is not None and told.failed:
             assert after.finding is not None
             self._failed[after.finding.failure] += 1
+            self._tuner.failed()
             self._record(after)
         self._shared.changes.wake()
 
@@ -380,26 +471,43 @@ class Slot:
             again = f"the same failure, {snapshot.failures} in a row now"
             self.notice("incident", f"{again}: the incident of the first is kept, no other written")
             return
-        self._shared.kernel.read()
-        env = {**self._shared.environ, **dict(self.config.engine.env)}
-        inventory = self._planner.inventory
         child, watching = run.child, run.watching if run.child else None
-        case = Case(
-            snapshot.finding,
-            watching.evidence() if watching else (),
-            self.describe(),
+        nodes, then = self.part.recorded(snapshot.finding) if child else ({}, None)
+        case = replace(
+            self._case(snapshot.finding, watching),
+            status=self.describe(),
             plan=plan,
             decision=snapshot.remedy if child else None,
-            inventory=inventory,
+            inventory=self._planner.inventory,
             argv=run.argv if child else (),
             extra_args=self.engine.arguments.shown(plan.extra_args) if plan else (),
+            metrics=watching.metrics if watching else "",
+            nodes=nodes,
+        )
+        self.recorder.take(case, run.members(), self._engine_python, then)
+
+    def _gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
+        """Gather what a failure on another node left here, or this one's own `finding`."""
+        found = finding or Finding("unknown", "", self.snapshot.phase)
+        case = replace(self._case(found, self.run.watching), live=stacks)
+        self.recorder.gather(case, self.run.members(), self._engine_python, then)
+
+    def _case(self, finding: Finding, watching: Watching | None) -> Case:
+        """What is known of a failure wherever it is, and what must be removed from that."""
+        self._shared.kernel.read()
+        env = {**self._shared.environ, **dict(self.config.engine.env)}
+        return Case(
+            finding,
+            watching.evidence() if watching else (),
+            {},
             samples=tuple(self._shared.cards.history),
             kernel=tuple(self._shared.kernel.kept),
-            metrics=watching.metrics if watching else "",
-            secrets=run.secrets(env, plan),
+            secrets=self.run.secrets(env, self.snapshot.plan),
         )
-        python = inventory.engine.python if inventory else ""
-        self.recorder.take(case, run.members(), python)
+
+    @property
+    def _engine_python(self) -> str:
+        return self._planner.inventory.engine.python if self._planner.inventory else ""
 
     def _recorded(self, name: str, problem: str) -> None:
         if not name:

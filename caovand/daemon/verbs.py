@@ -10,13 +10,14 @@ from typing import Any, cast
 
 from caovand import __version__
 from caovand.adapters import config_file
-from caovand.adapters.incidents import REPORT, NoIncident
+from caovand.adapters.incidents import NoIncident
 from caovand.core import secrets
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
+from caovand.core.reporting.incident_text import REPORT
 from caovand.core.reporting.wire import Reply, Request, notice_fields
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.slot import Slot
@@ -102,6 +103,13 @@ def _argument(args: Mapping[str, Any], name: str, kind: type, default: Any) -> A
     return value
 
 
+def _not_on_a_worker(slot: Slot, doing: str, instead: str) -> None:
+    """Raise VerbError where another node decides what this is about: here it would do nothing."""
+    if head := slot.part.planned_by:
+        fact = f"this machine is a worker, and the head at {head} plans and answers clients"
+        raise VerbError("on-the-head", f"cannot {doing}: {fact}", f"{instead} on the head")
+
+
 async def _status(supervisor: Supervisor, request: Request) -> Result:
     return supervisor.describe(request.model)
 
@@ -137,10 +145,14 @@ async def _mode(slot: Slot, args: Mapping[str, Any]) -> Result:
         if mode != "default" and mode not in MODES:
             known = ", ".join(MODES)
             raise VerbError("bad-argument", f"cannot use mode {mode!r}: it must be one of {known}")
+        words = "--default" if mode == "default" else mode
+        _not_on_a_worker(slot, "choose a mode", f"run `caovanctl mode {words}`")
         chosen = None if mode == "default" else cast(Mode, mode)
         slot.choose_mode(chosen, defer=_argument(args, "defer", bool, False))
     mode, origin = slot.mode
     overruled = slot.engine.planning.overruling(slot.config, slot.environ)
+    if slot.part.planned_by:
+        overruled = f"the head at {slot.part.planned_by}"
     return {"mode": mode, "origin": origin, "overruled": overruled, **_outcome(slot)}
 
 
@@ -148,7 +160,7 @@ async def _reload(supervisor: Supervisor, request: Request) -> Result:
     supervisor.notifier.reloading()
     try:
         config = config_file.load(supervisor.config_path)
-        config_file.check_secret(config, supervisor.config_path)
+        config_file.check_secrets(config, supervisor.config_path)
         supervisor.reconfigure(config)
     except ConfigError as problem:
         supervisor.notice("failure", f"cannot reload the configuration: {problem}")
@@ -175,12 +187,14 @@ async def _restart(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _reset(slot: Slot, args: Mapping[str, Any]) -> Result:
+    _not_on_a_worker(slot, "discard the degraded plan", "run `caovanctl reset`")
     slot.forget()
     return _outcome(slot)
 
 
 async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
     if _argument(args, "full", bool, False):
+        _not_on_a_worker(slot, "try the full plan", "run `caovanctl retry --full`")
         slot.retry_full()
     else:
         slot.command(events.Start(at=time.monotonic()))
@@ -311,6 +325,29 @@ async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
         raise VerbError("no-history", problem.message, problem.remedy) from found
 
 
+async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Where the page sends a chat, with the API key."""
+    _not_on_a_worker(slot, "send a chat", "use the page")
+    plan, endpoint = slot.snapshot.plan, slot.run.endpoint
+    if slot.snapshot.state is not State.SERVING or plan is None or endpoint is None:
+        text = f"cannot send a chat: the engine is {slot.snapshot.state.value}"
+        raise VerbError("not-serving", text, "wait until it serves: caovanctl wait")
+    return {
+        "host": endpoint.address,
+        "port": endpoint.port,
+        "tls": endpoint.tls,
+        "key": endpoint.key,
+        "path": slot.engine.api.chat,
+        "model": plan.served_name,
+    }
+
+
+async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
+    if _argument(args, "measure", bool, False):
+        await slot.part.measure()
+    return slot.part.describe()
+
+
 OF_DAEMON: Mapping[str, OfDaemon] = {
     "status": _status,
     "version": _version,
@@ -331,6 +368,8 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "incident": _incident,
     "recent": _recent,
     "history": _history,
+    "endpoint": _endpoint,
+    "cluster": _cluster,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)
 ARGUMENTS: Mapping[str, frozenset[str]] = {
@@ -340,6 +379,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "logs": frozenset({"lines", "since"}),
     "events": frozenset({"since"}),
     "retry": frozenset({"full"}),
+    "cluster": frozenset({"measure"}),
     "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from caovand.core.config import WatchSection
 from caovand.core.engine import Engine
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
-from caovand.core.health import canary, detector
+from caovand.core.health import detector
 from caovand.core.health.detector import (
     Advanced,
     Broken,
@@ -49,6 +48,7 @@ from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.plan import Plan
 from caovand.daemon import proof
+from caovand.daemon.canary import Canary
 from caovand.daemon.kept_lines import KeptLines
 from caovand.daemon.peers import Peers
 from caovand.daemon.reading import find_cause
@@ -65,7 +65,8 @@ class Watching:
     """Observes the child of one generation; `apply` takes events, `notice` texts for people.
 
     `cgroup` is the engine's own, if any; `on_reading` takes each scrape of its metrics; `buses` are
-    the PCI addresses of the cards it uses.
+    the PCI addresses of the cards it uses. `canary` compares its answers, None does not. An engine
+    that `answers` nobody is not asked: others know whether it serves.
     """
 
     def __init__(
@@ -80,9 +81,13 @@ class Watching:
         notice: Callable[[str, str], None],
         cgroup: Path | None = None,
         on_reading: Callable[[Reading], None] = lambda _: None,
+        canary: Canary | None = None,
+        *,
+        answers: bool = True,
     ) -> None:
         self.reported: dict[str, Any] = {}
         self.metrics = ""
+        self.probed_at = float("-inf")
         self.buses: frozenset[str] = frozenset()
         self._engine = engine
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
@@ -95,8 +100,7 @@ class Watching:
         self._tasks: set[asyncio.Task[None]] = set()
         self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = self._shared = False
-        self._first_answer: canary.Greedy | None = None
-        self._cgroup = cgroup
+        self._cgroup, self._canary, self._answers = cgroup, canary, answers
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
@@ -144,9 +148,10 @@ class Watching:
     async def poll(self, child: Child, kernel: Sequence[str]) -> None:
         """Check the kernel's lines, and once the HTTP server unless a check is under way."""
         self.heard_kernel(child, kernel)
-        self.observe(Tick(_now()))
+        # Without answers there are no counters: silence would be taken for a hang.
+        self.observe(Tick(_now()) if self._answers else Unseen(_now()))
         self._give_up(child)
-        if self._polling or not self._watch.serving:
+        if self._polling or not self._watch.serving or not self._answers:
             return
         self._polling, api = True, self._engine.api
         try:
@@ -240,6 +245,12 @@ class Watching:
             if child.status is None:
                 self._fail(cause or problem.finding)
             return
+        if await self._answers_wrongly("proof", limit_s):
+            return
+        self.serves()
+
+    def serves(self) -> None:
+        """It does real work: Proven."""
         with self._lock:
             self._watch = detector.proven(self._watch, _now())
         self._apply(Proven(at=_now(), chance=random.random(), generation=self._generation))
@@ -374,35 +385,17 @@ class Watching:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
             self.observe(ProbeResult(True, "", _now()))
-            if idle and api.logprobs:
-                await self._compare(timeout_s)
+            if idle:
+                await self._answers_wrongly("serving", timeout_s)
+        self.probed_at = _now()
 
-    async def _compare(self, timeout_s: float) -> None:
-        """Fail if a fixed prompt is answered otherwise than the first time, twice in a row."""
-        found, text = await self._canary(timeout_s)
-        if found and not self._first_answer:
-            self._first_answer = found
-        elif found and self._first_answer and canary.changed(self._first_answer, found):
-            found, text = await self._canary(timeout_s)
-            text = text or (found and canary.changed(self._first_answer, found)) or ""
-            if not text:
-                self._notice("noticed", "one of two answers to a fixed prompt was another one")
-        if text:
-            self._fail(Finding("answers-changed", f"a fixed prompt was answered wrongly: {text}"))
-
-    async def _canary(self, timeout_s: float) -> tuple[canary.Greedy | None, str]:
-        """The answer to the fixed prompt if there is one to compare, and what is wrong with it."""
-        path, model = self._engine.api.completions, self._plan.served_name
-        ask = partial(http.continued, logprobs=2)
-        asked = (self._endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
-        try:
-            return canary.read(await asyncio.to_thread(ask, *asked)), ""
-        except canary.Degenerate as problem:
-            return None, str(problem)
-        except Unanswered as problem:
-            # Whether it answers at all was just found out.
-            wrong = canary.NOT_JSON in str(problem)
-            return None, "its logits are not numbers" if wrong else ""
+    async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
+        """Whether a fixed prompt was answered wrongly, which is then the failure."""
+        canary = self._canary
+        finding = await canary.check(self._endpoint, timeout_s, phase) if canary else None
+        if finding is not None:
+            self._fail(finding)
+        return finding is not None
 
 
 def _now() -> float:

@@ -1,26 +1,41 @@
 #!/bin/sh
-# `make run`: caovand in the foreground on a tiny model made here. Needs the virtual environment,
-# an engine and a model, which the Makefile makes first. Everything but the sockets stays in the
-# checkout; the sockets are where caovanctl looks for them by itself.
+# `make run`: caovand in the foreground on a tiny model made here. usage: run.sh vllm|llamacpp
+# Needs the virtual environment and an engine, for vLLM also the model, which the Makefile makes
+# first. Everything but the sockets stays in the checkout; the sockets are where caovanctl looks for
+# them by itself.
 set -eu
+kind=$1
 root=$(cd "$(dirname "$0")/../.." && pwd)
 place=$root/.caovan
 config=$place/caovan.toml
 mkdir -p "$place"
+case $kind in
+    vllm) model=$place/models/hybrid_copy engine=$root/.engines/current ;;
+    llamacpp) model=$place/models/tiny.gguf engine=$root/.engines/current-llamacpp ;;
+esac
 if [ ! -e "$config" ]; then
+    if [ $kind = llamacpp ]; then
+        mkdir -p "$place/models"
+        "$root/.venv/bin/python" -c 'import sys
+from caovand.engines.llamacpp.tiny_model import tiny_model
+sys.stdout.buffer.write(tiny_model())' >"$model.part"
+        mv "$model.part" "$model"
+    fi
     # Plans for a trial: a small context, and on the CPU build little memory for its cache.
     cat >"$config.part" <<TOML
 # The demo's configuration; the Makefile never overwrites it. All keys: $root/etc/caovan.toml
 [model]
-path = "$place/models/hybrid_copy"
+path = "$model"
 served_name = "demo"
 max_model_len = 2048
 
 [engine]
-python = "$root/.engines/current/bin/python"
+python = "$engine/bin/python"
 TOML
     mv "$config.part" "$config"
 fi
+fast="MTP 4: the engine restarts"
+[ $kind = vllm ] || fast="no change: this model drafts nothing"
 export STATE_DIRECTORY="$place/state" CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
 cat <<TEXT
 
@@ -44,7 +59,7 @@ It serves. In a second terminal:
     caovanctl status
     curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
         -d '{"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32}'
-    caovanctl mode fast          # MTP 4: the engine restarts
+    caovanctl mode fast          # $fast
     caovanctl reload             # after an edit of $config
 
 TEXT

@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 import reference  # noqa: E402  (from this checkout)
 
 PART = re.compile(r"(<!-- made by make\.py: ([a-z]+) -->\n).*?(<!-- end -->)", re.S)
-LINK = re.compile(r"\[([^]]*)\]\(([^()\s]+)\)")
+LINK = re.compile(r"!?\[([^]]*)\]\(([^()\s]+)\)")  # a picture stays in the sources
 
 
 def installed() -> Mapping[Path, str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file
-from caovand.adapters.config_file import check_secret, load, read_secret
+from caovand.adapters import config_file, secret_file
+from caovand.adapters.config_file import check_secrets, load
 from caovand.core.config import Config, ConfigError
 from caovand.core.config_parser import parse
 from caovand.engines.registry import engine_of
@@ -67,7 +67,7 @@ def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
 
 def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1 2\n")
-    assert read_secret(str(tmp_path / "key")) == "sk-1 2"
+    assert secret_file.read(str(tmp_path / "key"), secret_file.API_KEY_FILE) == "sk-1 2"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
 def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(ConfigError, match="api_key_file"):
-        read_secret(str(tmp_path / "key"))
+        secret_file.read(str(tmp_path / "key"), secret_file.API_KEY_FILE)
 
 
 def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file") as caught:
-        read_secret(str(tmp_path / "key"))
+        secret_file.read(str(tmp_path / "key"), secret_file.API_KEY_FILE)
     assert str(tmp_path / "key") in str(caught.value)
     assert "Errno" not in str(caught.value)
 
@@ -89,7 +89,7 @@ def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["sk-SECRET", "SECRET/with+a/slash=", "SECRET" * 60])
 def test_a_key_in_the_place_of_its_file_is_not_repeated(path: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read \[server\] api_key_file: ") as caught:
-        read_secret(path)
+        secret_file.read(path, secret_file.API_KEY_FILE)
     assert "SECRET" not in str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_a_key_of_any_source_is_checked_as_the_file_s_is_and_never_repeated(
         assert name in str(caught.value)
         assert "SECRET" not in str(caught.value)
         with pytest.raises(ConfigError, match=r"a\.toml: cannot use"):
-            check_secret(config, Path("a.toml"))
+            check_secrets(config, Path("a.toml"))
     with pytest.raises(ConfigError, match="daemon's environment") as caught:
         api_key(parse({}), (), {"VLLM_API_KEY": key})
     assert "SECRET" not in str(caught.value)

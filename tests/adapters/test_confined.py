@@ -64,6 +64,13 @@ def test_what_came_before_it_went_wrong_counts(
     assert not [p for p in processes.every() if p.parent == os.getpid() and not p.zombie]
 
 
+def test_the_time_that_other_programs_take_is_not_the_parsers(work: str) -> None:
+    answers, why = confined.ask(work, {"do": "time.sleep(3)"}, [], 600.0, 1.0)
+    assert (len(answers), why) == (1, "")
+    answers, why = confined.ask(work, {"do": "while True: pass"}, [], 600.0, 1.0)
+    assert (len(answers), why) == (1, "it took too long")
+
+
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,6 +8,7 @@ import grp
 import json
 import os
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.control import CannotBind, Control, door, gate, sockets
-from caovand.adapters.control.zmtp import Excessive, Messages
+from caovand.adapters.admission import door, gate
+from caovand.adapters.admission.zmtp import Excessive, Messages
+from caovand.adapters.control import CannotBind, Control, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from tests.adapters.served import ODD, echo, folder, run, serving
@@ -57,6 +59,15 @@ class Link:
 __all__ = ["folder"]
 
 
+def test_the_api_key_is_for_the_page_alone(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder), Link(folder / "control") as link:
+            assert (await link.ask("endpoint")).code == "not-permitted"
+            assert (await link.ask("status")).ok
+
+    run(test)
+
+
 # -- files ---
 
 
@@ -65,7 +76,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def rights(control: int, status: int, events: int) -> dict[str, int]:
-    return {"control": control, "status": status, "events": events, "inner": 0o700}
+    return {"control": control, "status": status, "events": events, "inner": 0o700, "page": 0o600}
 
 
 def test_members_of_the_group_may_steer(folder: Path) -> None:
@@ -279,6 +290,36 @@ def test_without_spare_descriptors_nobody_comes_in_and_nothing_ends(
                 assert (await later.ask("status")).ok
 
     run(test)
+
+
+def test_a_batch_opens_no_more_descriptors_than_are_to_spare(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(folder):
+            crowd = [socket.socket(socket.AF_UNIX) for _ in range(2 * door.BATCH)]
+            kept = door.spare_descriptors() - 30
+            monkeypatch.setattr(door, "SPARE_DESCRIPTORS", kept)
+            # All of them wait in the two queues before the first is looked at.
+            for link, name in zip(crowd, ("control", "events") * door.BATCH, strict=True):
+                link.connect(str(folder / name))
+                link.setblocking(False)
+                link.send(zmtp(b"DEALER"))
+            first = [await asyncio.wait_for(answer(loop, link), LIMIT_S) for link in crowd]
+            assert 1 <= sum(map(bool, first)) <= 10, "each takes three"
+            assert door.spare_descriptors() >= kept
+            for link in crowd:
+                link.close()
+
+    run(test)
+
+
+async def answer(loop: asyncio.AbstractEventLoop, link: socket.socket) -> bytes:
+    """The first bytes that come; none where we were turned away."""
+    with contextlib.suppress(ConnectionResetError):
+        return await loop.sock_recv(link, 64)
+    return b""
 
 
 def zmtp(socket_type: bytes) -> bytes:

@@ -204,13 +204,16 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
             '{"python":"3.11.2","errors":["import vllm._C: ImportError: libnuma.so.1: x"]}',
             "apt install libnuma1",
         ),
-        ('{"python":"3.11.2","errors":[],"vllm":"1.0","cuda":null}', "it has vLLM 1.0, the lock 9"),
         (
-            '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2","cuda":"13.0"}',
+            '{"python":"3.11.2","errors":[],"version":"1.0","cuda":null}',
+            "it has vLLM 1.0, the lock 9",
+        ),
+        (
+            '{"python":"3.11.2","errors":[],"version":"9.9.9","torch":"2","cuda":"13.0"}',
             "its torch 2 is a cuda build",
         ),
         (
-            '{"python":"3.11.2","errors":[],"vllm":"9.9.9","torch":"2.0+cpu","cuda":null}',
+            '{"python":"3.11.2","errors":[],"version":"9.9.9","torch":"2.0+cpu","cuda":null}',
             r"it has torch 2\.0\+cpu, the lock 1\.0\+cpu",
         ),
         (

@@ -52,10 +52,10 @@ def test_a_lock_that_says_anything_else_is_refused(text: str, fact: str) -> None
     assert fact in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["cpu-0.32.0", "cuda-0.21.0", "cuda-0.33.0"])
+@pytest.mark.parametrize("name", ["cpu-0.32.0", "cuda-0.21.0", "cuda-0.33.0", "sglang-cuda-0.5.17"])
 def test_the_shipped_locks_are_whole(name: str) -> None:
-    build, version = name.split("-")
-    read = lock.load(build, version)
+    *kind, build, version = name.split("-")
+    read = lock.load(build, version, *kind)
     assert (read.build, read.version) == (build, version)
     assert all(pin.size_bytes > 0 for pin in read.pins)
     assert read.disk_mib * 2**20 > read.download_bytes
@@ -73,10 +73,12 @@ def test_no_two_wheels_of_a_shipped_lock_have_cudas_bindings(name: str) -> None:
     assert version["cuda-python"] == version["cuda-bindings"]
 
 
-@pytest.mark.parametrize("name", ["0.21.0", "0.33.0"])
-def test_an_engine_brings_the_compiler_that_its_headers_are_for(name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [("vllm", "0.21.0"), ("vllm", "0.33.0"), ("sglang", "0.5.17")]
+)
+def test_an_engine_brings_the_compiler_that_its_headers_are_for(kind: str, name: str) -> None:
     """CCCL refuses to be compiled by an nvcc of another minor version than cuda_runtime.h's."""
-    pins = {pin.name: pin.version for pin in lock.load("cuda", name).pins}
+    pins = {pin.name: pin.version for pin in lock.load("cuda", name, kind).pins}
     parts = ("cuda-nvcc", "cuda-crt", "cuda-cccl", "nvvm", "cuda-runtime")
     assert {pins[f"nvidia-{part}"].rsplit(".", 1)[0] for part in parts} == {"13.0"}
     assert "ninja" in pins

@@ -35,6 +35,24 @@ def test_only_its_own_files_can_be_read(tmp_path: Path) -> None:
         store.files(2)
 
 
+def test_a_file_that_comes_later_is_added_whole_to_an_incident_that_is_still_there(
+    tmp_path: Path,
+) -> None:
+    store = Incidents(tmp_path, most_bytes=25_000)
+    first, second = (store.write("hang", REPORT, {}) for _ in range(2))
+    store.add(second, "node-1.json", "{}")
+    assert store.read(2, "node-1.json", 0, 9) == b"{}"
+    # What is just being written is none of its files.
+    (tmp_path / second / ".node-2.json.x").write_text("{")
+    assert set(store.files(2)) == {"incident.json", "node-1.json"}
+    store.add(second, "node-2.json", "x" * 24_800)
+    with pytest.raises(NoIncident, match="removed with age"):
+        store.add(first, "node-1.json", "{}")
+    for name, file in ((second, "../x.json"), (second, "a/b.json"), ("..", "x.json")):
+        with pytest.raises(NoIncident):
+            store.add(name, file, "{}")
+
+
 def test_the_oldest_go_when_there_are_too_many_and_numbers_go_on(tmp_path: Path) -> None:
     store = Incidents(tmp_path, most=3)
     for _ in range(5):

@@ -81,7 +81,7 @@ def client(hub: HubServer, token: str = "", kind: hubs.Hub = hubs.HUGGING_FACE) 
 
 def pulled(hub: HubServer, kept: Kept, place: Place, **how: Any) -> Manifest:
     asked = client(hub, **how)
-    found = offer.read(asked, kept.world, NAME, None, code=False)
+    found = offer.read(asked, kept.world, offer.Wanted(NAME))
     return pull.pull(asked, kept.world, found, place)
 
 
@@ -314,11 +314,11 @@ def test_a_certificate_is_always_checked(kept: Kept, place: Place, tmp_path: Pat
         kind = replace(hubs.HUGGING_FACE, endpoint=hub.endpoint)
         for environ in ({}, {"CURL_CA_BUNDLE": ""}, {"REQUESTS_CA_BUNDLE": ""}):
             asked = Client(kind, TOKEN, environ)
-            said = refused(lambda: offer.read(asked, kept.world, NAME, None, code=False))  # noqa: B023
+            said = refused(lambda: offer.read(asked, kept.world, offer.Wanted(NAME)))  # noqa: B023
             assert "certificate of 127.0.0.1 is not accepted" in said
         assert hub.seen == []
         asked = Client(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
-        found = offer.read(asked, kept.world, NAME, None, code=False)
+        found = offer.read(asked, kept.world, offer.Wanted(NAME))
         assert pull.pull(asked, kept.world, found, place).files
 
 
@@ -392,7 +392,7 @@ def test_a_full_disk_is_a_problem_before_anything_is_downloaded(
     hub: HubServer, kept: Kept, place: Place
 ) -> None:
     asked = client(hub)
-    found = offer.read(asked, kept.world, NAME, None, code=False)
+    found = offer.read(asked, kept.world, offer.Wanted(NAME))
     hub.seen.clear()
     small = replace(kept.world, free_bytes=lambda _path: 100 << 20)
     assert "100 MiB free and 256 MiB are needed" in refused(
@@ -541,7 +541,7 @@ def test_headers_make_a_folder_to_plan_from_without_the_weights(hub: HubServer, 
     head = json.dumps({"a" * 70_000: {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}})
     hub.files[SHARD] = len(head).to_bytes(8, "little") + head.encode() + b"w" * 9
     asked = client(hub)
-    found = offer.read(asked, kept.world, NAME, None, code=False)
+    found = offer.read(asked, kept.world, offer.Wanted(NAME))
     with headers.fetched(asked, kept.world, found) as folder:
         shard = (folder / SHARD).read_bytes()
         assert len(shard) == len(hub.files[SHARD])
@@ -553,7 +553,7 @@ def test_headers_make_a_folder_to_plan_from_without_the_weights(hub: HubServer, 
 
 def test_a_shard_whose_header_is_none_is_refused(hub: HubServer, kept: Kept) -> None:
     asked = client(hub)
-    found = offer.read(asked, kept.world, NAME, None, code=False)
+    found = offer.read(asked, kept.world, offer.Wanted(NAME))
     with (
         pytest.raises(PullError, match="its header claims"),
         headers.fetched(asked, kept.world, found),

@@ -13,13 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.control import door, lines, sockets
+from caovand.adapters.admission import door
+from caovand.adapters.control import lines, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
+from caovand.daemon import verbs
 from tests.adapters.served import ODD, folder, run, serving
 from tests.patience import LIMIT_S, soon
 
 __all__ = ["folder"]
+
+READING = {
+    "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
+    "endpoint", "cluster",
+}  # fmt: skip
 
 
 async def say(path: Path, data: bytes, *, end: bool = False) -> bytes:
@@ -77,6 +84,32 @@ def test_what_comes_in_is_never_trusted(folder: Path) -> None:
         assert [request.trusted for request in asked] == [False]
 
     run(test)
+
+
+def test_the_page_s_own_socket_takes_what_reads_and_nothing_else(folder: Path) -> None:
+    asked: list[Request] = []
+
+    async def handler(request: Request) -> Reply:
+        asked.append(request)
+        return Reply(request.id, {})
+
+    async def test() -> None:
+        async with serving(folder, handler):
+            for op in verbs.VERBS:
+                reply = await ask(folder / "page", op)
+                assert reply.ok == (op in READING), op
+                assert reply.ok or reply.code == "not-permitted"
+        assert {request.op for request in asked} == READING
+        assert all(request.trusted for request in asked)
+
+    run(test)
+
+
+def test_nothing_that_the_page_may_ask_changes_anything() -> None:
+    """A new op has to be put into one of these lists."""
+    changing = {"mode", "reload", "reset", "restart", "retry", "start", "stop"}
+    assert {*verbs.VERBS} == {*changing, "wait", *READING}
+    assert lines.OF_THE_PAGE == READING
 
 
 def test_a_request_needs_no_line_end_where_the_sender_stops(folder: Path) -> None:

@@ -286,3 +286,30 @@ def test_no_request_is_a_fault_of_ours(requests: list[bytes]) -> None:
         assert b"200 OK" in await ask(port)
 
     serving(test)
+
+
+def test_a_flood_of_different_requests_is_answered_so_often_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To write the figures out is what a scrape costs: the same request gets the same text."""
+    made: list[bytes] = []
+    make = prometheus.Server._made
+
+    def counted(server: prometheus.Server, request: bytes) -> bytes:
+        made.append(request)
+        return make(server, request)
+
+    monkeypatch.setattr(prometheus.Server, "_made", counted)
+    monkeypatch.setattr(prometheus, "FRESH_S", LIMIT_S)
+
+    async def test(port: int) -> None:
+        for _ in range(20):
+            assert b"caovan_engine_up" in await ask(port)
+        assert len(made) == 1
+        others = [SCRAPE.replace(b"metrics", b"metrics?%d" % number) for number in range(100)]
+        answers = [await ask(port, request) for request in others]
+        assert len(made) == prometheus.MOST_ANSWERS
+        assert answers[-1] == prometheus.BUSY
+        assert b"caovan_engine_up" in await ask(port)
+
+    serving(test)

@@ -224,6 +224,28 @@ def test_no_flood_fills_the_memory(tmp_path: Path, block: str) -> None:
         assert lost > 32 << 20
 
 
+def test_one_can_wait_for_what_is_in_the_pipe_while_somebody_holds_it(tmp_path: Path) -> None:
+    held, taken = threading.Event(), list[str]()
+
+    def late(lines: Sequence[str]) -> None:
+        assert held.wait(PATIENCE_S)
+        taken.extend(lines)
+
+    ring, read_end, write_end = Ring(10), *os.pipe()
+    pumped = Pump(read_end, ring, RotatedFile(tmp_path / "engine.log"), late)
+    assert pumped.catch_up(PATIENCE_S)
+    os.write(write_end, b"one\n")
+    eventually(lambda: ring.count == 1)
+    os.write(write_end, b"two\n")
+    assert not pumped.catch_up(0.01)
+    held.set()
+    assert pumped.catch_up(PATIENCE_S)
+    assert taken == ["one", "two"]
+    os.close(write_end)
+    assert pumped.join(30)
+    assert pumped.catch_up(PATIENCE_S)
+
+
 def test_a_folder_that_is_gone_costs_file_lines_only(tmp_path: Path) -> None:
     pipe = Pipe(tmp_path / "nowhere")
     pipe.write(b"one\ntwo\n")

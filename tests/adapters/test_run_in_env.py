@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.engine_install import run_in_env
+from caovand.engines.vllm.installation import INSTALL
 
 TORCH = """
 import types
@@ -58,7 +59,10 @@ def test_a_library_of_kernels_is_loaded_once(
 def reported(modules: Path) -> dict[str, Any]:
     """The line that it prints when these modules are found first."""
     env = {**os.environ, "PYTHONPATH": str(modules)}
-    words = [sys.executable, "-S", run_in_env.__file__]
+    imports = INSTALL.imports
+    assert imports is not None
+    asked = {"modules": imports.modules, "kernels": imports.kernels, "plugins": imports.plugins}
+    words = [sys.executable, "-S", run_in_env.__file__, json.dumps(asked)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
     return report

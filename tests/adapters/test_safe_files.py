@@ -181,3 +181,32 @@ def test_no_link_leads_to_a_folder_that_is_itself_a_link(tmp_path: Path) -> None
     with pytest.raises(PermissionError, match="not a folder of ours"):
         safe_files.lead(tmp_path / "infos", folder)
     assert not (tmp_path / "infos").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_is_created_replaces_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a"
+    {"file": Path.touch, "link": lambda p: p.symlink_to("/none"), "folder": Path.mkdir}[kind](path)
+    before = path.lstat()
+    with pytest.raises(FileExistsError):
+        safe_files.create(path, "new")
+    assert path.lstat() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_created_is_there_whole_with_its_mode(tmp_path: Path) -> None:
+    safe_files.create(tmp_path / "a", "text\n", 0o640)
+    assert (tmp_path / "a").read_text() == "text\n"
+    seen = (tmp_path / "a").stat()
+    assert (seen.st_mode & 0o7777, seen.st_nlink) == (0o640, 1)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@as_root
+def test_a_file_that_is_replaced_gets_the_owner_it_should_have(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    safe_files.replace(tmp_path / "a", "new", 0o640, (12345, 12346))
+    seen = (tmp_path / "a").stat()
+    assert (seen.st_uid, seen.st_gid, seen.st_mode & 0o7777) == (12345, 12346, 0o640)
+    safe_files.create(tmp_path / "b", "", 0o600, (-1, 12346))
+    assert ((tmp_path / "b").stat().st_uid, (tmp_path / "b").stat().st_gid) == (0, 12346)

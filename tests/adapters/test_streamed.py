@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.http import Endpoint, Unanswered
-from caovand.adapters.streamed import Refused, Streams
+from caovand.adapters.streamed import Refused, Streams, choice
 from tests.adapters.completions_server import Completions, completions, streamed
 from tests.patience import LIMIT_S
 
@@ -114,3 +115,58 @@ def test_stopping_ends_requests_that_would_never_end(server: Completions) -> Non
     assert caught
     with pytest.raises(Unanswered, match="stopped"):
         asked.at_once(["x"], 2)
+
+
+def told(server: Completions, texts: list[str]) -> None:
+    """Have it answer with these pieces."""
+    usage = '{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 9}}'
+    pieces = [f'{{"choices": [{{"text": "{text}"}}]}}' for text in texts]
+    ended = '{"choices": [{"text": "", "finish_reason": "stop"}]}'
+    server.events = lambda body: (f"data: {one}\n\n" for one in (*pieces, ended, usage, "[DONE]"))
+
+
+def test_one_request_with_its_text_its_end_and_fields_of_its_own(server: Completions) -> None:
+    told(server, ["one ", "two"])
+    found = streams(server).ask("x", 9, temperature=0.8, ignore_eos=False)
+    assert (found.text, found.finish) == ("one two", "stop")
+    assert found.answered is not None
+    assert (found.answered.prompt_tokens, found.answered.tokens) == (3, 9)
+    (body,) = server.completions()
+    assert (body["temperature"], body["ignore_eos"], body["stream"]) == (0.8, False, True)
+
+
+def test_a_client_that_leaves_has_what_came_until_then(server: Completions) -> None:
+    told(server, ["one ", "two ", "three"])
+    one = streams(server)
+    found = one.ask("x", 9, leave_after=2)
+    assert (found.text, found.answered) == ("one two ", None)
+    assert one.ask("x", 9, leave_after=9).answered is not None, "others are not ended by it"
+
+
+def test_a_failure_of_one_request_ends_no_other(server: Completions) -> None:
+    one = streams(server)
+    server.status = 500
+    with pytest.raises(Refused, match="HTTP 500"):
+        one.ask("x", 2)
+    with pytest.raises(Refused, match="HTTP 500"):
+        one.whole("x", 2)
+    server.status = 200
+    assert one.ask("x", 2).answered is not None
+
+
+def test_an_answer_in_one_piece(server: Completions) -> None:
+    server.events = lambda body: iter(
+        ['{"choices": ', '[{"text": "one", "finish_reason": "stop"}]}']
+    )
+    text = streams(server).whole("x", 4, logprobs=2)
+    assert choice(json.loads(text)) == ("one", "stop")
+    (body,) = server.completions()
+    assert (body["stream"], body["logprobs"]) == (False, 2)
+    assert "stream_options" not in body
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {}, {"choices": []}, {"choices": [7]}, {"choices": [{"text": 7}]}]
+)
+def test_what_has_no_choice_has_no_text(document: Any) -> None:
+    assert choice(document) == ("", "")

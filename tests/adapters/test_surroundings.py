@@ -62,6 +62,8 @@ class FakeNvml(ModuleType):
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.shut = False
+        self.p2p: tuple[int, ...] = (0, 0)
+        """What it answers for reading and writing, nothing for no answer."""
 
     def nvmlInit(self) -> None: ...
 
@@ -102,6 +104,11 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetHandleByPciBusId(self, bus: int) -> int:
         return bus
 
+    def nvmlDeviceGetP2PStatus(self, card: int, other: int, way: int) -> int:
+        if not self.p2p:
+            raise self.NVMLError("not supported")
+        return self.p2p[way]
+
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.65.06"
 
@@ -129,6 +136,23 @@ def test_cards_are_read_with_their_links_and_a_lost_one_is_left_out(
     assert first.users[0][0::2] == (1, 0)
     assert nvml.shut
     assert [gpu.index for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"})] == [1]
+
+
+@pytest.mark.parametrize(("read", "written", "found"), [(0, 0, (1,)), (0, 5, ()), (1, 0, ())])
+def test_peers_are_cards_whose_memory_is_read_and_written(
+    monkeypatch: pytest.MonkeyPatch, read: int, written: int, found: tuple[int, ...]
+) -> None:
+    nvml = FakeNvml()
+    nvml.p2p = (read, written)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert read_gpus({})[0].p2p == found
+
+
+def test_peers_are_unknown_where_the_driver_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml()
+    nvml.p2p = ()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert read_gpus({})[0].p2p is None
 
 
 def test_a_link_has_the_generation_it_works_with_though_the_card_is_idle(
@@ -288,6 +312,19 @@ def test_a_cuda_engine_is_known_where_no_gpu_is_visible(tmp_path: Path) -> None:
     assert (engine.version, "--port" in engine.flags) == ("0.21.0", True)
     assert "--help" in engine.switches  # argparse's own, which takes no value
     assert "--port" not in engine.switches
+
+
+@pytest.mark.parametrize(
+    ("cuda", "nccl"), [("'13.0'", "2.30.7"), ("'12.9'", "2.27.5"), ("None", None)]
+)
+def test_the_nccl_of_an_engine_is_that_of_its_cuda(
+    tmp_path: Path, cuda: str, nccl: str | None
+) -> None:
+    files = {"torch/__init__.py": "", "torch/version.py": f"cuda: Optional[str] = {cuda}\n"}
+    for package, release in (("nvidia-nccl-cu13", "2.30.7"), ("nvidia-nccl-cu12", "2.27.5")):
+        place = f"{package.replace('-', '_')}-{release}.dist-info/METADATA"
+        files[place] = f"Name: {package}\nVersion: {release}\n"
+    assert probe_engine(PROBE, cuda_engine(tmp_path, **files), None).nccl == nccl
 
 
 PLUGIN = """

@@ -148,6 +148,15 @@ def test_a_prompt_longer_than_all_texts_keeps_what_is_complete(box: Box, ctl: Ct
     assert [cell["prompt"] for cell in said.json["cells"]] == [64]
 
 
+@pytest.mark.parametrize("words", [("bench",), ("soak", "0.1")])
+def test_a_worker_is_not_asked(box: Box, ctl: Ctl, words: tuple[str, ...]) -> None:
+    cluster = {"role": "worker", "head": "10.0.0.1:7070"}
+    box.daemon.answers["status"] = box.status(cluster=cluster)
+    text = refused(ctl, *words)
+    assert "this machine is a worker, and the head at 10.0.0.1:7070 answers clients" in text
+    assert f"run `caovanctl {words[0]}` on the head" in text
+
+
 def test_no_model_is_served(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = box.status(served=None, state="HOLD", reason="no card")
     said = ctl("bench")

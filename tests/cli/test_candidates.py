@@ -6,16 +6,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from caovand.adapters import model_folder
 from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli import candidates, survey
+from caovand.cli import candidates, drawing, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import Exit
 from caovand.cli.main import main
+from caovand.cli.top import parts
 from caovand.core.config import Config
+from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.inventory_file import render
 from caovand.core.problem import Problem
@@ -133,3 +136,22 @@ def test_an_answer_is_slower_with_layers_in_host_memory() -> None:
         machine = llamacpp.machine(llamacpp.QWEN_8B, mib)
         speeds.append(planning.speed(llamacpp.plan(machine), machine) or 0)
     assert speeds[0] > 2 * speeds[1] > 0
+
+
+@pytest.mark.parametrize("part", get_args(MemoryPart))
+def test_every_part_of_a_forecast_can_be_drawn(part: str) -> None:
+    """`plan` and `top` look each of them up."""
+    for table in (drawing.COLOURS, drawing.LEGEND, parts.LETTERS, parts.NAMES):
+        assert part in table
+
+
+def test_a_gguf_model_on_a_card_is_shown_with_a_bar_by_part(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = {"llamacpp": llamacpp.CUDA}
+    here(monkeypatch, engines, llamacpp.QWEN_8B, (llamacpp.card(0, 11264),))
+    assert main(["plan", llamacpp.QWEN_8B.path]) == Exit.DONE
+    shown = capsys.readouterr().out
+    assert "GPU 0" in shown
+    assert "weights " in shown
+    assert "compute buffers" in shown

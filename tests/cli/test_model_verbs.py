@@ -11,9 +11,11 @@ import pytest
 
 from caovand.adapters.model_pull import folders
 from caovand.core.facts.inventory_file import render
+from tests import tiny_gguf
 from tests.cli.conftest import Ctl
 from tests.cli.test_offline_verbs import CONFIG
 from tests.core.machines import CUDA, HOST, turing
+from tests.engines.llamacpp.machines import CUDA as LLAMACPP
 from tests.hub_server import NAME, Fault, HubServer, serving
 
 SHARD = "model.safetensors"
@@ -122,6 +124,62 @@ def test_what_cannot_be_planned_is_not_downloaded(
     assert "fix that first, or download it with --force" in said.err
     assert "/tmp/" not in said.err
     assert ctl(*words, "--force").code == 0
+
+
+@pytest.fixture
+def gguf_words(words: tuple[str, ...], hub: HubServer, tmp_path: Path) -> tuple[str, ...]:
+    """A hub with GGUF models, one of them split, and a machine with llama.cpp and one card."""
+    hub.files.clear()
+    hub.files |= {
+        "tiny-F16.gguf": tiny_gguf.make("qwen3"), "tiny-Q4_0.gguf": tiny_gguf.make("llama"),
+        "mmproj-F16.gguf": b"GGUF", "LICENSE": b"free", "README.md": b"# Tiny",
+    }  # fmt: skip
+    for part in tiny_gguf.write_parts("qwen3moe", tmp_path / "tiny-Q8_0.gguf", 2):
+        hub.files[f"Q8_0/{part.name}"] = part.read_bytes()
+    saved = Path(words[-1])
+    saved.write_text(json.dumps(render(turing(1), HOST, LLAMACPP)))
+    return words[2:]
+
+
+def test_the_gguf_model_that_suits_the_machine_is_pulled(
+    ctl: Ctl, gguf_words: tuple[str, ...], hub: HubServer, tmp_path: Path
+) -> None:
+    """The split one has the most bits of those that are quantised."""
+    folder = tmp_path / "models" / "owner--tiny--Q8_0"
+    said = ctl("model", "pull", *gguf_words)
+    assert said.code == 0, said.err
+    assert "other GGUF files: mmproj-F16.gguf, tiny-F16.gguf, tiny-Q4_0.gguf" in said.err
+    assert "planned for 1 GPU" in said.err
+    first = folder / "Q8_0" / "tiny-Q8_0-00001-of-00002.gguf"
+    assert said.out.endswith(f'under [model]: path = "{first}"\n')
+    assert first.read_bytes() == hub.files["Q8_0/tiny-Q8_0-00001-of-00002.gguf"]
+    assert (folder / "LICENSE").is_file()
+    name = f"{NAME}:Q8_0"
+    assert ctl("model", "verify", name).out.startswith(f"{name} is intact: 3 files")
+
+    other = ctl("model", "pull", f"{NAME}:q4_0", *gguf_words[1:])
+    assert other.code == 0, other.err
+    assert [one["name"] for one in ctl("model", "list", "--json").json["models"]] == [
+        f"{NAME}:Q4_0", name,
+    ]  # fmt: skip
+    assert ctl("model", "remove", name).code == 0
+    assert not folder.exists()
+
+
+def test_a_gguf_model_that_is_not_there_is_named_with_those_that_are(
+    ctl: Ctl, gguf_words: tuple[str, ...], hub: HubServer
+) -> None:
+    said = ctl("model", "pull", f"{NAME}:Q5_K_M", *gguf_words[1:])
+    assert said.code == 1
+    assert f"cannot pull {NAME}:Q5_K_M: it has no GGUF model Q5_K_M" in said.err
+    assert "choose one of Q4_0, F16, Q8_0" in said.err
+    hub.files.clear()
+    hub.files |= FILES
+    said = ctl("model", "pull", f"{NAME}:Q5_K_M", *gguf_words[1:])
+    assert "leave :Q5_K_M out" in said.err
+    hub.files["tiny-Q4_0.gguf"] = b"GGUF" + bytes(100)
+    said = ctl("model", "pull", f"{NAME}:Q4_0", *gguf_words[1:])
+    assert "tiny-Q4_0.gguf is unusable" in said.err
 
 
 def test_a_folder_of_ones_own(ctl: Ctl, words: tuple[str, ...], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import model_folder
+from caovand.adapters import model_folder, page_process
 from caovand.adapters.processes import Process
 from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
+from caovand.core.facts.all_reduce import Sums
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
@@ -105,6 +107,19 @@ def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
     assert "fits:" in text
 
 
+def test_every_stage_of_a_plan_has_a_bar_and_its_sizes(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engine]\nextra_args = ["-pp", "2"]\n')
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    assert main(words) == Exit.DONE
+    text = capsys.readouterr().out
+    assert "stage 0 on card 0: layer 0\n" in text
+    assert "stage 1 on card 1: layer 1; it has the least room" in text
+    assert text.count("  22.0 GiB\n") == text.count("█ CUDA 0.") == 2
+
+
 @pytest.mark.parametrize("weights_gib", [1.0, 13.33, 18.0, 40.0])
 @pytest.mark.parametrize("free_mib", [0, 300, 11111, 22527])
 def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
@@ -135,7 +150,7 @@ def test_what_is_not_forecast_and_what_cannot_run_is_said_in_words(
 ) -> None:
     config = tmp_path / "c.toml"
     words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
-    config.write_text('[engine]\nextra_args = ["-pp", "2"]\n')
+    config.write_text('[engine]\nextra_args = ["-pp", "2", "--nnodes", "2"]\n')
     main(words)
     assert "no forecast: --pipeline-parallel-size is set" in capsys.readouterr().out
     main([*words, "--json"])
@@ -314,6 +329,42 @@ def test_the_doctor_fails_a_broken_model(
     assert "fix: download these files again" in out
 
 
+@pytest.mark.parametrize(
+    ("ram_mib", "status"),
+    [
+        (65536, Exit.FAILED),  # vLLM would have to load more than there is
+        (262144, Exit.DONE),  # it could offload, and read 124 GiB over the bus for every token
+    ],
+)
+def test_the_doctor_names_another_engine_that_would_serve(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ram_mib: int, status: Exit
+) -> None:
+    """A 70B checkpoint on 8 GB; its weights are a hole in a file."""
+    layers = {"hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256}
+    most = {"max_position_embeddings": 131072}
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    llama = {**kind, **layers, **heads, **most}
+    (model / "config.json").write_text(json.dumps(llama))
+    size = 130 << 30
+    entry = {"dtype": "BF16", "shape": [size // 4, 2], "data_offsets": [0, size]}
+    header = json.dumps({"model.layers.0.mlp.up_proj.weight": entry}).encode()
+    with (model / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+    card = replace(turing(1)[0], total_mib=8192, free_mib=7900)
+    host = replace(HOST, ram_mib=ram_mib, available_mib=ram_mib - 4096)
+    saved = tmp_path / "small.json"
+    saved.write_text(json.dumps(render((card,), host, CUDA)))
+    assert main(["doctor", "--inventory", str(saved), str(model)]) == status
+    shown = capsys.readouterr().out
+    assert "llama.cpp would serve it from a GGUF file" in shown
+    assert "fix: search the hub for " in shown
+    capsys.readouterr()
+    main(["doctor", "--inventory", str(saved), str(model), "--json"])
+    assert "other engines" in {check["group"] for check in printed(capsys)["checks"]}
+
+
 GOOD = DoctorFacts(
     gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
     host=HOST,
@@ -335,6 +386,12 @@ GOOD = DoctorFacts(
 
 def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
     assert {finding.verdict for finding in checkup(GOOD)} == {"PASS"}
+
+
+def test_right_sums_over_the_cards_pass() -> None:
+    found = checkup(replace(GOOD, sums=Sums("right", 1.0)))
+    assert "sums over the plan's cards were right when they were checked" in {f.text for f in found}
+    assert {finding.verdict for finding in found} == {"PASS"}
 
 
 def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> None:
@@ -394,6 +451,9 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "holds 900 MiB",
         ),
         (replace(GOOD, orphans=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
+        (replace(GOOD, sums=Sums("wrong", 1.0, "NCCL", "3 of 9")), "WARN", "wrong: NCCL, 3 of 9"),
+        (replace(GOOD, sums=Sums("hung", 1.0, "NCCL", "no answer")), "WARN", "did not end: NCCL"),
+        (replace(GOOD, sums=Sums("unclear", 1.0, text="no torch")), "WARN", "checked: no torch"),
         (replace(GOOD, engine=replace(CUDA, version="0.19.0")), "WARN", "tested with"),
         (replace(GOOD, engine=replace(CUDA, flashinfer="0.6.12")), "WARN", "256-wide heads"),
         (
@@ -650,3 +710,23 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
         CommandError, match=r"which the running daemon names: .* belongs to uid 12345"
     ):
         survey.daemon_config(answer)
+
+
+def test_the_doctor_says_what_keeps_the_page_from_being_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on, page = "127.0.0.1:9480", {"url": "http://127.0.0.1:9480/", "problem": ""}
+    assert list(doctor.page_checks("", None)) == []
+    (served,) = doctor.page_checks(on, page)
+    assert (served.verdict, served.text) == ("PASS", f"the page is served on {page['url']}")
+    (warned,) = doctor.page_checks(on, {**page, "problem": "cannot serve the page: it is taken"})
+    assert (warned.verdict, warned.text) == ("WARN", "cannot serve the page: it is taken")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (warned,) = doctor.page_checks(f"127.0.0.1:{port}", None)
+        assert (warned.verdict, warned.remedy) == ("WARN", "set another [page] listen")
+        assert str(port) in warned.text
+    monkeypatch.setattr(page_process, "has_library", lambda: False)
+    (warned,) = doctor.page_checks(on, None)
+    assert "aiohttp" in warned.text
+    assert "python3-aiohttp" in warned.remedy

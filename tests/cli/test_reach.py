@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.control import door
+from caovand.adapters.admission import door
 from caovand.cli import reach
 from caovand.cli.errors import CommandError
 

@@ -96,12 +96,30 @@ ROW = {
     "number": 1, "at": "2026-01-01", "bytes": 1,
     **strange({"failure": "hang", "phase": "p", "text": "t", "action": "a"}),
 }  # fmt: skip
+NODE = {
+    **strange({"name": "n", "address": "a"}), "state": "lost", "since_s": 1.0,
+    "facts": {**strange({"engine": "e", "version": "v"}), "cards": [
+        {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5"},
+    ]},
+    "ranks": [{"rank": STRANGE, "pid": 1}],
+}  # fmt: skip
+CLUSTER = {
+    "role": "head", "name": STRANGE, "head": STRANGE, "nodes": [NODE], "missing": 1,
+    "checks": [{"verdict": "FAIL", **strange({"node": "n", "text": "t", "remedy": "r"})}],
+}  # fmt: skip
+SUMMARY = {
+    "role": "head", "name": STRANGE, "nodes": 3, "missing": 1, "joined": [STRANGE],
+    "lost": [STRANGE], "refused": [STRANGE], "serving": 1,
+}  # fmt: skip
 
 SCREENS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "status": (("status",), {"status": status(**STATUS, state="HOLD")}),
     "status serving": (
         ("status",),
         {"status": status(**{**STATUS, "served": strange(status()["served"])}, state="SERVING")},
+    ),
+    "status of a head": (
+        ("status",), {"status": status(**STATUS, state="HOLD", cluster=SUMMARY)},
     ),
     "wait": (("wait",), {"wait": status(**STATUS, state="FAILED", reached=False)}),
     "start": (("start",), {
@@ -119,6 +137,8 @@ SCREENS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "logs": (("logs",), {"logs": {"lines": [STRANGE], "last": 1, "end": 1, "more": False}}),
     "incidents": (("incidents",), {"incidents": {"incidents": [ROW]}}),
     "incident": (("incidents", "show", "3"), {"incident": PAGE}),
+    "nodes": (("cluster", "nodes"), {"cluster": CLUSTER}),
+    "check": (("cluster", "check"), {"cluster": CLUSTER}),
 }  # fmt: skip
 
 

@@ -99,6 +99,11 @@ WAITS = View(
     ),
     recent={}, happenings=HAPPENINGS,
 )  # fmt: skip
+CLUSTER = {
+    "role": "head", "name": "gpu1", "nodes": 4, "missing": 2, "joined": ["gpu2"], "lost": ["gpu3"],
+    "refused": [], "serving": 0,
+}  # fmt: skip
+NODES = replace(SERVES, status={**SERVES.status, "cluster": CLUSTER})
 LOST = replace(
     SERVES, lost="cannot reach caovand at /run/caovan/status: nobody listens there", lost_s=7.0
 )
@@ -108,8 +113,8 @@ NO_CARDS = replace(
 LOG = replace(SERVES, page=Page.LOG, body=tuple(f"INFO line {n} \x1b[31mred" for n in range(60)))
 VIEWS = {
     "serves": (SERVES, Page.MAIN), "starts": (STARTS, Page.MAIN), "waits": (WAITS, Page.MAIN),
-    "lost": (LOST, Page.MAIN), "no-cards": (NO_CARDS, Page.MAIN), "log": (LOG, Page.LOG),
-    "help": (SERVES, Page.HELP), "mode": (SERVES, Page.MODE),
+    "nodes": (NODES, Page.MAIN), "lost": (LOST, Page.MAIN), "no-cards": (NO_CARDS, Page.MAIN),
+    "log": (LOG, Page.LOG), "help": (SERVES, Page.HELP), "mode": (SERVES, Page.MODE),
 }  # fmt: skip
 
 

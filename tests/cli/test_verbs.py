@@ -77,6 +77,8 @@ def test_the_verbs_that_people_have_in_scripts_are_there() -> None:
     engine = {verb.name for verb in verbs_of("caovand.cli.engine")}
     assert engine >= {"install", "fetch", "list", "use", "rollback", "remove", "verify"}
     assert {verb.name for verb in verbs_of("caovand.cli.incidents")} == {"show", "bundle"}
+    cluster = {verb.name for verb in verbs_of("caovand.cli.cluster")}
+    assert cluster == {"init", "join", "leave", "nodes", "check"}
 
 
 def test_help_lists_the_verbs_by_purpose_then_by_name() -> None:

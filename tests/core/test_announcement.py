@@ -48,6 +48,29 @@ def test_a_hold_whose_reason_changes_is_told_and_one_that_stays_is_not() -> None
     assert announcement(hold, replace(hold, failures=2)) is None
 
 
+AWAITED = Finding("node-missing", "1 of 2 nodes missing: n2 is silent", "plan")
+
+
+def test_what_waits_for_another_node_has_not_failed_however_that_changes() -> None:
+    hold = replace(SERVING, state=State.HOLD, finding=AWAITED, reason=AWAITED.text)
+    told = announcement(replace(SERVING, state=State.STARTING), hold)
+    assert told is not None
+    assert (told.kind, told.failed) == ("state", False)
+    assert told.text == f"STARTING -> HOLD: {AWAITED.text}"
+    other = Finding("node-missing", "node n2: other files", "plan")
+    told = announcement(hold, replace(hold, finding=other, reason=other.text))
+    assert told is not None
+    assert (told.kind, told.text) == ("state", "still HOLD: node n2: other files")
+    told = announcement(SERVING, replace(SERVING, refusal=AWAITED))
+    assert told is not None
+    assert told.kind == "state"
+    # A lost node, which ended an engine, is a failure.
+    lost = replace(SERVING, state=State.RECYCLING, finding=replace(AWAITED, failure="node-lost"))
+    told = announcement(SERVING, lost)
+    assert told is not None
+    assert (told.kind, told.failed) == ("failure", True)
+
+
 def test_a_plan_that_is_refused_beside_a_serving_engine_is_told_once() -> None:
     refused = replace(SERVING, refusal=Finding("bad-arguments", "no such flag", "plan"))
     told = announcement(SERVING, refused)

@@ -220,6 +220,7 @@ GPU = MACHINE["gpus"][0]
         ({"gpus": [{**GPU, "compute_capability": True}]}, "compute_capability"),
         ({"gpus": [{**GPU, "mig": "no"}]}, "mig is 'no', not true or false"),
         ({"host": {**MACHINE["host"], "ram_mib": 0}}, "host.ram_mib is 0"),
+        ({"host": {**MACHINE["host"], "memory_gb_s": ""}}, "host.memory_gb_s is '', not a number"),
         ({"host": {**MACHINE["host"], "cpus": 0}}, "host.cpus is 0"),
         ({"host": {**MACHINE["host"], "swap_mib": 1e300}}, "host.swap_mib"),
         ({"engine": {**MACHINE["engine"], "version": 0.21}}, "engine.version is 0.21, not a text"),

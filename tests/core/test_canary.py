@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from caovand.core.health.canary import MARGIN, Degenerate, Greedy, changed, read
+from caovand.core.health.canary import (
+    KEPT,
+    MARGIN,
+    TOKENS,
+    Degenerate,
+    Greedy,
+    alone,
+    changed,
+    from_document,
+    key_of,
+    read,
+    to_document,
+)
+from caovand.core.health.observation import Progress
+from caovand.core.plan import Plan
+from tests.core.machines import inventory
 
 FIRST = Greedy(("a", "b", "c"), (5.0, MARGIN / 2, 5.0))
 
@@ -56,4 +74,111 @@ def test_an_answer_without_logprobs_cannot_be_compared(text: str) -> None:
     ],
 )
 def test_only_a_clear_first_difference_counts(tokens: tuple[str, ...], said: str) -> None:
-    assert changed(FIRST, Greedy(tokens, (5.0,) * len(tokens))) == said
+    assert changed(FIRST, Greedy(tokens, (5.0,) * len(tokens)), MARGIN) == said
+
+
+@pytest.mark.parametrize(("second", "margin"), [(None, 0.0), ("-Infinity", 100.0), ("NaN", 0.0)])
+def test_a_second_best_that_is_no_number_makes_no_margin_that_cannot_be_kept(
+    second: str | None, margin: float
+) -> None:
+    text = body(["a"]).replace("-3.1", second) if second else body(["other"])
+    assert read(text).margins == (margin,)
+
+
+WORDS = st.lists(st.sampled_from("abcd"), min_size=2, max_size=TOKENS).map(tuple)
+
+
+@given(WORDS, WORDS, st.floats(0, 0.99))
+def test_a_model_without_preferences_never_trips(
+    first: tuple[str, ...], now: tuple[str, ...], lead: float
+) -> None:
+    """As one with random weights: it may even begin to repeat a token."""
+    margins = (lead * MARGIN,) * TOKENS
+    kept, found = Greedy(first, margins[: len(first)]), Greedy(now, margins[: len(now)])
+    assert changed(kept, found, MARGIN) == ""
+
+
+@given(WORDS, st.data())
+def test_what_follows_a_near_tie_is_excused_and_a_clear_change_before_one_is_not(
+    first: tuple[str, ...], data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(first) - 1))
+    tie = data.draw(st.booleans())
+    margins = tuple(0.1 if tie and at == place else 9.0 for at in range(len(first)))
+    now = (*first[:place], "x", *data.draw(WORDS))[: len(first)]
+    if len(set(now)) == 1:
+        now = (*now[:-1], "y")
+    said = changed(Greedy(first, margins), Greedy(now, (9.0,) * len(now)), MARGIN)
+    assert bool(said) != (tie and now[place] == "x")
+
+
+@given(WORDS)
+def test_the_same_answer_is_never_changed(first: tuple[str, ...]) -> None:
+    answer = Greedy(first, (9.0,) * len(first))
+    assert changed(answer, answer, MARGIN) == ""
+
+
+def test_an_answer_that_begins_to_repeat_one_token_is_degenerate_even_after_a_near_tie() -> None:
+    first = Greedy(("a", "b", "c", "d"), (0.1, 9.0, 9.0, 9.0))
+    with pytest.raises(Degenerate, match="it repeats '!'"):
+        changed(first, Greedy(("!",) * 4, (9.0,) * 4), MARGIN)
+
+
+IDLE = Progress(100, 50, 3, 9, 0, 0, 0, 0, 0, None, 1.0, requests_ended=3)
+OURS = replace(IDLE, generation_tokens=100 + TOKENS, requests_ended=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        (IDLE, OURS, True),
+        (IDLE, IDLE, True),  # the engine counts a little later
+        (None, OURS, False),
+        (IDLE, None, False),
+        (replace(IDLE, running=1), OURS, False),
+        (IDLE, replace(OURS, waiting=1), False),
+        (IDLE, replace(OURS, pending=2), False),
+        (IDLE, replace(OURS, generation_tokens=101 + TOKENS), False),
+        (IDLE, replace(OURS, requests_ended=5), False),
+        (OURS, IDLE, False),  # another engine
+    ],
+)
+def test_an_answer_next_to_others_does_not_count(
+    before: Progress | None, after: Progress | None, counts: bool
+) -> None:
+    assert alone(before, after) is counts
+
+
+def test_the_key_holds_for_one_plan_engine_model_and_machine() -> None:
+    machine, plan = inventory(), Plan("m", {}, {})
+    key = key_of(plan, machine, [("a", 1, 2)])
+    assert key == key_of(replace(plan, key="another API key"), machine, [("a", 1, 2)])
+    gpus = tuple(replace(gpu, driver="999.1") for gpu in machine.gpus)
+    others = [
+        key_of(replace(plan, model="n"), machine, [("a", 1, 2)]),
+        key_of(plan, machine, [("a", 1, 3)]),
+        key_of(plan, replace(machine, gpus=gpus), [("a", 1, 2)]),
+        key_of(plan, replace(machine, gpus=gpus[:1]), [("a", 1, 2)]),
+        key_of(plan, replace(machine, engine=replace(machine.engine, version="9")), [("a", 1, 2)]),
+        key_of(plan, replace(machine, engine=replace(machine.engine, plugin="9")), [("a", 1, 2)]),
+    ]
+    assert len({key, *others}) == len(others) + 1
+
+
+@given(st.dictionaries(st.text(max_size=5), WORDS, max_size=KEPT + 3))
+def test_kept_answers_survive_and_are_bounded(words: dict[str, tuple[str, ...]]) -> None:
+    kept = {key: Greedy(tokens, (1.5,) * len(tokens)) for key, tokens in words.items()}
+    found = from_document(json.loads(json.dumps(to_document(kept))))
+    assert found == dict(list(kept.items())[-KEPT:])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+)
+
+
+@given(JSON)
+def test_a_broken_document_is_refused_or_can_be_kept_again(document: Any) -> None:
+    found = from_document(document)
+    assert found is None or from_document(to_document(found)) == found

@@ -25,6 +25,7 @@ OOM = Finding("device-oom-run", "out of memory")
         (State.SERVING, Failed(at=1.0, generation=1, finding=OOM), "device-oom-run"),
         (State.STARTING, Tick(at=1e6), "start-stall"),
         (State.SERVING, Restart(at=1.0), "operator"),
+        (State.SERVING, Restart(at=1.0, by="head"), "head"),
         (State.SERVING, Stop(at=1.0), "operator"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=OTHER), "plan"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=PLAN), ""),

@@ -38,7 +38,10 @@ else:
 ROOT = Path(__file__).parents[2]
 SECTIONS: Mapping[str, type] = typing.get_type_hints(Config)
 KEYS = [(name, key) for name, kind in SECTIONS.items() for key in dataclasses.fields(kind)]
-FREE_TEXTS = {"path", "revision", "chat_template", "host", "api_key_file", "group"}
+FREE_TEXTS = {
+    "path", "revision", "chat_template", "host", "api_key_file", "group", "token_file", "key_file",
+}  # fmt: skip
+HEADS_PORTS = (7070, 7071)
 KEY_IDS = [f"{name}.{key.name}" for name, key in KEYS]
 
 
@@ -230,6 +233,23 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"metrics": {"listen": "9400"}}, '[metrics] listen must be ADDRESS:PORT, such as "127'),
         ({"metrics": {"listen": "h:0"}}, "[metrics] listen must be ADDRESS:PORT"),
         ({"metrics": {"listen": "h:" + "9" * 5000}}, "[metrics] listen must be ADDRESS:PORT"),
+        ({"cluster": {"role": "head"}}, '[cluster] head must be HOST:PORT of the head, such as'),
+        ({"cluster": {"head": "10.0.0.1"}}, "[cluster] head must be HOST:PORT"),
+        (
+            {"cluster": {"role": "head", "head": "h:7070", "min_nodes": 3}},
+            "[cluster] min_nodes must be at most nodes, which is 2, is 3",
+        ),
+        ({"cluster": {"head": "h:65535"}}, "[cluster] head must leave the port after its own"),
+        (
+            {"cluster": {"head": "h:7999"}, "server": {"port": 8000}},
+            "[cluster] head must leave 8000, [server] port, to clients",
+        ),
+        ({"cluster": {"head": "-x:7070"}}, "[cluster] head must be a host's name or address"),
+        ({"page": {"listen": "9480"}}, '[page] listen must be ADDRESS:PORT, such as "127'),
+        ({"page": {"listen": ":9480"}}, "[page] listen must be ADDRESS:PORT"),
+        ({"page": {"listen": "0.0.0.0:9480"}}, "and there is no token_file"),
+        ({"page": {"listen": "[::]:9480"}}, "and there is no token_file"),
+        ({"page": {"listen": "box.example:9480"}}, "and there is no token_file"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_words(document: dict[str, Any], finding: str) -> None:
@@ -322,12 +342,18 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     }
     if meta["choices"]:
         found: st.SearchStrategy[Any] = st.sampled_from(meta["choices"])
+    elif key.name == "port":  # a cluster's head needs two ports of its own
+        found = st.integers(meta["low"], meta["high"]).filter(lambda port: port not in HEADS_PORTS)
+    elif key.name == "min_nodes":  # no cluster has fewer nodes
+        found = st.integers(1, 2)
     elif plain is int:
         found = st.integers(meta["low"], meta["high"])
     elif plain is float:
         found = st.floats(meta["low"], meta["high"])
     elif key.name == "listen":
         found = st.sampled_from(["", "127.0.0.1:9400", "[::1]:1"])
+    elif key.name == "head":
+        found = st.sampled_from(["10.0.0.1:7070", "[fe80::1]:7070", "box.lan:7070"])
     elif key.name == "host":
         found = st.sampled_from(["0.0.0.0", "::1", "fe80::1%eth0", "my-host_1.lan", "::"])
     elif key.name == "gpus":
@@ -364,3 +390,13 @@ def test_every_configuration_survives_being_written_and_read(config: Config) -> 
 def test_sections_compare_by_value() -> None:
     assert WatchSection() == WatchSection()
     assert LogSection(level="debug") != LogSection()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:9480", "localhost:1", "[::1]:9480", "127.8.8.8:9"])
+def test_a_page_on_a_loopback_address_needs_no_token(listen: str) -> None:
+    assert parse({"page": {"listen": listen}}).page.listen == listen
+
+
+def test_a_page_for_other_machines_needs_a_token() -> None:
+    section = {"listen": "0.0.0.0:9480", "token_file": "/etc/caovan.token"}
+    assert parse({"page": section}).page.listen == "0.0.0.0:9480"

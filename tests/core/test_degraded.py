@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import Gpu, Node
 from caovand.core.facts.occupancy import NOTABLE_MIB, used
 from caovand.core.healing import degraded
 from caovand.core.healing.failure import FAILURES, Failure, Finding
@@ -129,9 +129,22 @@ def test_parts_of_a_card_are_looked_at_together() -> None:
     assert used(parts) == {0: EMPTY[0].total_mib - 9_000}
 
 
+def test_a_degraded_plan_is_for_the_cards_of_all_nodes() -> None:
+    alone = inventory(gpus=EMPTY)
+
+    def mark(*others: Node) -> str:
+        return degraded.fingerprint(parse({}), replace(alone, others=others))
+
+    assert mark() == degraded.fingerprint(parse({}), alone)
+    assert len({mark(), mark(Node("n2", EMPTY)), mark(Node("n2", EMPTY[:1]))}) == 3
+    assert mark(Node("n2", EMPTY)) == mark(Node("renamed", EMPTY))
+
+
 def test_an_upgrade_changes_no_fingerprint() -> None:
     """A key that was added since then belongs in `degraded.ADDED`."""
     first = "c66d92fed6e42690"  # of the first package
     assert degraded.fingerprint(parse({}), inventory(gpus=EMPTY)) == first
+    tunes = parse({"policy": {"tune": "apply", "tune_quiet_s": 60}})
+    assert degraded.fingerprint(tunes, inventory(gpus=EMPTY)) == first
     typed = parse({"policy": {"workload": "long"}})
     assert degraded.fingerprint(typed, inventory(gpus=EMPTY)) != first

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
 from caovand.core.figures import track
 from caovand.core.figures.counters import NAMES, NOTHING, Counters, Reading
 from caovand.core.figures.histogram import Histogram
@@ -188,6 +188,21 @@ def test_the_memory_of_a_card_is_told_apart_by_part_and_by_owner() -> None:
         "graphs": {"mib": 300, "from": "forecast"},
         "kv": {"mib": 1024, "from": "forecast"},
     }
+
+
+def test_a_card_has_the_parts_of_its_own_stage() -> None:
+    """What the engine reports is that of one stage, whichever it is."""
+
+    def rank(stage: int, node: str, card: int, mib: float) -> RankForecast:
+        parts: tuple[tuple[MemoryPart, float], ...] = (("weights", mib), ("kv", 1.0))
+        return RankForecast(stage, node, (card,), (stage, stage), 22_000, parts, stage == 0)
+
+    here, other, elsewhere = (
+        rank(0, "head", 0, 10.0), rank(1, "head", 1, 20.0), rank(2, "n2", 1, 30.0)
+    )  # fmt: skip
+    staged = replace(FORECAST, ranks=(here, other, elsewhere))
+    (found,) = by_card([SAMPLE], {7}, staged, {"weights_gib": 4.5})
+    assert found["parts"]["weights"] == {"mib": 20, "from": "forecast"}
 
 
 def test_parts_are_reported_without_a_forecast_and_unknown_where_processes_are() -> None:

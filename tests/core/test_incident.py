@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from caovand.core.cluster import evidence
+from caovand.core.cluster.evidence import Evidence
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan, Setting
-from caovand.core.reporting import incident
+from caovand.core.reporting import incident, incident_text
 from caovand.core.reporting.incident import Case
 from caovand.core.secrets import hide, hide_in, secrets_of
 from caovand.engines.registry import engine_of
@@ -122,3 +124,49 @@ def test_a_secret_that_is_a_number_is_hidden_and_a_count_is_not(name: str) -> No
     assert told == json.dumps({**counts, name: "[secret]", "port": 6379}).replace(
         '"[secret]"', "[secret]"
     )
+
+
+NODES = {"n2": 1, "n3": 2, "n4": 3}
+CARD = {"index": 0, "used_mib": 1024, "total_mib": 2048, "utilization": 98, "temperature": None,
+        "power_w": None, "throttled": "its power limit", "fault": ""}  # fmt: skip
+
+
+def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None:
+    own = Evidence(
+        "s", "2026-01-01T00:00:01", "no stacks", FINDING, (CARD,),
+        kernel=tuple(f"Xid {number}" for number in range(9)), stacks=("=== main", "waits"),
+        log=tuple(f"line {number}" for number in range(99)),
+    )  # fmt: skip
+    told = report(Case(FINDING, LINES, {}, nodes=NODES))
+    told["number"] = 1
+    files = {"incident.json": 1, "node-1.json": 2, "node-2.json": 3}
+    assert incident_text.node_files(told, files) == ["node-1.json", "node-2.json"]
+    nodes = {
+        "node-1.json": evidence.document("n2", 1, own),
+        "node-2.json": evidence.missing("n3", 2, "nothing is heard of it"),
+    }
+    text = "\n".join(incident_text.lines(told, files, nodes))
+    assert text.partition("\nnode ")[2].splitlines() == [
+        "n2, rank 1, 2026-01-01T00:00:01: kv-cache-short",
+        "  phase     kv",
+        "  what      too long",
+        "  lacks     no stacks",
+        "  GPU 0     1,024 of 2,048 MiB, 98% busy, slowed down by its power limit",
+        "  kernel",
+        *(f"    Xid {number}" for number in range(4, 9)),
+        "  log",
+        *(f"    line {number}" for number in range(89, 99)),
+        "  stacks    2 lines in node-1.json",
+        "node n3, rank 2: no evidence: nothing is heard of it",
+        "node n4, rank 3: its evidence has not come",
+    ]
+
+
+def test_a_node_without_a_failure_ended_with_the_others_and_one_alone_has_no_nodes() -> None:
+    told = {**report(Case(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
+    nodes = {"node-1.json": evidence.document("n2", 1, Evidence("s", "now"))}
+    text = "\n".join(incident_text.lines(told, {"node-1.json": 1}, nodes))
+    assert text.endswith("\nnode n2, rank 1, now: ended with the others")
+    alone = {**report(Case(FINDING, LINES, {})), "number": 1}
+    del alone["nodes"]  # one from before an upgrade
+    assert not any(line.startswith("node") for line in incident_text.lines(alone, {}, {}))

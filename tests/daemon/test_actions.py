@@ -28,6 +28,7 @@ from caovand.core.config import Config, WatchSection
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon import inspection, memories, proof
+from caovand.daemon.cluster.part import Part
 from caovand.daemon.inspection import Obstacle, Prepared
 from caovand.daemon.loop import Supervisor
 from tests.core.machines import CUDA, inventory, plan
@@ -74,6 +75,9 @@ class World:
         wanted = plan(machine, model={"max_model_len": FULL_LENGTH})
         return Prepared(wanted, machine, "fingerprint", "auto")
 
+    async def check_sums(self, *_: object) -> None:
+        """The cards that are planned for are not there."""
+
     async def prove(self, *_: object) -> None:
         await soon(lambda: self.engine_works)
 
@@ -84,6 +88,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "prepare", one.prepare)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
+    monkeypatch.setattr("caovand.daemon.engine_run.check_sums", one.check_sums)
     monkeypatch.setattr(proof, "prove", one.prove)
     monkeypatch.setattr("caovand.daemon.loop.LONGEST_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
@@ -335,7 +340,14 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
     async def outlives(child: Child, *_: object) -> Sequence[Process]:
         return child.look()
 
+    told = []
+
+    class Told(Part):
+        async def ended(self, *, left: bool) -> None:
+            told.append(left)
+
     async def story(daemon: Running) -> None:
+        daemon.one.run.part = Told()
         daemon.start()
         await daemon.until(State.SERVING)
         first = daemon.pid
@@ -344,6 +356,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
             daemon.one.command(Restart(at=time.monotonic()))
             held = await daemon.until(State.HOLD)
         assert f"(pid {first}) outlived KILL" in held.reason
+        assert told == [True]
         assert lives(first)
         await daemon.until(State.SERVING)
         assert not lives(first)

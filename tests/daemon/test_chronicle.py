@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import Case
 from caovand.daemon import chronicle
-from caovand.daemon.chronicle import Recorder
+from caovand.daemon.chronicle import Gathered, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 
@@ -49,6 +50,48 @@ def test_what_must_be_seen_before_the_kill_is_waited_for_and_the_disk_is_not(
         await soon(lambda: told[1:])
         assert told[1] == ("0001-hang", "")
         assert disk.files(1).keys() == {"incident.json", "log.txt", "stacks.txt"}
+
+    asyncio.run(scenario())
+
+
+def test_evidence_for_another_node_is_gathered_without_secrets_and_keeps_no_incident_waiting(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        told: list[tuple[str, str]] = []
+        found: list[Gathered] = []
+        disk = HangingDisk(tmp_path)
+        keeper = Recorder(disk, lambda name, problem: told.append((name, problem)), LOG)
+        secret = replace(CASE, lines=("key sesame-4711",), secrets=("sesame-4711",))
+        keeper.gather(secret, (), "", found.append)
+        keeper.take(CASE, (), "", found.append)
+        await soon(lambda: found)
+        assert found[0].files["log.txt"] == "key [secret]\n"
+        assert (found[0].name, found[0].problem, told) == ("", "", [])
+        disk.free.set()
+        await soon(lambda: told)
+        assert told == [("0001-hang", "")]
+        assert [one.name for one in found] == ["", "0001-hang"]
+        assert len(disk.listed()) == 1
+        await keeper.before_kill()
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_gathered_is_said_to_who_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(members: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(chronicle.evidence, "process_tree", fault)
+
+    async def scenario() -> None:
+        found: list[Gathered] = []
+        keeper = Recorder(Incidents(tmp_path), lambda name, problem: None, LOG)
+        keeper.gather(CASE, (), "", found.append)
+        await soon(lambda: found)
+        assert found == [Gathered(problem="too many open files")]
 
     asyncio.run(scenario())
 

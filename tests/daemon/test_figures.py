@@ -16,8 +16,8 @@ from caovand.daemon import figures as figures_module
 from caovand.daemon.figures import SlotFigures
 
 
-def reading(tokens: float, at: float) -> Reading:
-    progress = Progress(tokens, 0, 0, 0, 0, 1, 0, 0, 0, None, at)
+def reading(tokens: float, at: float, running: int = 1) -> Reading:
+    progress = Progress(tokens, 0, 0, 0, 0, running, 0, 0, 0, None, at)
     return Reading(progress, Counters(generation_tokens=tokens))
 
 
@@ -42,6 +42,23 @@ def test_a_late_scrape_of_an_engine_that_is_gone_counts_nothing(clock: list[floa
     document = one.describe()
     assert document["totals"]["generation_tokens"] == 130
     assert (document["running"], document["age_s"]) == (1, 1.0)
+
+
+def test_an_engine_is_idle_after_two_readings_without_a_request() -> None:
+    one = SlotFigures()
+    take = one.engine()
+    take(reading(100, 1.0, running=0))
+    assert not one.idle, "something may have come and gone before"
+    take(reading(130, 2.0, running=0))
+    assert not one.idle, "something came and went"
+    take(reading(130, 3.0, running=0))
+    assert one.idle
+    take(reading(130, 4.0, running=1))
+    assert not one.idle
+    take(reading(130, 5.0, running=0))
+    assert one.idle
+    one.gone()
+    assert not one.idle
 
 
 def test_each_start_after_the_first_is_counted_under_what_ended_the_one_before() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,12 @@ import structlog
 from caovand.adapters.directories import Directories
 from caovand.adapters.kernel_log import KernelLog
 from caovand.adapters.log import Echo
+from caovand.adapters.pump import Pump
 from caovand.core.config import Config, EngineSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import Snapshot
-from caovand.daemon import inspection, proof
+from caovand.daemon import engine_run, inspection, proof
 from caovand.daemon.cards import InUse
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.loop import Supervisor
@@ -50,9 +52,14 @@ def fail_once(
     async def for_ever(*_: object) -> None:
         await asyncio.Event().wait()
 
+    async def nothing_wrong(*_: object) -> None:
+        """All-reduce is right."""
+
     monkeypatch.setattr(inspection, "prepare", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr(proof, "prove", for_ever)
+    # It would run the script over several cards, and wait for an answer from it.
+    monkeypatch.setattr(engine_run, "check_sums", nothing_wrong)
     for name in ("POLL_S", "LONGEST_TICK_S"):
         monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.05)
 
@@ -89,6 +96,29 @@ def test_the_ladder_is_told_what_cannot_run_on_these_cards(
     assert failed.finding.failure == "shared-memory-limit"
     assert failed.remedy is not None
     assert failed.remedy.text == "GDN prefill -> triton"
+
+
+def test_last_lines_that_are_read_late_have_the_cause_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the pump may not run until the engine has long ended."""
+    waited, take = threading.Event(), Pump._take
+    join, catch_up = Pump.join, Pump.catch_up
+
+    def late_take(one: Pump, text: str) -> None:
+        assert waited.wait(PATIENCE_S)
+        take(one, text)
+
+    def waited_for(one: Pump, limit_s: float) -> bool:
+        waited.set()
+        return catch_up(one, limit_s)
+
+    monkeypatch.setattr(Pump, "_take", late_take)
+    monkeypatch.setattr(Pump, "join", lambda one, _: join(one, 0))
+    monkeypatch.setattr(Pump, "catch_up", waited_for)
+    failed = fail_once(inventory(), f"echo '{TOO_LONG}'; exit 1", tmp_path, monkeypatch)
+    assert failed.finding is not None
+    assert failed.finding.failure == "kv-cache-short"
 
 
 def test_a_fault_of_a_card_the_engine_does_not_use_is_not_the_engines(

@@ -17,6 +17,7 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded, ladder
 from caovand.core.healing.failure import Finding
+from caovand.core.plan import Plan
 from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
@@ -123,3 +124,38 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     wishes = inspection.PlanRequest(parse({}), None, {}, source=source)
     with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
         inspection.prepare(wishes, directories({}, 0))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
+    machine = inventory(gpus=turing(2))
+    config = parse({"model": {"path": machine.model.path}})
+    asked = []
+
+    def tuned(own: Plan) -> int:
+        asked.append(own.mtp)
+        return depth
+
+    wishes = inspection.PlanRequest(config, None, {}, tuned=tuned)
+    found = inspection._planned(wishes, machine, "", None)
+    assert (found.mtp, asked) == (depth, [3])
+    assert found.policy_drafts
+    reason = found.settings["speculative_config"].reason
+    assert reason == f"[policy] tune chose depth {depth} instead of 3"
+
+
+def test_a_depth_that_would_cost_context_is_not_planned() -> None:
+    machine = inventory(gpus=turing(2))
+    config = parse({"model": {"path": machine.model.path}})
+    own = inspection._planned(inspection.PlanRequest(config, None, {}), machine, "", None)
+    deepest = inspection.PlanRequest(config, None, {}, tuned=lambda _: 6)
+    assert plan(machine, policy={"mtp": 6}).value("max_model_len") < own.value("max_model_len")
+    assert inspection._planned(deepest, machine, "", None) == own
+    longer = replace(own.settings["max_model_len"], value=own.value("max_model_len") + 1)
+    other = replace(own, settings={**own.settings, "max_model_len": longer})
+    assert other.tuned(own) is not None
+    assert own.tuned(other) is None
+    assert replace(own, device="sm90").tuned(own) is None
+    word = replace(own, settings={**own.settings, "max_model_len": replace(longer, value="auto")})
+    assert word.tuned(word) is not None
+    assert word.tuned(own) is None

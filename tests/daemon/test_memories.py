@@ -17,13 +17,18 @@ from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.adapters.stale_files import StaleFiles
 from caovand.core.config_parser import parse
 from caovand.core.healing import degraded
+from caovand.core.health.canary import Greedy, to_document
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.core.reporting import starts
 from caovand.core.reporting.starts import Start
-from caovand.daemon import degraded_plan, inspection, memories
+from caovand.core.tuning import record
+from caovand.core.tuning.evidence import Seen
+from caovand.daemon import canary, degraded_plan, inspection, memories, tuning
+from caovand.daemon.canary import FirstAnswers
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.inspection import PlanRequest
 from caovand.daemon.starts import Starts
+from caovand.daemon.tuning import DraftTuner
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import inventory, turing
@@ -47,6 +52,7 @@ LOWERED = Plan(
         Taken("eager"),
     ),
 )
+TUNED = replace(record.begin("a", 3), moves=(7.5,)).with_steps(3, 0, Seen(9.0, 0.5, (8.0,)))
 GOOD: dict[str, Any] = {
     memories.MODE: {"mode": "fast"},
     degraded_plan.FILE: {**degraded.to_document(LOWERED, MARK, "auto"), "since": 7.5},
@@ -56,6 +62,8 @@ GOOD: dict[str, Any] = {
     },
     memories.FILES: {"before": ["a"], "ours": ["b"]},
     memories.STARTS: starts.to_document([Start("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})]),
+    tuning.FILE: record.to_document([TUNED], 7.5),
+    canary.FILE: to_document({"a": Greedy(("x", "y"), (0.5, 7.5))}),
 }  # fmt: skip
 WRONG: tuple[Any, ...] = (
     None, True, False, -1, 0.5, float("inf"), float("nan"), 10**30, "", "x\0", "x", [], {}, [[]],
@@ -144,6 +152,10 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     kept.served_stably(LOWERED, MARK, "auto")
     timed = Starts(tmp_path / memories.STARTS, frozenset())
     timed.remember()
+    ignore: Any = lambda *_: None  # noqa: E731
+    policy = parse({"policy": {"tune": "apply"}}).policy
+    DraftTuner(tmp_path / tuning.FILE, policy, ignore, ignore, ignore).failed()
+    FirstAnswers(tmp_path / canary.FILE, ignore).keep("a", Greedy(("x", "y"), (0.5, 7.5)))
     assert sorted(os.listdir(tmp_path)) == sorted(memories.checks(HEALING))
     assert list(memories.set_aside(tmp_path, HEALING)) == []
     ModeMemory(tmp_path / memories.MODE).choose(None)

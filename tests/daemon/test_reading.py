@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.incidents import REPORT, Incidents
+from caovand.adapters.incidents import Incidents
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.events import Failed
 from caovand.core.plan import Plan
 from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident_text import REPORT
 from caovand.daemon import reading, watching
 from caovand.daemon.chronicle import Recorder
 from caovand.engines.vllm.log.cause import find_cause
@@ -40,7 +41,7 @@ def test_it_finds_what_find_cause_finds() -> None:
 
 
 def test_a_log_that_is_not_read_in_time_tells_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CAUSE_S", 0.0)
+    monkeypatch.setattr(reading, "STARVED_S", 0.0)
     stopped = Finding("hang", "nothing moves")
     notices: list[str] = []
 

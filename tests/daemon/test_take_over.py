@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from caovand.adapters import state_file, store
-from caovand.adapters.incidents import REPORT as INCIDENT
 from caovand.adapters.incidents import Incidents
+from caovand.core.reporting.incident_text import REPORT as INCIDENT
 from caovand.daemon import memories
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.daemon.test_memories import DAMAGE, GOOD, REPORT

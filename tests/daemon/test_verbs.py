@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand import __version__
+from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.pump import Ring
 from caovand.core.config import Config, Mode
@@ -24,6 +25,7 @@ from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from caovand.core.slot import ONLY
 from caovand.daemon import verbs
+from caovand.daemon.cluster.part import Part
 from caovand.daemon.figures import SlotFigures
 from caovand.daemon.loop import Supervisor
 from caovand.engines.registry import engine_of
@@ -46,11 +48,13 @@ class FakeSupervisor:
         self.incidents = Incidents(folder / "incidents")
         self.config_path = folder / "caovan.toml"
         self.argv = ("python", "-m", "vllm")
+        self.endpoint: Endpoint | None = None
         self.notifier = self
         self.told: list[Any] = []
         self.mode: tuple[Mode, str] = ("auto", "/etc/caovan.toml")
         self.config = Config()
         self.engine = engine_of()
+        self.part = Part()
         self.environ: dict[str, str] = {}
 
     async def read(
@@ -95,6 +99,39 @@ def ask(fake: FakeSupervisor, op: str, **args: Any) -> Reply:
     reply = asyncio.run(verbs.answer(cast(Supervisor, fake), request))
     assert reply.id == "id"
     return reply
+
+
+ON_THE_HEAD: dict[str, tuple[dict[str, Any], str]] = {
+    "mode": ({"mode": "fast"}, "run `caovanctl mode fast` on the head"),
+    "reset": ({}, "run `caovanctl reset` on the head"),
+    "retry": ({"full": True}, "run `caovanctl retry --full` on the head"),
+    "endpoint": ({}, "use the page on the head"),
+}
+
+
+@pytest.mark.parametrize("op", ON_THE_HEAD)
+def test_what_the_head_decides_is_refused_on_a_worker(op: str) -> None:
+    fake = FakeSupervisor()
+    fake.part.planned_by = "10.0.0.1:7070"
+    args, remedy = ON_THE_HEAD[op]
+    reply = ask(fake, op, **args)
+    assert (reply.code, reply.hint) == ("on-the-head", remedy)
+    assert "this machine is a worker, and the head at 10.0.0.1:7070 plans" in reply.message
+    assert fake.told == []
+
+
+@pytest.mark.parametrize("op", ["start", "stop", "restart", "retry"])
+def test_what_concerns_this_machine_is_done_on_a_worker(op: str) -> None:
+    fake = FakeSupervisor()
+    fake.part.planned_by = "10.0.0.1:7070"
+    assert ask(fake, op).ok
+    assert len(fake.told) == 1
+
+
+def test_the_mode_of_a_worker_decides_nothing() -> None:
+    fake = FakeSupervisor()
+    fake.part.planned_by = "10.0.0.1:7070"
+    assert result(fake, "mode")["overruled"] == "the head at 10.0.0.1:7070"
 
 
 def result(fake: FakeSupervisor, op: str, **args: Any) -> dict[str, Any]:
@@ -449,3 +486,16 @@ def test_a_history_that_is_turned_off_is_a_refusal_with_its_remedy() -> None:
 
 def test_the_recent_readings_are_lists() -> None:
     assert set(result(FakeSupervisor(), "recent")) >= {"age_s", "generation_tokens_per_s"}
+
+
+def test_the_page_learns_where_to_send_a_chat_once_the_engine_serves() -> None:
+    one = FakeSupervisor()
+    one.endpoint = Endpoint("0.0.0.0", 8000, key="sk-1")
+    assert ask(one, "endpoint").code == "not-serving"
+    plan = Plan("/m", {"served_model_name": Setting("small", "policy", "")}, {})
+    one.snapshot = Snapshot(state=State.SERVING, plan=plan)
+    found = ask(one, "endpoint").result
+    assert found == {
+        "host": "127.0.0.1", "port": 8000, "tls": False, "key": "sk-1",
+        "path": "/v1/chat/completions", "model": "small",
+    }  # fmt: skip

@@ -23,8 +23,10 @@ from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
 from caovand.core.health.detector import Broken
-from caovand.core.lifecycle.events import Event, Exited, Failed
+from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
 from caovand.core.plan import Plan
+from caovand.daemon import proof
+from caovand.daemon.canary import Canary
 from caovand.daemon.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
@@ -261,44 +263,53 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     assert exited.finding.failure == failure
 
 
-def greedy(word: str, logprob: float | None = -0.1) -> str:
-    """A completion of three sure tokens."""
-    tops = [{word: logprob, "other": -9.0}] * 3
-    found = {"tokens": [word] * 3, "token_logprobs": [logprob] * 3, "top_logprobs": tops}
-    return json.dumps({"choices": [{"logprobs": found}], "usage": {"completion_tokens": 5}})
+class Judge:
+    """Finds this in each answer to the fixed prompt, and remembers where it was asked."""
+
+    def __init__(self, finding: Finding | None) -> None:
+        self.finding, self.phases = finding, list[str]()
+
+    async def check(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
+        self.phases.append(phase)
+        return self.finding
 
 
 @pytest.mark.parametrize(
-    ("answers", "failed"),
-    [
-        (["a", "a", "b", "a"], ""),  # one alone may be another's doing
-        (["a", "a", "b", "b"], "token 1 is 'b' instead of 'a', which led by 8.9 nats"),
-        (["a", None], "its logits are not numbers"),
-    ],
+    ("idle", "finding"),
+    [(True, None), (True, Finding("answers-changed", "wrong")), (False, Finding("hang", "no"))],
 )
-def test_an_idle_engine_s_answers_are_compared_with_its_first(
-    answers: list[str | None], failed: str, monkeypatch: pytest.MonkeyPatch
+def test_only_an_idle_engine_s_answers_are_compared(
+    monkeypatch: pytest.MonkeyPatch, idle: bool, finding: Finding | None
 ) -> None:
-    left = [greedy(word) if word else greedy("a", None) for word in answers]
     monkeypatch.setattr(http, "complete", lambda *_: 5)
-    monkeypatch.setattr(http, "continued", lambda *_, logprobs: left.pop(0))
+    judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        while left:
-            watching._act(detector.Probe(0.0, 1.0, "idle for 1 s", idle=True))
-            yield
-
-    events = watched(act)
-    found = [event.finding for event in events if isinstance(event, Failed)]
-    assert [one.failure for one in found] == ["answers-changed"] * bool(failed)
-    assert not found or found[0].text.endswith(f"answered wrongly: {failed}")
-
-
-def test_a_busy_engine_s_answers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "complete", lambda *_: 5)
-
-    def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._act(detector.Probe(0.0, 1.0, "work is pending"))
+        watching._canary = cast(Canary, judge)
+        watching._act(detector.Probe(0.0, 1.0, "idle for 1 s", idle=idle))
         yield
 
-    assert watched(act) == []
+    events = watched(act)
+    assert judge.phases == ["serving"] * idle
+    found = [event.finding for event in events if isinstance(event, Failed)]
+    assert found == ([finding] if finding and idle else [])
+
+
+@pytest.mark.parametrize("finding", [None, Finding("answers-changed", "wrong", "proof")])
+def test_an_engine_that_answers_wrongly_is_not_proven(
+    monkeypatch: pytest.MonkeyPatch, finding: Finding | None
+) -> None:
+    async def worked(*_: object) -> None:
+        """It did real work."""
+
+    monkeypatch.setattr(proof, "prove", worked)
+    judge = Judge(finding)
+
+    def act(watching: Watching, _: object) -> Iterator[None]:
+        watching._canary = cast(Canary, judge)
+        watching._begin(watching.prove(cast(Child, SimpleNamespace(pids=lambda: ()))))
+        yield
+
+    events = watched(act)
+    assert judge.phases == ["proof"]
+    assert [type(event) for event in events] == [Failed if finding else Proven]

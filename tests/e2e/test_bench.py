@@ -67,6 +67,20 @@ def test_it_measures_a_served_model_and_keeps_the_result(served: tuple[Daemon, i
     assert "too few rounds" in shown.stdout
 
 
+def test_the_field_test_serves_the_model_itself_and_then_gives_it_back(
+    served: tuple[Daemon, int], tmp_path: Path
+) -> None:
+    one, _ = served
+    done = one.ctl("fieldtest", str(tmp_path / "found.tar.gz"), "--quick", timeout_s=1200)
+    assert done.returncode == 0, done.stderr
+    assert "| as configured | 256 | 1 | " in done.stdout
+    assert "as configured | " in done.stdout.partition("kv tokens")[0].splitlines()[-1]
+    # Without a card, neither changes anything.
+    assert '- caovan\'s kernels off: left out: the same command as "as configured"' in done.stdout
+    assert "- int8 activations: left out: cannot use int8 activations" in done.stdout
+    one.until_state("SERVING")
+
+
 def test_its_figures_are_within_3_percent_of_vllms_own_client(tmp_path: Path) -> None:
     """Both read answers of the same pace: an engine's own differs more between two turns."""
     if not ENGINE.exists():

@@ -85,6 +85,7 @@ def checkout() -> Iterator[Checkout]:
         k: v for k, v in os.environ.items() if not k.startswith(("CAOVAN_", "MAKE", "MFLAGS"))
     }
     environ["RUNTIME_DIRECTORY"] = str(place / "run")
+    environ["KIND"] = "vllm"  # on many cores llama.cpp is quicker to get
     yield Checkout(folder, environ)
     shutil.rmtree(place, ignore_errors=True)
 
@@ -136,4 +137,24 @@ def test_a_new_user_s_first_half_hour(checkout: Checkout) -> None:
     assert "[1/6]" not in screen
     second.press(CTRL_C)
     assert second.until_ended() == -signal.SIGINT, second.text[-3000:]
+    assert checkout.processes() == []
+
+
+def test_the_same_with_llama_cpp_where_it_is_installed(checkout: Checkout) -> None:
+    """Its engine was made by `make llamacpp`; nothing else is there."""
+    (checkout.folder / ".engines").mkdir()
+    for name in ("current-llamacpp", os.readlink(ROOT / ".engines/current-llamacpp")):
+        (checkout.folder / ".engines" / name).symlink_to(ROOT / ".engines" / name)
+    (checkout.folder / ".venv").symlink_to(ROOT / ".venv")
+    del checkout.environ["KIND"]
+    checkout.environ["PYTHONPATH"] = str(checkout.folder)
+    first = checkout.make_run()
+    first.until_it_says(SERVES, INSTALL_S)
+    first.until_it_says("caovanctl reload  ")
+    words = first.text.partition(SERVES)[2].replace("\\\n", " ")
+    chat = next(line.strip() for line in words.splitlines() if "curl" in line)
+    assert json.loads(checkout.second_terminal(chat))["usage"]["completion_tokens"] > 0
+    assert checkout.status()["state"] == "SERVING"
+    first.press(CTRL_C)
+    assert first.until_ended() == -signal.SIGINT, first.text[-3000:]
     assert checkout.processes() == []

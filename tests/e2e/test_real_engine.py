@@ -79,6 +79,11 @@ class Server:
         rows = re.findall(rf"^{re.escape(name)}{{.*}} (\S+)$", self.get("/metrics"), re.M)
         return sum(map(float, rows))
 
+    def forecast_is_reported(self) -> bool:
+        """Whether the forecast cache is the one that vLLM reports."""
+        tokens = self.daemon.status()["forecast"]["kv_tokens"]
+        return bool(tokens["forecast"] == tokens["reported"])
+
     def alive(self, pids: set[int]) -> set[int]:
         """Which of these processes still live."""
         return pids & {p.pid for p in processes.every() if not p.zombie}
@@ -109,6 +114,7 @@ def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Se
     assert (status["state"], status["mtp"], status["mode"]) == ("SERVING", 3, "auto")
     assert status["reported"]["version"] == "0.32.0"
     assert status["reported"]["kv_tokens"] > 2048
+    assert server.forecast_is_reported()
     assert server.daemon.ctl("status").returncode == 0
 
 
@@ -188,6 +194,7 @@ def test_mode_fast_brings_the_engine_back_with_mtp_4_in_its_own_metrics(server: 
     assert {"plan", "launch", "resolve", "engine", "load"} <= start["phases"].keys()
     assert start["reported"].keys() >= {"engine_init_s"}
     assert start["before"]["same_plan"] is False
+    assert server.forecast_is_reported()
     server.chat(24)
     drafts = server.counter("vllm:spec_decode_num_drafts_total")
     assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 4 * drafts > 0

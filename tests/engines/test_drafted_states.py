@@ -70,6 +70,7 @@ def test_with_the_plugins_fixes_there_are_both_while_it_drafts(
     assert not [text for text in found.warnings if "corrupt" in text]
 
 
+OWN_DRAFTS = ("-sc", '{"method":"mtp","num_speculative_tokens":3}')
 ELSEWHERE = {"extra_args": ["-sc", '{"method":"mtp","model":"/srv/other"}']}
 
 
@@ -80,7 +81,7 @@ ELSEWHERE = {"extra_args": ["-sc", '{"method":"mtp","model":"/srv/other"}']}
         (FIXED, {}, {"VLLM_PLUGINS": ""}),
         (FIXED, {}, {"VLLM_PLUGINS": "others"}),
         (FIXED, {"engine": {"env": {"VLLM_PLUGINS": "others,theirs"}}}, {}),
-        (FIXED, {"engine": {"extra_args": ["--pipeline-parallel-size", "2"]}}, {}),
+        (FIXED, {"engine": {"extra_args": ["-pp", "2", *OWN_DRAFTS]}}, {}),
         (FIXED, {"engine": ELSEWHERE}, {}),
     ],
     ids=["unfixed", "no plugins", "others inherited", "others named", "stages", "another's drafts"],

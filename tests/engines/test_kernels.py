@@ -147,3 +147,9 @@ def test_the_doctor_names_what_is_not_built_and_the_command() -> None:
 def test_the_doctor_names_a_compiler_that_nvcc_lacks() -> None:
     (lack,) = told(replace(BUILT, cxx=None))[:1]
     assert (lack.verdict, lack.remedy) == ("FAIL", "sudo apt install g++")
+
+
+def test_the_doctor_names_the_headers_that_triton_lacks() -> None:
+    facts = replace(GOOD, engine=replace(BUILT, python_h=None), gpus=turing(2))
+    (lack,) = [one for one in checkup(facts) if "Python.h" in one.text]
+    assert (lack.verdict, lack.remedy) == ("FAIL", "sudo apt install python3.12-dev")

@@ -184,6 +184,10 @@ FAULTS: Mapping[str, tuple[str, ...]] = {
     "hang": (*CRASH, "peer to peer", "custom all-reduce"),
     "draft-collapse": ("attention in graphs", "drafting"),
     "answers-changed": (*CRASH, "prefix cache", "custom all-reduce", "peer to peer"),
+    "answers-degenerate": ("plugin", "drafting", "prefix cache", "custom all-reduce",
+                           "peer to peer", "8-bit cache", "attention in graphs", "compilation"),
+    "allreduce-wrong": ("peer to peer", "custom all-reduce"),
+    "allreduce-hung": ("peer to peer", "custom all-reduce"),
     "unknown": ("plugin", "drafting", "compilation"),
 }  # fmt: skip
 """What may be at fault, by row of CURES."""

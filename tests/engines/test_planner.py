@@ -511,6 +511,29 @@ def test_the_cpu_build_gets_no_cuda_settings() -> None:
     for name in ("compilation_config", "additional_config", "gpu_memory_utilization"):
         assert found.value(name) is None
     assert not {"CUDA_VISIBLE_DEVICES", "MAX_JOBS"} & set(found.env)
+    assert found.env["TORCHDYNAMO_DISABLE"].value == "1"
+    typed = plan(ON_CPU, engine={"extra_args": ["--no-enforce-eager"]})
+    assert "TORCHDYNAMO_DISABLE" not in typed.env
+
+
+def test_stages_on_the_cpu_build_are_warmed_up_and_not_compiled() -> None:
+    """Without its warm-up a later stage fails an assertion at the first completion."""
+    found = plan(ON_CPU, engine={"extra_args": ["--pipeline-parallel-size", "2"]})
+    assert found.value("enforce_eager") is None
+    assert found.value("compilation_config") == {"mode": 1, "backend": "eager"}
+    assert found.env["TORCHDYNAMO_DISABLE"].value == "1"
+    typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", "--no-enforce-eager"]})
+    assert typed.value("compilation_config") is None
+    typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", "--enforce-eager"]})
+    assert any("leave --enforce-eager out" in text for text in typed.warnings)
+    for words, env, what in (
+        (["--enable-lora"], {}, "--enable-lora"),
+        (["-cc.mode=0"], {}, "--compilation-config of mode 0"),
+        ([], {"TORCH_COMPILE_DISABLE": "1"}, "TORCH_COMPILE_DISABLE"),
+    ):
+        typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", *words], "env": env})
+        assert any(f"leave {what} out" in text for text in typed.warnings), what
+    assert not any("pipeline stages with" in text for text in found.warnings)
 
 
 def test_the_cpu_cache_does_not_follow_the_memory_that_happens_to_be_free() -> None:
@@ -858,7 +881,7 @@ def test_stages_and_replicas_get_their_cards() -> None:
     found = plan(machine, engine=words)
     assert found.value("tensor_parallel_size") == 2
     assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1,2,3"
-    assert forecast(found, machine).fits is None
+    assert forecast(found, machine).fits is True
 
 
 FLAGS = (

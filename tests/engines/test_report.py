@@ -35,6 +35,13 @@ def test_a_forecast_that_was_wrong_is_seen() -> None:
     assert "kv_gib" not in found
 
 
+def test_of_stages_only_the_tokens_of_the_cache_are_compared() -> None:
+    staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
+    memory = forecast(staged, inventory())
+    reported = {"kv_tokens": memory.kv_tokens, "weights_gib": 1.0, "kv_gib": 1.0}
+    assert forecast_vs_reported(memory, reported).keys() == {"kv_tokens"}
+
+
 def test_a_secret_of_the_environment_is_shown_to_nobody() -> None:
     plan = Plan("m", {}, {})
     told = describe(

@@ -42,3 +42,18 @@ def test_a_share_that_was_too_much_is_never_raised_again(before: str) -> None:
     assert step("gmu-up", gpu_memory_utilization=0.563).settings == raised
     assert step("gmu-up", ("batch 2048",), gpu_memory_utilization=0.563).settings == raised
     assert step("gmu-up", (before,), gpu_memory_utilization=0.563) == Step()
+
+
+@pytest.mark.parametrize(
+    ("by", "helps"),
+    [
+        ("NCCL", ["p2p-off"]),
+        ("custom all-reduce", ["all-reduce-off"]),
+        ("", ["p2p-off", "all-reduce-off"]),
+    ],
+)
+def test_what_sums_wrongly_is_changed_alone(by: str, helps: list[str]) -> None:
+    plan = Plan("m", {"tensor_parallel_size": Setting(2, "policy", "")}, {}, device="sm90")
+    finding = Finding("allreduce-wrong", "", "launch", {"by": by})
+    rungs = HEALING.against(finding)
+    assert [rung.name for rung in rungs if rung.step(plan, finding)] == helps

@@ -39,7 +39,10 @@ CARDS = cards(2, "NVIDIA H100 80GB HBM3", (9, 0), 81559)
         (("--mamba-cache-dtype", "float32"), LLM),
         (("-dcp", "2"), LLM),
         (("--speculative-config", '{"model": "/m/eagle", "num_speculative_tokens": 3}'), LLM),
-        (("--pipeline-parallel-size", "2"), inventory(QWEN_27B_MEASURED, gpus=turing(4))),
+        (
+            ("--pipeline-parallel-size", "2", "--nnodes", "2"),
+            inventory(QWEN_27B_MEASURED, gpus=turing(1)),
+        ),
         (("--data-parallel-size", "2"), inventory(GPT_OSS, gpus=CARDS)),
         (
             ("--data-parallel-size", "2", "--data-parallel-size-local", "1"),

@@ -50,7 +50,8 @@ def shared(engine: Path) -> Iterator[tuple[Seen, int]]:
     """One daemon for faults of a serving engine: each row leaves it serving."""
     port = free_port()
     more = "hang_s = 5\nconfirm_s = 5"
-    with fault(Row("", VLLM), config_of(engine, port, more=more)) as seen:
+    # The model that loads in the least time.
+    with fault(Row("", VLLM), config_of(engine, port, model="dense", more=more)) as seen:
         seen.daemon.until_state("SERVING")
         seen.daemon.spawned()
         yield seen, port
@@ -152,17 +153,9 @@ def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> 
         assert seen.left() == NOTHING
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("context longer than the model's", ("--max-model-len", "99999999")),
-        ("unknown flag", ("--no-such-flag",)),
-    ],
-)
-def test_arguments_vllm_refuses_are_not_tried_again(
-    engine: Path, row: Begin, name: str, args: tuple[str, ...]
-) -> None:
-    begun = row(name, VLLM)
+def test_an_argument_that_vllm_refuses_is_not_tried_again(engine: Path, row: Begin) -> None:
+    begun = row("context longer than the model's", VLLM)
+    args = ("--max-model-len", "99999999")
     with fault(begun, config_of(engine, free_port(), args=args)) as seen:
         assert seen.failure() == "bad-arguments"
         seen.failed()
@@ -314,8 +307,8 @@ def test_a_full_disk_hurts_neither_serving_nor_a_new_start(
 PHASES = ("launch", "resolve", "engine", "load", "warmup", "http", "proof", "SERVING")
 
 
-@pytest.mark.parametrize("phase", ["resolve", "engine", "load", "warmup", "proof", "SERVING"])
-def test_sigterm_in_any_phase_ends_everything(engine: Path, row: Begin, phase: str) -> None:
+@pytest.mark.parametrize("phase", ["resolve", "warmup"])
+def test_sigterm_while_starting_ends_everything(engine: Path, row: Begin, phase: str) -> None:
     begun = row(f"SIGTERM to caovand in phase {phase}", VLLM)
     with fault(begun, config_of(engine, free_port())) as seen:
         place = PHASES.index(phase)

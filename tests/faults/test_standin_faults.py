@@ -39,6 +39,7 @@ class Fault:
     watch: str = ""
     count: int = 3
     """The completion at which it happens while serving; the first two are the proof's."""
+    at: str = "completion"
 
 
 FAULTS = (
@@ -69,7 +70,10 @@ FAULTS = (
     Fault("start-stall", "load", do="stall", watch="stall_s = 10"),
     Fault("hang", "serving", do="hang", watch="hang_s = 5\nconfirm_s = 2"),
     Fault("draft-collapse", "serving", do="barren"),
-    Fault("answers-changed", "serving", do="wrong", watch="idle_probe_s = 1", count=6),
+    Fault("answers-changed", "serving", do="wrong", watch="idle_probe_s = 1", at="canary", count=2),
+    Fault(
+        "answers-degenerate", "serving", do="nan", watch="idle_probe_s = 1", at="canary", count=2
+    ),
     Fault("unknown", "load", "disk.full"),
 )
 
@@ -79,7 +83,9 @@ QUICK = ("kv-cache-short", "vram-busy", "hang")
 
 
 def test_every_failure_id_has_a_row() -> None:
-    assert {one.failure for one in FAULTS} | {"gpu-lost"} == set(FAILURES)
+    sums = {"gpu-lost", "allreduce-wrong", "allreduce-hung"}  # tests/scenarios/test_sums.py
+    nodes = {"node-missing", "node-lost"}  # tests/scenarios/test_cluster.py
+    assert {one.failure for one in FAULTS} | sums | nodes == set(FAILURES)
 
 
 def line_of(one: Fault) -> list[str]:
@@ -101,9 +107,7 @@ def cards(folder: Path, **told: Any) -> dict[str, str]:
 def orders(one: Fault, folder: Path) -> dict[str, Any]:
     """What the stand-in is told."""
     told = {"print": line_of(one), "do": one.do, "times": 1, "memory": str(folder / "times")}
-    place = (
-        {"at": "completion", "count": one.count} if one.place == "serving" else {"at": one.place}
-    )
+    place = {"at": one.at, "count": one.count} if one.place == "serving" else {"at": one.place}
     return {"fault": {**told, **place}}
 
 

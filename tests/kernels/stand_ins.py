@@ -3,9 +3,9 @@ its caches, and a batch of fresh tokens."""
 
 from types import SimpleNamespace
 
-import oracle
 import torch
 from caovan_vllm_sm75_turbo3 import core
+from caovan_vllm_sm75_turbo3.measure import oracle
 
 K_HEADS, V_HEADS, DIM = 2, 4, 64
 CHANNELS = (2 * K_HEADS + V_HEADS) * DIM

@@ -9,8 +9,8 @@ torch = pytest.importorskip(
     "torch", reason="this Python has no torch: run these with the engine's Python"
 )
 
-import oracle  # noqa: E402
 from caovan_vllm_sm75_turbo3 import core, launch, ops  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure import oracle  # noqa: E402
 from stand_ins import (  # noqa: E402
     CHANNELS,
     DIM,

@@ -21,7 +21,7 @@ SCRIPT = ROOT / "tests/packaging/machine.sh"
 # What an administrator answers whose files in /etc are edited: keep them.
 KEEP = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 ENGINE = Path(os.environ.get("CAOVAN_TEST_ENGINE") or ROOT / ".engines/current")
-MODEL = Path(os.environ.get("CAOVAN_TEST_MODEL") or ROOT / ".caovan/models/hybrid")
+MODEL = Path(os.environ.get("CAOVAN_TEST_MODEL") or ROOT / ".caovan/models/dense")
 ENGINE_THERE = "/opt/engine"
 TOOLS = {
     "mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container", "lintian": "lintian",
@@ -31,7 +31,7 @@ TOOLS = {
 BASE_PACKAGES = (
     "apt,systemd,systemd-sysv,dbus,libnss-systemd,procps,iproute2,curl,python3-venv,"
     "python3-zmq,python3-structlog,python3-sdnotify,python3-rich,"
-    "python3-prometheus-client,python3-requests"
+    "python3-prometheus-client,python3-requests,python3-aiohttp"
 )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli import engine, model
+from caovand.cli import cluster, engine, model
 from caovand.cli.verb import verbs_of
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
@@ -117,7 +117,7 @@ def test_every_state_transition_failure_and_rung_has_a_row() -> None:
 @pytest.mark.parametrize("name", ["command-line.md", "guide.zh-CN.md"])
 def test_the_tables_name_every_verb_of_a_family(name: str) -> None:
     text = (ROOT / "packaging/docs" / name).read_text(encoding="utf-8")
-    for family in (engine, model):
+    for family in (cluster, engine, model):
         verbs = {verb.name for verb in verbs_of(family.VERB.package)}
         (row,) = re.findall(rf"^\| `{family.VERB.name} ([^`]*)` \|", text, re.M)
         assert set(row.split("\\|")) == verbs
@@ -149,6 +149,10 @@ def test_the_package_has_every_page_and_their_links_work_there(installed: Path) 
 def test_the_package_says_where_what_it_lacks_is(installed: Path) -> None:
     assert "a model (csrc/README.md in the sources)" in (installed / "README.md").read_text()
     assert "contributing (CONTRIBUTING.md in the sources)" in (installed / "README.md").read_text()
+    assert (
+        "\nThe page while the engine serves (packaging/docs/pictures/"
+        in (installed / "page.md").read_text()
+    )
 
 
 def test_the_package_takes_the_pages_from_where_they_are_made() -> None:

@@ -320,6 +320,8 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
 def test_what_a_cuda_build_needs_to_know_is_asked_for(
     house: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    offered = replace(fake_engine.INSTALL, versions={"cpu": "1.0", "cuda": "1.0"})
+    monkeypatch.setattr(fake_engine, "ENGINE", replace(fake_engine.ENGINE, install=offered))
     text = (house / "locks" / "tabby-cpu-1.0.txt").read_text()
     cuda = text.replace("build = cpu", "build = cuda")
     (house / "locks" / "tabby-cuda-1.0.txt").write_text(cuda)

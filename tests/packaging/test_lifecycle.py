@@ -149,6 +149,24 @@ def test_reload_fails_for_a_broken_file_and_changes_nothing(serving: Machine) ->
     assert serving.show("ActiveState") == "active"
 
 
+def test_the_page_is_served_under_the_units_restrictions(serving: Machine) -> None:
+    engine, url = serving.status()["engine_pid"], "http://127.0.0.1:9480"
+    serving.write("/etc/caovan.toml", f'{CONFIG}[page]\nlisten = "127.0.0.1:9480"\n')
+    serving.must("systemctl", "reload", "caovan")
+    until(lambda: serving.run("curl", "-sf", f"{url}/").returncode == 0, "a page")
+    plan = json.loads(serving.must("curl", "-sf", f"{url}/api/plan"))
+    assert plan["settings"]["served_model_name"]["value"] == "tiny"
+    live = serving.run("curl", "-sN", "-m", "3", f"{url}/api/live").stdout
+    assert '"state":"SERVING"' in live
+    page = serving.status()["page"]
+    assert page["serving"]
+    assert "/caovan.service\n" in serving.groups(page["pid"]), "it is beside the engine"
+    serving.write("/etc/caovan.toml", CONFIG)
+    serving.must("systemctl", "reload", "caovan")
+    until(lambda: serving.run("curl", "-sf", f"{url}/").returncode == 7, "no page any more")
+    assert serving.status()["engine_pid"] == engine
+
+
 def test_who_may_do_what(serving: Machine) -> None:
     serving.must("useradd", "stranger")
     serving.must("useradd", "-G", ACCOUNT, "member")
@@ -314,13 +332,22 @@ def test_remove_ends_everything_and_keeps_what_is_the_operators(machine: Machine
     machine.write("/var/lib/caovan/engines/mine/file", "")
     machine.must("apt-get", "remove", "-y", "caovan")
     assert machine.pids() == set()
-    assert machine.run("systemctl", "is-active", "caovan").stdout.strip() != "active"
+    assert machine.run("systemctl", "is-active", "caovan").stdout.strip() == "inactive", (
+        machine.journal("-n60")
+    )
     for kept in ("etc/caovan.toml", "var/lib/caovan/engines/mine/file", "var/cache/caovan"):
         assert (machine.root / kept).exists(), kept
     assert not (machine.root / "usr/bin/caovand").exists()
 
 
-def test_purge_leaves_nothing_but_the_account(machine: Machine) -> None:
+def test_purge_leaves_nothing_but_the_account_even_of_a_service_that_failed(
+    machine: Machine, caovan_deb: Path
+) -> None:
+    machine.install(caovan_deb, *KEEP)
+    machine.must("systemctl", "stop", "caovan")
+    machine.write("/etc/caovan.toml", "[model]\npaht = 3\n")
+    assert machine.run("systemctl", "start", "caovan").returncode != 0
+    assert machine.show("ActiveState") == "failed"
     machine.must("rm", "-rf", "/etc/systemd/system/caovan.service.d")
     machine.must("apt-get", "purge", "-y", "caovan")
     # systemd 249 keeps an empty folder of every service it ever ran below /run/systemd.

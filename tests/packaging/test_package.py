@@ -145,6 +145,10 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
         "/usr/share/zsh/vendor-completions/_caovanctl",
         "/usr/share/doc/caovan/alerts.yml", "/usr/share/doc/caovan/grafana.json",
         *(f"/usr/share/doc/caovan/{page.name}" for page in DOCUMENTS),
+        *(
+            f"/usr/lib/python3/dist-packages/caovand/page/static/{file.name}"
+            for file in (ROOT / "caovand/page/static").iterdir()
+        ),
     ):  # fmt: skip
         assert f".{path}\n" in listed + "\n", path
     packaged = set(re.findall(r"dist-packages/(caovand/\S+\.py)$", listed, re.M))

@@ -14,21 +14,32 @@ STANDIN (JSON, by [engine] env) tells it what to do wrong:
   ignore_term   swallow TERM, as vLLM does while it starts
   escape        name of a process to make in a session of its own, which outlives everything
   hang          completions never come back while /health answers 200
+  drafting      steps of completions are counted as if they took `step_s` and `draft_s` a draft,
+                those of depth `cliff` or more ten times that; `chance` is that of a draft's
+                acceptance after the one before
+  sums          the answer of its check of all-reduce, `unless` this variable is 1
   fault         what goes wrong at one place, a table:
-    at          a start-up phase, or "completion" number `count` (2 belong to the proof)
+    at          a start-up phase, "completion" number `count` (2 belong to the proof), or "canary",
+                likewise one whose answer is compared (the proof's is the first)
     print       lines to print there
     file        a file to print there, for what no variable can hold
     do          "exit" with `status`, "stall" for ever, "hang" as above from there on, "dead"
                 (/health 503), "barren" (drafts that nobody accepts), "wrong" (other tokens than
-                before), "nan" (logits that are not numbers), or "go on"
+                before), "tie" (the same at a near tie), "nan" (logits that are not numbers), "loop"
+                (one token), "leak" (4 MiB a completion), "slow" (a token takes 4 times as long),
+                "cut" (streams break off), "refuse" (HTTP 500), "mute" (answers without text), or
+                "go on"
     times       how often in all engine lives, counted in the file `memory`
+    after       only once this file is there
+  pace_s        seconds for each piece of a streamed answer, and ten times that for its prompt
 
 STANDIN_BUILD in the daemon's environment makes it a CUDA build, for the pretended cards of
-`drivers/pynvml.py`.
+`drivers/pynvml.py`; STANDIN_VERSION is the version that it says it has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -61,20 +72,33 @@ PHASES = {
 FLAGS = (
     "host port served-model-name max-model-len speculative-config enforce-eager api-key "
     "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
-    "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size"
+    "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size "
+    "pipeline-parallel-size nnodes node-rank master-addr master-port headless"
 )
-COUNTS = {"completions": 0, "tokens": 0, "drafts": 0, "accepted": 0, "pending": 0}
+COUNTS: dict[str, float] = {
+    "completions": 0,
+    "canaries": 0,
+    "tokens": 0,
+    "drafts": 0,
+    "accepted": 0,
+    "pending": 0,
+}
 DEPTH = [0]
+STEPS: dict[str, float] = {}  # where `drafting` is set: steps, their seconds, drafts by position
 TIMES = (
     "vllm:time_to_first_token_seconds",
     "vllm:request_time_per_output_token_seconds",
     "vllm:inter_token_latency_seconds",
 )
-STATE: set[str] = set()  # of "hang", "dead", "barren"
+STATE: set[str] = set()  # of "hang", "dead", "barren" and others
+LEAKED: list[bytes] = []
 
 
 def main() -> None:
     orders = json.loads(os.environ.get("STANDIN", "{}"))
+    if sys.argv[1] == "-c" and "caovan-sums-" in sys.argv[2]:
+        answer_sums(orders.get("sums", {}))
+        return
     if sys.argv[1] == "-c":
         answer_probe("parser" in sys.argv[2])
         return
@@ -92,14 +116,17 @@ def main() -> None:
         if orders.get("die_at") == phase and orders.get("unless") not in sys.argv:
             finish(core, orders.get("status", 1))
         fail(orders.get("fault", {}), phase, core)
+    while "--headless" in sys.argv:  # another node answers
+        signal.pause()
     serve(options, orders, core)
 
 
 def fail(fault: dict[str, object], place: str, core: int) -> None:
     """Go wrong as told, where it is the place and the time for it."""
-    if fault.get("at") != place or COUNTS["completions"] + 1 < int(str(fault.get("count", 1))):
+    done = COUNTS["canaries" if place == "canary" else "completions"]
+    if fault.get("at") != place or done + 1 < int(str(fault.get("count", 1))):
         return
-    if STATE:
+    if STATE or not Path(str(fault.get("after", "/"))).exists():
         return
     if "memory" in fault:
         memory = Path(str(fault["memory"]))
@@ -121,10 +148,18 @@ def fail(fault: dict[str, object], place: str, core: int) -> None:
     STATE.add(what)
 
 
+def answer_sums(wrong: dict[str, str]) -> None:
+    """Answer the check of all-reduce: all is right where the named variable is set."""
+    answer = {"verdict": "right", "by": "", "text": ""}
+    if wrong and os.environ.get(wrong.get("unless", "")) != "1":
+        answer.update(wrong)
+    print(json.dumps(answer))
+
+
 def answer_probe(wants_flags: bool) -> None:
     cuda = os.environ.get("STANDIN_BUILD") == "cuda"
     versions = {
-        "vllm": "0.32.0" if cuda else "0.32.0+cpu",
+        "vllm": os.environ.get("STANDIN_VERSION") or ("0.32.0" if cuda else "0.32.0+cpu"),
         "torch": "2.13.0+cu129" if cuda else "2.13.0+cpu", "cuda": "12.9" if cuda else None,
         "flashinfer": None, "plugin": None, "python_version": "3.11.7", "nvcc": None,
         "compiler": "gcc", "stamp": [],
@@ -189,18 +224,70 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
                 finish(core, int(str(orders.get("status", 0))))
             fault = orders.get("fault", {})
             assert isinstance(fault, dict)
-            fail(fault, "completion", core)
+            canary = str(body.get("prompt")).startswith("Count to twelve")
+            kind = "canary" if canary else "completion"
+            fail(fault, kind, core)
             if orders.get("hang") or "hang" in STATE:
                 COUNTS["pending"] += 1
                 threading.Event().wait()
             if "dead" in STATE:
                 self.reply(500, "{}")
                 return
-            COUNTS["completions"] += 1
+            if self.path == "/tokenize":
+                self.reply(200, json.dumps({"count": tokens_of(body["prompt"])}))
+                return
+            if "refuse" in STATE:
+                self.reply(500, "{}")
+                return
+            if "leak" in STATE:
+                LEAKED.append(b"x" * (4 << 20))
+            if self.path == "/v1/chat/completions":
+                self.chat(body)
+                return
+            COUNTS["canaries" if kind == "canary" else "completions"] += 1
             COUNTS["tokens"] += body["max_tokens"]
-            COUNTS["drafts"] += depth
-            COUNTS["accepted"] += depth
-            self.reply(200, json.dumps(completion(body)))
+            if "drafting" in orders:
+                draft(orders["drafting"], depth, body["max_tokens"])  # type: ignore[arg-type]
+            else:
+                COUNTS["drafts"] += depth
+                COUNTS["accepted"] += depth
+            if body.get("stream"):
+                self.stream(body)
+            else:
+                self.reply(200, json.dumps(completion(body)))
+
+        def stream(self, body: dict[str, object]) -> None:
+            """Piece by piece, two tokens each, then their numbers."""
+            pace_s = float(str(orders.get("pace_s", 0))) * (4 if "slow" in STATE else 1)
+            self.send_response(200)
+            self.end_headers()
+            document = completion(body)
+            time.sleep(10 * pace_s)
+            text = "" if "mute" in STATE else "five five "
+            for _ in range((int(str(body["max_tokens"])) + 1) // 2):
+                self.event({"choices": [{"text": text}]})
+                if "cut" in STATE:
+                    return
+                time.sleep(pace_s)
+            self.event({"choices": [], "usage": document["usage"]})
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def event(self, document: object) -> None:
+            with contextlib.suppress(OSError):  # the client may be gone
+                self.wfile.write(f"data: {json.dumps(document)}\n\n".encode())
+
+        def chat(self, body: dict[str, object]) -> None:
+            """A chat as server-sent events: the prompt's own words, one a chunk."""
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            messages = body["messages"]
+            assert isinstance(messages, list)
+            for word in messages[-1]["content"].split()[: int(str(body["max_tokens"]))]:
+                delta = {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]}
+                self.event(delta)
+                time.sleep(float(str(orders.get("pace_s", 0))))
+            self.wfile.write(b"data: [DONE]\n\n")
 
         def reply(self, status: int, text: str) -> None:
             data = text.encode()
@@ -225,18 +312,48 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
     server.serve_forever()
 
 
+def draft(how: dict[str, float], depth: int, tokens: int) -> None:
+    """Count the steps of a completion, and the tokens drafted and accepted in them."""
+    chances = [how["chance"] ** (position + 1) for position in range(depth)]
+    steps = tokens / (1 + sum(chances))
+    seconds = steps * (how["step_s"] + how["draft_s"] * depth)
+    slower = 10 if depth >= how.get("cliff", 99) else 1
+    for name, count in (("steps", steps), ("seconds", seconds * slower)):
+        STEPS[name] = STEPS.get(name, 0.0) + count
+    for position, chance in enumerate(chances):
+        STEPS[str(position)] = STEPS.get(str(position), 0.0) + steps * chance
+    COUNTS["drafts"] += steps * depth
+    COUNTS["accepted"] += steps * sum(chances)
+
+
 def completion(body: dict[str, object]) -> dict[str, object]:
     """The answer to a request, with the two best tokens of each place where it asks for them."""
     count = int(str(body["max_tokens"]))
-    answer: dict[str, object] = {"usage": {"completion_tokens": count}}
+    read = tokens_of(body["prompt"]) if isinstance(body["prompt"], str) else len(body["prompt"])  # type: ignore[arg-type]
+    answer: dict[str, object] = {
+        "usage": {"prompt_tokens": read, "completion_tokens": count},
+        "choices": [{"text": "" if "mute" in STATE else "five " * count}],
+    }
+    if "structured_outputs" in body:
+        answer["choices"] = [{"text": '{"kind": "law", "fiction": true}', "finish_reason": "stop"}]
     if body.get("logprobs"):
-        words = ["nine" if "wrong" in STATE else "five"] * count
+        words = [f"word {place}" for place in range(count)]
+        for what, place in (("loop", 0), ("wrong", 1), ("tie", count - 1)):
+            if what in STATE:
+                words[place:] = ["nine"] * (count - place)
         sure = None if "nan" in STATE else -0.1
+        seconds = [-9.0] * (count - 1) + [-0.11]  # the last place is a near tie
         answer["choices"] = [{"logprobs": {
             "tokens": words, "token_logprobs": [sure] * count,
-            "top_logprobs": [{word: sure, "other": -9.0} for word in words],
+            "top_logprobs": [{word: sure, "other": second}
+                             for word, second in zip(words, seconds, strict=True)],
         }}]  # fmt: skip
     return answer
+
+
+def tokens_of(text: str) -> int:
+    """Four letters each."""
+    return 1 + len(text) // 4
 
 
 def metrics() -> str:
@@ -244,31 +361,34 @@ def metrics() -> str:
         COUNTS["tokens"] += 100
         COUNTS["drafts"] += 300
     label = '{engine="0",model_name="m"}'
-    done = COUNTS["completions"]
+    done = COUNTS["completions"] + COUNTS["canaries"]
     rows = {
         "vllm:prompt_tokens_total": 10 * done,
         "vllm:num_requests_running": COUNTS["pending"],
         "vllm:num_requests_waiting": 0,
         "vllm:kv_cache_usage_perc": 0.25,
         "vllm:num_preemptions_total": 0,
-        "vllm:iteration_tokens_total_count": done,
+        "vllm:iteration_tokens_total_count": STEPS.get("steps", done),
         "vllm:prefix_cache_queries_total": 10 * done,
         "vllm:prefix_cache_hits_total": 4 * done,
-        "vllm:spec_decode_num_drafts_total": COUNTS["accepted"] // max(DEPTH[0], 1),
+        "vllm:spec_decode_num_drafts_total": COUNTS["drafts"] / max(DEPTH[0], 1),
         "vllm:spec_decode_num_accepted_tokens_total": COUNTS["accepted"],
         "vllm:generation_tokens_total": COUNTS["tokens"],
-        "vllm:request_success_total": COUNTS["completions"],
+        "vllm:request_success_total": done,
         "vllm:spec_decode_num_draft_tokens_total": COUNTS["drafts"],
     }
     lines = [f"{name}{label} {value}" for name, value in rows.items()]
     by_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     for position in range(DEPTH[0]):
-        count = COUNTS["accepted"] // DEPTH[0]
+        count = STEPS.get(str(position), COUNTS["accepted"] // DEPTH[0])
         lines.append(f'{by_position}{{engine="0",position="{position}"}} {count}')
     for name in TIMES:
-        for bound, count in (("0.01", 0), ("0.1", done), ("+Inf", done)):
-            lines.append(f'{name}_bucket{{engine="0",le="{bound}"}} {count}')
-        lines.append(f'{name}_sum{{engine="0"}} {done * 0.05}')
+        count, seconds = float(done), done * 0.05
+        if STEPS and name == TIMES[2]:
+            count, seconds = STEPS["steps"], STEPS["seconds"]
+        for bound, upto in (("0.01", 0.0), ("0.1", count), ("+Inf", count)):
+            lines.append(f'{name}_bucket{{engine="0",le="{bound}"}} {upto}')
+        lines.append(f'{name}_sum{{engine="0"}} {seconds}')
     return "\n".join(lines) + "\n"
 
 

@@ -2,14 +2,16 @@
 """A stand-in for Ollama: `ollama --version` and `ollama serve`, as its documentation has them.
 
 It reads the variables of the real one, keeps models as entries and blobs, loads one at the first
-completion in a process of its own, and speaks /api/version, /api/ps and /v1/completions. Prompts
-are texts, and an answer may end early. Its log lines are the real one's.
+completion in a process of its own, and speaks /api/version, /api/ps, /api/pull and
+/v1/completions. Prompts are texts, and an answer may end early. Its log lines are the real one's.
 
-STANDIN_FITS are the bytes of cache, at two a token in half precision, that its "memory" has.
+STANDIN_FITS are the bytes of cache, at two a token in half precision, that its "memory" has,
+STANDIN_LIBRARY the GGUF files that can be pulled, and with STANDIN_CUT a pull ends early.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -76,6 +78,9 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = str(asked["model"])
+        if self.path == "/api/pull":
+            self.pull(name)
+            return
         name = name if ":" in name else f"{name}:latest"
         if name not in entries():
             self.answer(404, {"error": {"message": f"model '{name}' not found"}})
@@ -85,6 +90,37 @@ class Server(BaseHTTPRequestHandler):
             self.answer(500, {"error": {"message": why}})
         else:
             self.answer(200, {"usage": {"completion_tokens": min(asked["max_tokens"], 1)}})
+
+    def pull(self, name: str) -> None:
+        """A model of its "library", a folder of GGUF files: lines as the real one sends them."""
+        self.send_response(200)
+        self.end_headers()
+        file = Path(os.environ["STANDIN_LIBRARY"], name.replace(":", "-") + ".gguf")
+        self.line({"status": "pulling manifest"})
+        if not file.exists():
+            self.line({"error": "pull model manifest: file does not exist"})
+            return
+        data = file.read_bytes()
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        for done in range(0, len(data) + 1, max(len(data) // 4, 1)):
+            pulling = f"pulling {digest[7:19]}"
+            self.line({"status": pulling, "digest": digest, "total": len(data), "completed": done})
+            if "STANDIN_CUT" in os.environ:
+                return
+        models = Path(os.environ["OLLAMA_MODELS"])
+        (models / "blobs").mkdir(parents=True, exist_ok=True)
+        (models / "blobs" / digest.replace(":", "-")).write_bytes(data)
+        model, _, tag = name.partition(":")
+        entry = models / "manifests/registry.ollama.ai/library" / model / tag
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
+        entry.write_text(json.dumps({"schemaVersion": 2, "layers": [layer]}))
+        self.line({"status": "verifying sha256 digest"})
+        self.line({"status": "success"})
+
+    def line(self, table: Any) -> None:
+        self.wfile.write(json.dumps(table).encode() + b"\n")
+        self.wfile.flush()
 
     def answer(self, status: int, document: Any) -> None:
         body = json.dumps(document).encode()

@@ -1,4 +1,4 @@
-"""The protocol for everybody: one line of JSON in, one line out, and the connection is closed.
+"""The protocol for everybody, and for the page: one line of JSON in, one line out, then the end.
 
 The frames are those of `core.wire`, with a line end. Nothing that a client does is kept after its
 connection, and no step of it may take long.
@@ -10,13 +10,19 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
 OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
+FOR_THE_PAGE_ALONE = frozenset({"endpoint"})
+"""Its result contains the API key, which not even the control group is shown."""
+OF_THE_PAGE = FOR_THE_PAGE_ALONE | {
+    "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
+    "cluster",
+}  # fmt: skip
 LONGEST_LINE = 4096
 READ_S = 2.0
 WRITE_S = 2.0
@@ -29,10 +35,13 @@ Answer = Callable[[Request], Awaitable[Reply]]
 
 
 class Lines:
-    """Serves connections of a Door: `answer` gets what the open socket allows."""
+    """Serves connections of a Door: `answer` gets requests whose op is one of `ops`.
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    Only where they are `trusted` may an answer contain words of the engine.
+    """
+
+    def __init__(self, answer: Answer, ops: Collection[str], *, trusted: bool) -> None:
+        self._answer, self._ops, self._trusted = answer, ops, trusted
 
     async def serve(self, link: socket.socket) -> None:
         """Read one request, answer it."""
@@ -50,16 +59,11 @@ class Lines:
             text = f"cannot read a request of more than {LONGEST_LINE} bytes"
             return Reply("", None, "too-large", text)
         try:
-            request = replace(wire.decode_request(line), trusted=False)
+            request = replace(wire.decode_request(line), trusted=self._trusted)
         except WireError as problem:
             return Reply(problem.id, None, problem.code, problem.message, problem.hint)
-        if request.op not in OPEN_TO_ALL:
-            return Reply(
-                request.id,
-                code="not-permitted",
-                message=f'cannot do "{request.op[:64]}" on the status socket',
-                hint="use the control socket, which is for root and the control group",
-            )
+        if request.op not in self._ops:
+            return not_permitted(request)
         answering = asyncio.ensure_future(self._answer(request))
         try:
             while not answering.done():
@@ -69,6 +73,16 @@ class Lines:
             return answering.result()
         finally:
             answering.cancel()
+
+
+def not_permitted(request: Request) -> Reply:
+    """The answer to a request that came on the wrong socket."""
+    return Reply(
+        request.id,
+        code="not-permitted",
+        message=f'cannot do "{request.op[:64]}" on this socket',
+        hint="use the control socket, which is for root and the control group",
+    )
 
 
 async def _line(link: socket.socket) -> bytes | None:

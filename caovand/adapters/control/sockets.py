@@ -1,4 +1,4 @@
-"""The ZeroMQ sockets behind their gates, and the open socket beside them."""
+"""The ZeroMQ sockets behind their gates, the open socket, and the page's own."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import asyncio
 import contextlib
 import grp
 import os
-import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zmq
 import zmq.asyncio
 
-from caovand.adapters.control.door import CannotBind, Door, check_length, spare_descriptors
-from caovand.adapters.control.gate import Gate
-from caovand.adapters.control.lines import BUSY, Lines
+from caovand.adapters.admission.door import (
+    CannotBind,
+    Door,
+    check_length,
+    peer_uid,
+    spare_descriptors,
+    unix_listener,
+)
+from caovand.adapters.admission.gate import OPENS, Gate, inner_folder
+from caovand.adapters.admission.zmtp import Messages
+from caovand.adapters.control.lines import (
+    BUSY,
+    FOR_THE_PAGE_ALONE,
+    OF_THE_PAGE,
+    OPEN_TO_ALL,
+    Lines,
+    not_permitted,
+)
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request, WireError
 
@@ -27,12 +42,12 @@ MOST_LINKS = 64
 MOST_STRANGERS = 64
 STRANGERS_EACH = 8
 STRANGERS_RATE = 20  # requests a second of one user
+PAGE_LINKS = 8  # more than the page opens at a time
 SPARE_LINKS = 8  # more, for root and ourselves
 ENVELOPE_BYTES = 1024  # of a message beside the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
 AHEAD = 64  # messages that a client of `control` may leave unread
-INNER = "inner"
 
 Handler = Callable[[Request], Awaitable[Reply]]
 
@@ -48,37 +63,48 @@ class Control:
         self._doors: list[Door] = []
         gid = _gid(group)
         restricted = 0o660 if gid is not None else 0o600
-        # A connection of the group is two descriptors of ours and one of libzmq's.
         links = min(MOST_LINKS, spare_descriptors() // 16)
         try:
-            inner = _inner(folder)
+            inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            for name, gate in (
-                ("control", Gate(inner / "control", wire.MAX_BYTES + ENVELOPE_BYTES)),
-                ("events", Gate(inner / "events", TOPIC_BYTES, in_all=TOPIC_BYTES)),
+            for name, most_bytes, in_all in (
+                ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None),
+                ("events", TOPIC_BYTES, TOPIC_BYTES),
             ):
+                gate = Gate(inner / name, partial(Messages, most_bytes), in_all)
                 self._doors.append(
                     Door(
-                        folder / name,
-                        restricted,
-                        gid,
+                        unix_listener(folder / name, restricted, gid),
                         gate.serve,
+                        peer_uid,
                         most=links,
                         each=max(links // 2, 1),
+                        favours=lambda uid: uid in (0, os.geteuid()),
                         spare=SPARE_LINKS,
+                        each_favoured=links + SPARE_LINKS,
+                        opens=OPENS,
                     )
                 )
             self._doors.append(
                 Door(
-                    folder / "status",
-                    0o666,
-                    None,
-                    Lines(self._reply).serve,
+                    unix_listener(folder / "status", 0o666, None),
+                    Lines(self._reply, OPEN_TO_ALL, trusted=False).serve,
+                    peer_uid,
                     most=MOST_STRANGERS,
                     each=STRANGERS_EACH,
                     rate=STRANGERS_RATE,
                     refusal=BUSY,
+                )
+            )
+            own = Lines(self._reply, OF_THE_PAGE, trusted=True)
+            self._doors.append(
+                Door(
+                    unix_listener(folder / "page", 0o600, None),
+                    own.serve,
+                    peer_uid,
+                    most=PAGE_LINKS,
+                    each=PAGE_LINKS,
                 )
             )
         except CannotBind:
@@ -159,7 +185,9 @@ class Control:
 
     async def _answer(self, envelope: list[bytes], request: Request) -> None:
         try:
-            frame = wire.encode_reply(await self._reply(request))
+            permitted = request.op not in FOR_THE_PAGE_ALONE
+            reply = await self._reply(request) if permitted else not_permitted(request)
+            frame = wire.encode_reply(reply)
             if len(frame) > wire.MAX_BYTES:
                 text = f"cannot answer: {len(frame)} bytes are more than {wire.MAX_BYTES}"
                 reply = Reply(request.id, None, "too-large", text, "ask for fewer lines")
@@ -184,22 +212,6 @@ class Control:
         # A client that went away or does not read is its own loss.
         with contextlib.suppress(zmq.ZMQError):
             await socket.send_multipart(frames, zmq.NOBLOCK)
-
-
-def _inner(folder: Path) -> Path:
-    """The folder that libzmq listens in, which nobody else may enter."""
-    inner = folder / INNER
-    try:
-        with contextlib.suppress(FileExistsError):
-            inner.mkdir(mode=0o700)
-        seen = inner.lstat()
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
-            fact = "another user owns it, or it is not a directory"
-            raise CannotBind(f"cannot use {inner}: {fact}; delete it")
-        inner.chmod(0o700)
-    except OSError as problem:
-        raise CannotBind(f"cannot use {inner}: {problem.strerror}") from problem
-    return inner
 
 
 def _gid(group: str | None) -> int | None:

@@ -13,6 +13,7 @@ from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
 from caovand.adapters.engine_install.trial import try_server
+from caovand.core.install import Imports
 from caovand.engines import registry
 
 PLUGIN = "caovan-vllm-sm75-turbo3"
@@ -39,26 +40,32 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
     """
     engine = registry.engine_of(lock.kind)
     if engine.install.trial is None:
-        return _by_import(lock, path, run, plugin=plugin)
+        assert engine.install.imports is not None, f"nothing proves {lock.title}"
+        return _by_import(engine.install.imports, lock, path, run, plugin=plugin)
     try_server(engine, engine.install.trial, lock, path, run)
     asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
     notes = ["proven without a card only: no layer ran on one"] if lock.build == "cuda" else []
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
-def _by_import(lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
+def _by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
     what = f"prove {path.name}"
     again = f"sudo caovanctl engine remove {path.name}, then install it again"
     env = {
         "PYTHONPATH": "",
         "PYTHONHOME": "",
-        "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
-        "VLLM_PLUGINS": "",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        **imports.env,
     }
-    done = run([str(path / "bin" / "python"), "-I", str(_RUN_IN_ENV)], env, lambda: None)
+    wanted = {
+        "modules": imports.modules,
+        "kernels": imports.kernels,
+        "plugins": imports.plugins,
+    }
+    python = str(path / "bin" / "python")
+    done = run([python, "-I", str(_RUN_IN_ENV), json.dumps(wanted)], env, lambda: None)
     try:
         report: dict[str, Any] = json.loads(
             [line for line in done.output.splitlines() if line.startswith('{"python"')][-1]
@@ -68,7 +75,7 @@ def _by_import(lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
         if done.code == -signal.SIGILL:
             raise EngineError(
                 what,
-                "vLLM uses instructions this processor lacks",
+                f"{lock.title} uses instructions this processor lacks",
                 "a processor with AVX2 is needed",
             ) from None
         raise EngineError(
@@ -76,9 +83,10 @@ def _by_import(lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
         ) from None
     if report["errors"]:
         raise EngineError(what, report["errors"][0], _remedy(report["errors"][0]) or again)
-    # vLLM builds name themselves 0.21.0 or 0.32.0+cpu
-    if str(report["vllm"]).split("+")[0] != lock.version:
-        raise EngineError(what, f"it has vLLM {report['vllm']}, the lock {lock.version}", again)
+    # builds name themselves 0.21.0 or 0.32.0+cpu
+    if str(report["version"]).split("+")[0] != lock.version:
+        fact = f"it has {lock.title} {report['version']}, the lock {lock.version}"
+        raise EngineError(what, fact, again)
     built_for = "cpu" if report["cuda"] is None else "cuda"
     if built_for != lock.build:
         raise EngineError(
@@ -106,7 +114,7 @@ def _by_import(lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
     )
     return Proof(
         report["python"],
-        report["vllm"],
+        report["version"],
         report["torch"],
         report["caovan_plugin"],
         devices,

@@ -1,7 +1,9 @@
 """Run by an engine's own Python: prints as one line of JSON what that environment really is.
 
-    ENGINE/bin/python -I run_in_env.py
+    ENGINE/bin/python -I run_in_env.py IMPORTS
 
+IMPORTS is JSON: `modules`, of which the first is the engine, `kernels`, Python that loads its
+libraries, and `plugins`, a group of entry points (`core.install.Imports` has their meaning).
 It must not import anything of caovan, and prints its line even if everything else fails.
 """
 
@@ -14,6 +16,7 @@ import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def look() -> dict[str, Any]:
+def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
     """Versions, build, devices and plugins; "errors" has what must import and did not."""
     report: dict[str, Any] = {
         "python": platform.python_version(),
@@ -34,7 +37,7 @@ def look() -> dict[str, Any]:
         "devices": [],
         "errors": [],
         "warnings": [],
-        "vllm": None,
+        "version": None,
         "torch": None,
         "cuda": None,
         "platform": None,
@@ -60,33 +63,27 @@ def look() -> dict[str, Any]:
             ]
         except Exception as error:
             report["errors"].append(f"torch.cuda: {error}")
-    if vllm := attempt("vllm"):
-        report["vllm"] = vllm.__version__
-        if torch and (report["cuda"] is None or report["devices"]):
-            # without a driver CUDA's kernels cannot load, and that is no fault of the environment
-            try:
-                # the platform knows which of its libraries suits this processor
-                here = importlib.import_module("vllm.platforms").current_platform
-                report["platform"] = here.device_type
-                here.import_kernels()
-                # A failure is only a warning there; the second attempt has its text. The libraries
-                # for processors without AVX-512 load without becoming a module, and a second one
-                # aborts.
-                if not (
-                    any(name.startswith("vllm._C") for name in sys.modules)
-                    or any(
-                        name.startswith("_C::") for name in torch._C._dispatch_get_all_op_names()
-                    )
-                ):
-                    attempt("vllm._C")
-            except Exception as error:
-                report["errors"].append(f"vllm.platforms: {error}")
-    for entry in importlib.metadata.entry_points(group="vllm.general_plugins"):
+    found = [attempt(name) for name in modules]
+    report["version"] = getattr(found[0], "__version__", None)
+    # without a driver CUDA's kernels cannot load, and that is no fault of the environment
+    if all(found) and torch and (report["cuda"] is None or report["devices"]):
+        known = {
+            "attempt": attempt,
+            "importlib": importlib,
+            "report": report,
+            "sys": sys,
+            "torch": torch,
+        }
+        try:
+            exec(kernels, known)
+        except Exception as error:
+            report["errors"].append(f"{modules[0]}'s kernels: {type(error).__name__}: {error}")
+    for entry in importlib.metadata.entry_points(group=plugins) if plugins else ():
         try:
             entry.load()
             report["plugins"].append(entry.name)
         except BaseException as error:
-            # vLLM goes on without somebody else's plugin; ours must load
+            # an engine goes on without somebody else's plugin; ours must load
             kind = "errors" if entry.name.startswith("caovan") else "warnings"
             report[kind].append(f"plugin {entry.name}: {type(error).__name__}: {error}")
     report["caovan_plugin"] = version_of("caovan-vllm-sm75-turbo3")
@@ -96,7 +93,7 @@ def look() -> dict[str, Any]:
 if __name__ == "__main__":
     out = os.dup(1)
     os.dup2(2, 1)  # libraries talk on stdout while they are imported
-    answer = look()
+    answer = look(**json.loads(sys.argv[1]))
     os.write(out, (json.dumps(answer) + "\n").encode())
     sys.stdout.flush()
     os._exit(0)

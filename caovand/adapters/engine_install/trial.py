@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from caovand.adapters import trust
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.free_port import free_port
 from caovand.core.engine import Engine
 from caovand.core.install import Trial
 
@@ -41,7 +41,7 @@ def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -
     with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
         model, log = Path(folder, f"tiny{trial.suffix}"), Path(folder, "log")
         model.write_bytes(trial.model())
-        port = _free_port()
+        port = free_port()
         with (
             log.open("wb") as out,
             subprocess.Popen(
@@ -97,13 +97,6 @@ def _ask(port: int, verb: str, path: str, body: str | None = None) -> tuple[int,
         return answer.status, json.loads(answer.read() or b"null")
     finally:
         connection.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def _last(output: str) -> str:

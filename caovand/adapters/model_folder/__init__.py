@@ -8,12 +8,14 @@ from caovand.adapters.model_folder.folder import (
     MOST_VALUES,
     TOKENIZERS,
     ModelProblem,
+    folder_of,
+    identities,
     read_model,
     shards_of,
 )
 from caovand.adapters.model_folder.named import read_named
 
 __all__ = [
-    "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "read_model",
-    "read_named", "shards_of",
+    "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
+    "identities", "read_model", "read_named", "shards_of",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length,
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.model_source.gguf import SUFFIX
 from caovand.core.problem import Problem, ProblemError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
@@ -61,7 +62,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
-    elif exists and place.suffix == gguf_files.SUFFIX:
+    elif exists and place.suffix == SUFFIX:
         return read_gguf(Path(os.path.abspath(place)))
     elif exists:
         raise ModelProblem(
@@ -86,6 +87,20 @@ def shards_of(card: ModelCard) -> list[Path]:
     """The safetensors files of a model that was read; none where its weights are pickled."""
     folder = Path(card.path) if card.folder else _downloaded(card.path)
     return _shards(folder, _index(folder)) if folder else []
+
+
+def folder_of(card: ModelCard) -> Path | None:
+    """Where the files of a model that was read are, None where they are not on this machine."""
+    place = Path(card.path) if card.folder else _downloaded(card.path)
+    return place.parent if place is not None and place.is_file() else place
+
+
+def identities(card: ModelCard) -> list[tuple[str, int, int]]:
+    """Name, size and time of each file of a model that was read; OSError."""
+    folder = folder_of(card)
+    files = sorted(folder.iterdir()) if folder else []
+    seen = [(file.name, file.stat()) for file in files if file.is_file()]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in seen]
 
 
 def _read(folder: Path, weights: bool) -> ModelCard:

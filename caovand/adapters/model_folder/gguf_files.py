@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from caovand.adapters import safe_files
@@ -11,12 +10,9 @@ from caovand.core.checkpoint.gguf import BadGguf, GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.model_source.gguf import NO_MODEL, PART, SUFFIX
 
-PART = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-PROJECTOR = re.compile(r"^mmproj", re.I)
-"""Files of a vision tower, which is no model by itself."""
 MOST_PARTS = 1000
-SUFFIX = ".gguf"
 
 
 class BadParts(Exception):
@@ -32,8 +28,8 @@ def first_files(folder: Path) -> list[Path]:
     return [
         file
         for file in sorted(folder.glob(f"*{SUFFIX}"))
-        if not PROJECTOR.match(file.name)
-        and ((part := PART.match(file.name)) is None or int(part["number"]) == 1)
+        if not NO_MODEL.match(file.name)
+        and ((part := PART.fullmatch(file.name)) is None or int(part["number"]) == 1)
     ]
 
 
@@ -63,7 +59,7 @@ def _header(path: Path) -> GgufFile:
 
 
 def _parts(path: Path) -> list[str]:
-    part = PART.match(path.name)
+    part = PART.fullmatch(path.name)
     if part is None:
         return [path.name]
     count = int(part["count"])

@@ -23,7 +23,7 @@ def download(
     client: Client, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
 ) -> None:
     """Make `blob` this file, going on with its part. Raises PullError and OSError."""
-    cannot = f"pull {offer.name}"
+    cannot = f"pull {offer.title}"
     url = client.hub.file(offer.name, offer.address, file.path)
     path = blob.with_name(blob.name + ".part")
     part = Part(path, file)

@@ -1,6 +1,7 @@
 """Where pulled models lie, and how a complete one takes its place.
 
     ROOT/OWNER--NAME/              a model, and in it caovan-model.json: what was pulled
+    ROOT/OWNER--NAME--Q4_K_M/      one of a repository's GGUF models
     ROOT/.pulling-OWNER--NAME/     one that is not complete; never under the final name
         pull.json                  how much it will be
         blobs/sha256-ab12...       a checked file, by its hash: it outlives a new commit
@@ -26,7 +27,7 @@ from pathlib import Path
 from caovand.adapters import safe_files, trust
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.model_source import manifest
-from caovand.core.model_source.listing import BadListing, is_name
+from caovand.core.model_source.listing import BadListing, split_name
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import MANIFEST
 
@@ -85,13 +86,13 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
 
 
 def place_of(root: Path, name: str) -> Place:
-    """Where the model OWNER/NAME lies."""
-    return Place(root / name.replace("/", "--"))
+    """Where the model OWNER/NAME or OWNER/NAME:TYPE lies."""
+    return Place(root / name.replace("/", "--").replace(":", "--"))
 
 
 def find(root: Path, text: str) -> Place:
-    """The place of OWNER/NAME, or of a folder by its name in the root or its path."""
-    if is_name(text):
+    """The place of OWNER/NAME[:TYPE], or of a folder by its name in the root or its path."""
+    if split_name(text):
         known = place_of(root, text)
         if known.folder.is_dir() or known.staging.is_dir():
             return known

@@ -17,6 +17,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.offer import whole
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
 from caovand.adapters.model_pull.world import World
+from caovand.core.checkpoint.gguf import BadGguf, parse
 from caovand.core.checkpoint.safetensors import BadShard, header_length
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import RemoteFile
@@ -48,8 +49,10 @@ def fetched(client: Client, world: World, offer: Offer) -> Iterator[Path]:
 
 
 def _header(client: Client, world: World, offer: Offer, shard: RemoteFile) -> bytes:
-    """The start of a shard up to the end of its header."""
-    cannot = f"pull {offer.name}"
+    """The start of a shard up to the end of its header, or a little further."""
+    cannot = f"pull {offer.title}"
+    if offer.variant:
+        return _gguf_header(client, world, offer, shard)
     start = _range(client, world, offer, shard, 0, min(FIRST_BYTES, shard.size_bytes))
     try:
         end = 8 + header_length(start[:8], shard.size_bytes)
@@ -62,11 +65,30 @@ def _header(client: Client, world: World, offer: Offer, shard: RemoteFile) -> by
     return start[:end]
 
 
+def _gguf_header(client: Client, world: World, offer: Offer, part: RemoteFile) -> bytes:
+    """The start of a GGUF file: only who reads all of its header knows where that ends."""
+    got: list[bytes] = []
+
+    def read(count: int) -> bytes:
+        begin = sum(map(len, got))
+        end = min(begin + count, part.size_bytes)
+        got.append(_range(client, world, offer, part, begin, end) if begin < end else b"")
+        return got[-1]
+
+    try:
+        parse(read, part.size_bytes)
+    except BadGguf as problem:
+        raise PullError(
+            f"pull {offer.title}", f"{part.path} is unusable, {problem}", "choose another GGUF file"
+        ) from None
+    return b"".join(got)
+
+
 def _range(
     client: Client, world: World, offer: Offer, shard: RemoteFile, begin: int, end: int
 ) -> bytes:
     """The bytes of a shard from `begin` up to `end`."""
-    cannot = f"pull {offer.name}"
+    cannot = f"pull {offer.title}"
     url = client.hub.file(offer.name, offer.address, shard.path)
 
     def asked() -> bytes:

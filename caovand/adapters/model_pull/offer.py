@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters import model_folder
@@ -12,17 +14,34 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.part import hasher
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
 from caovand.adapters.model_pull.world import World
-from caovand.core.model_source import selection
+from caovand.core.model_source import gguf, selection
+from caovand.core.model_source.gguf import Variant
 from caovand.core.model_source.listing import BadListing, RemoteFile
 from caovand.core.model_source.selection import Offer
 
 LARGEST_LISTING = 16 << 20
 
 
-def read(client: Client, world: World, name: str, revision: str | None, *, code: bool) -> Offer:
+@dataclass(frozen=True)
+class Wanted:
+    """What to pull: a repository, and which of its GGUF models.
+
+    An empty `variant` leaves that to `prefer`, which is asked only where there are several and no
+    safetensors. `code` is whether the repository's Python files belong to it.
+    """
+
+    name: str
+    variant: str = ""
+    revision: str | None = None
+    code: bool = False
+    prefer: Callable[[Sequence[Variant]], Variant] = lambda found: found[0]
+
+
+def read(client: Client, world: World, wanted: Wanted) -> Offer:
     """Ask the hub for a model's files. Raises PullError."""
+    name, code = wanted.name, wanted.code
     hub = client.hub
-    revision = revision or hub.revision
+    revision = wanted.revision or hub.revision
     cannot = f"pull {name}"
     url = hub.listing(name, revision)
 
@@ -40,6 +59,12 @@ def read(client: Client, world: World, name: str, revision: str | None, *, code:
             "check the endpoint and the name",
         ) from None
     offer = Offer(name, revision, found.commit, selection.choose(found.files, (), code=code))
+    if wanted.variant or not offer.selection.weights:
+        variants = gguf.variants(found.files)
+        if variants or wanted.variant:
+            variant = _variant(variants, wanted, cannot)
+            chosen = selection.choose_gguf(found.files, variant)
+            return Offer(name, revision, found.commit, chosen, variant.label)
     index = next((one for one in found.files if one.path == selection.INDEX), None)
     if index is not None:
         shards = _shards(whole(client, world, offer, index), cannot)
@@ -55,9 +80,23 @@ def read(client: Client, world: World, name: str, revision: str | None, *, code:
     return offer
 
 
+def _variant(found: tuple[Variant, ...], wanted: Wanted, cannot: str) -> Variant:
+    """The GGUF model that is wanted. Raises PullError."""
+    if not wanted.variant:
+        return wanted.prefer(found)
+    if variant := gguf.named(found, wanted.variant):
+        return variant
+    labels = ", ".join(one.label for one in found)
+    raise PullError(
+        f"{cannot}:{wanted.variant}",
+        f"it has no GGUF model {wanted.variant}" if found else "it has no GGUF model",
+        f"choose one of {labels}" if found else f"leave :{wanted.variant} out",
+    )
+
+
 def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
     """The content of a small file, checked. Raises PullError."""
-    cannot = f"pull {offer.name}"
+    cannot = f"pull {offer.title}"
     most = model_folder.LARGEST.get(file.path, model_folder.LARGEST_OTHER)
     if file.size_bytes > most:
         raise PullError(
@@ -100,8 +139,8 @@ def _require_weights(offer: Offer, cannot: str) -> None:
         raise PullError(
             cannot,
             f"it has no weights as safetensors{has}",
-            "choose the checkpoint in safetensors that it was made from, or its AWQ, GPTQ or fp8"
-            " variant",
+            "choose the checkpoint in safetensors that it was made from, its AWQ, GPTQ or fp8"
+            " variant, or its GGUF files",
         )
     if "config.json" not in paths:
         raise PullError(cannot, "it has no config.json", "choose a checkpoint for transformers")

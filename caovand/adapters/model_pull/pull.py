@@ -25,9 +25,9 @@ def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
 
     Files of a model that is there already are checked, and taken over where they are right.
     """
-    what = f"pull {offer.name}"
+    what = f"pull {offer.title}"
     made = Manifest(
-        offer.name,
+        offer.title,
         client.hub.endpoint,
         offer.revision,
         offer.commit,
@@ -37,7 +37,7 @@ def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
     with safe_files.readable_by_all(), folders.locked(place, what, make=True):
         require_replaceable(place, what)
         folders.sweep(place)
-        folders.begin(place, offer.name, made.size_bytes)
+        folders.begin(place, offer.title, made.size_bytes)
         _take_over(world, place, made)
         _drop_strangers(place, made)
         missing = [one for one in _distinct(made.files) if not _blob(place, one).exists()]

@@ -18,7 +18,9 @@ from caovand.adapters.directories import own_directories
 from caovand.adapters.texts import digest, texts
 from caovand.cli.bench import show, target
 from caovand.cli.bench.drive import Cut, Order, Run
-from caovand.cli.client import connect
+from caovand.cli.bench.options import MOST, add_load, number, numbers
+from caovand.cli.bench.target import Target
+from caovand.cli.client import Client, connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen
 from caovand.cli.verb import Verb
@@ -27,38 +29,7 @@ from caovand.core.problem import ProblemError
 
 PROMPTS = (512, 4096, 32768, 100_000)
 AT_ONCE = (1, 2, 4, 8)
-MOST = 1 << 24
-MOST_AT_ONCE = 256
 MOST_ROUNDS = 30
-
-
-def numbers(most: int) -> Any:
-    """A reader of a list such as 512,4096: whole numbers from 1 to `most`, none twice."""
-
-    def read(text: str) -> tuple[int, ...]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4")
-        found = tuple(map(int, parts))
-        if not all(1 <= one <= most for one in found) or len(set(found)) < len(found):
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: each number must be from 1 to {most}, and none be there twice"
-            )
-        return tuple(sorted(found))
-
-    return read
-
-
-def number(most: int) -> Any:
-    """A reader of one whole number from 1 to `most`."""
-
-    def read(text: str) -> int:
-        found = numbers(most)(text)
-        if len(found) != 1:
-            raise argparse.ArgumentTypeError(f"{text!r} is not one number")
-        return int(found[0])
-
-    return read
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,13 +38,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=numbers(MOST),
         metavar="TOKENS,...",
         help="lengths of prompts (default: those of 512,4096,32768,100000 that fit the context)",
-    )
-    parser.add_argument(
-        "--at-once",
-        type=numbers(MOST_AT_ONCE),
-        default=AT_ONCE,
-        metavar="N,...",
-        help="how many requests at once (default 1,2,4,8)",
     )
     parser.add_argument(
         "--tokens",
@@ -89,19 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often each is measured (default 5, the fewest that --compare can judge)",
     )
-    parser.add_argument(
-        "--seed",
-        type=number(MOST),
-        default=1,
-        metavar="N",
-        help="chooses the passages of the prompts (default 1)",
-    )
-    parser.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="file with the engine's API key (default: the one of the daemon's configuration)",
-    )
+    add_load(parser, AT_ONCE, who="requests at once", seeded="the passages of the prompts")
     parser.add_argument(
         "--compare",
         nargs=2,
@@ -146,37 +98,45 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    known = texts()
     with connect(args) as client:
         found = target.find(client, args.api_key_file)
         lengths = target.lengths(found, args.prompts, PROMPTS, args.tokens)
         order = Order(
             lengths, args.at_once, args.rounds, args.tokens, args.seed, uuid.uuid4().hex[:12]
         )
-        document: dict[str, Any] = {
-            "at": time.time(),
-            "version": __version__,
-            **found.described,
-            "tokens": order.tokens,
-            "seed": order.seed,
-            "texts": digest(known),
-        }
-        measured = Run(client, found, order, prompts.passages(known), Screen(sys.stderr))
-        cut: Cut | None = None
-        try:
-            for _ in measured.cells():
-                pass
-        except Cut as problem:
-            cut = problem
-    document |= {"complete": cut is None, "cells": measured.done}
-    if measured.done:
+        document, cut = measured(client, found, order)
+    if document["cells"]:
         _show(args, document)
     if cut is None:
         return Exit.DONE
     if cut.error is None:
-        print(f"stopped: {len(measured.done)} of {order.cells} measured", file=sys.stderr)
+        print(f"stopped: {len(document['cells'])} of {order.cells} measured", file=sys.stderr)
         raise KeyboardInterrupt
     raise cut.error
+
+
+def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any], Cut | None]:
+    """The result of an order, and what cut it short; its cells are those that were measured."""
+    known = texts()
+    run = Run(client, found, order, prompts.passages(known), Screen(sys.stderr))
+    cut: Cut | None = None
+    begun = time.time()
+    try:
+        for _ in run.cells():
+            pass
+    except Cut as problem:
+        cut = problem
+    document = {
+        "at": begun,
+        "version": __version__,
+        **found.described,
+        "tokens": order.tokens,
+        "seed": order.seed,
+        "texts": digest(known),
+        "complete": cut is None,
+        "cells": run.done,
+    }
+    return document, cut
 
 
 def _show(args: argparse.Namespace, document: Mapping[str, Any]) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters import http
 from caovand.adapters.http import Unanswered
 from caovand.adapters.streamed import Refused, Streams
+from caovand.cli.bench.sized import Sized
 from caovand.cli.bench.target import Target
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen
-from caovand.core.bench import prompts, record
+from caovand.core.bench import record
 from caovand.core.bench.prompts import TooFewTexts
 from caovand.core.bench.record import Answered
 from caovand.core.reporting.wire import WireError
 
-COUNT_S = 120.0
 FIGURES_S = 30.0  # as long as figures that include the last request may take
 LOOK_S = 0.25
 BAD_KEY = (401, 403)
@@ -64,11 +62,10 @@ class Run:
         screen: Screen,
     ) -> None:
         self._client, self._target, self._order = client, target, order
-        self._passages, self._screen = passages, screen
+        self._screen = screen
         self._streams = Streams(target.endpoint, target.api.completions, target.model)
-        self._number = 0
+        self._sized = Sized(target, self._streams, passages, order.salt, order.seed)
         self._sent = 0
-        self._lengths: dict[int, int] = {}
         self.done: list[dict[str, Any]] = []
 
     def cells(self) -> Iterator[dict[str, Any]]:
@@ -111,40 +108,8 @@ class Run:
         return record.cell(length, at_once, rounds, counted)
 
     def _round(self, length: int, at_once: int) -> list[Answered]:
-        texts = [self._prompt(length) for _ in range(at_once)]
+        texts = [self._sized.prompt(length) for _ in range(at_once)]
         return self._streams.at_once(texts, self._order.tokens)
-
-    def _prompt(self, length: int) -> str:
-        """The next prompt of this length: none is sent twice."""
-        order = self._order
-        self._number += 1
-        text = prompts.prompt(self._passages, order.salt, order.seed, self._number)
-        if self._target.api.tokenize is not None:
-            return prompts.fitted(text, length, self._counted)[0]
-        if length not in self._lengths:  # each count is a completion, so one text stands for all
-            self._lengths[length] = len(prompts.fitted(text, length, self._completed)[0])
-        return text[: self._lengths[length]]
-
-    def _counted(self, text: str) -> int:
-        """How many tokens the engine counts in a text."""
-        target, tokenize = self._target, self._target.api.tokenize
-        assert tokenize is not None
-        body = tokenize.body(target.model, text)
-        answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
-        if answer.status != 200:
-            text = http.quoted(target.endpoint, answer.body)
-            raise Refused(tokenize.path, answer.status, text)
-        try:
-            found = tokenize.count(json.loads(answer.body))
-        except (ValueError, LookupError, TypeError, RecursionError):
-            found = None
-        if not isinstance(found, int):
-            raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
-        return found
-
-    def _completed(self, text: str) -> int:
-        """How many tokens the engine reads in a prompt."""
-        return self._streams.at_once([text], 1)[0].prompt_tokens
 
     def _status_after(self, moment: float) -> Mapping[str, Any]:
         """The first status whose figures and samples are younger; the last one in time."""

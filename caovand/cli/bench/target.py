@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file
+from caovand.adapters import config_file, secret_file
 from caovand.adapters.http import Endpoint
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
@@ -30,14 +30,22 @@ class Target:
     """What a result has of it."""
 
 
-def find(client: Client, key_file: Path | None) -> Target:
-    """The engine that serves now; CommandError without one."""
+def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
+    """The engine that serves now, for this verb; CommandError without one."""
     status = client.ask("status")
+    cluster = status.get("cluster")  # a daemon from before an upgrade has none
+    if cluster and cluster["role"] == "worker":
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {verb}: this machine is a worker, and the head at {cluster['head']} answers"
+            " clients",
+            f"run `caovanctl {verb}` on the head",
+        )
     if status["served"] is None:
         why = f": {status['reason']}" if status["reason"] else ""
         raise CommandError(
             Exit.NOT_SERVING,
-            f"cannot bench: no model is served, the state is {status['state']}{why}",
+            f"cannot {verb}: no model is served, the state is {status['state']}{why}",
             "wait for it with `caovanctl wait`, or see `caovanctl status`",
         )
     plan = client.ask("plan")
@@ -45,7 +53,7 @@ def find(client: Client, key_file: Path | None) -> Target:
     endpoint = Endpoint(
         served["host"],
         served["port"],
-        _key(status, plan, key_file),
+        _key(status, plan, key_file, verb),
         tls=served["url"].startswith("https:"),
     )
     described = {
@@ -63,12 +71,14 @@ def find(client: Client, key_file: Path | None) -> Target:
     return Target(endpoint, api, name, context, status["generation"], described)
 
 
-def _key(status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None) -> str:
+def _key(
+    status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None, verb: str
+) -> str:
     """The key that the engine asks for, "" for none."""
     config = Path(status["daemon"]["config"])
     try:
         if key_file is not None:
-            return config_file.read_secret(str(key_file.absolute()))
+            return secret_file.read(str(key_file.absolute()), secret_file.API_KEY_FILE)
         read = config_file.load(config)
         arguments = registry.engine_of(plan["engine"]).arguments
         return config_file.api_key(read, read.engine.extra_args, os.environ, arguments)
@@ -77,7 +87,7 @@ def _key(status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | No
             return ""  # most engines ask for none; if this one does, its answer will tell
         raise CommandError(
             Exit.FAILED,
-            f"cannot bench: {problem}",
+            f"cannot {verb}: {problem}",
             "run it as a user who may read that file, or name another with --api-key-file",
         ) from problem
 

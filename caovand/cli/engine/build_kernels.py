@@ -89,6 +89,13 @@ def named(card: Capability) -> str:
     return "SM{}{}".format(*card)
 
 
+def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
+    """Whether such an engine has kernels to build for any of these cards, or for cards to come."""
+    needed = engine_of(engine.kind).kernels.needed
+    release = version_numbers(engine.version)
+    return any(needed(release, card) for card in cards or [(7, 5)])
+
+
 def build(
     engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: World
 ) -> list[str]:

@@ -43,7 +43,8 @@ def kind_argument(parser: argparse.ArgumentParser) -> None:
 
 def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
     """The lock to use; says which build was chosen, and why, where none was asked for."""
-    if problem := registry.engine_of(args.kind).install.elsewhere:
+    engine = registry.engine_of(args.kind)
+    if problem := engine.install.elsewhere:
         raise EngineError(problem.cannot, problem.fact, problem.remedy)
     build: Build | None = args.build
     if build is None:
@@ -52,7 +53,20 @@ def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
         build = "cuda" if here else "cpu"
         why = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
         screen.say(f"build: {build} ({why}; --build overrides)")
+    if build not in engine.install.versions:
+        only = " and ".join(sorted(engine.install.versions))
+        kinds = [kind for kind in registry.MODULES if _has(kind, build)]
+        raise EngineError(
+            f"install {engine.title} ({build})",
+            f"caovan installs its {only} build only",
+            f"choose an engine with a {build} build, --kind {' or '.join(kinds)}; where the card"
+            f" and its driver are still to come, pass --build {only}",
+        )
     return lock.load(build, args.version, args.kind)
+
+
+def _has(kind: str, build: Build) -> bool:
+    return build in registry.engine_of(kind).install.versions
 
 
 def on_the_bus(devices: Path) -> bool:

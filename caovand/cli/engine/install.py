@@ -97,6 +97,8 @@ def _build_kernels(
 ) -> None:
     """Build what the cards here need; the engine is in use whether that succeeds or not."""
     cards = args.capability or build_kernels.cards_here()
+    if not build_kernels.known_for(engine, cards):
+        return
     if not cards:
         world.say("      note: no GPU is visible; once one is: sudo caovanctl engine build-kernels")
         return

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
-import tarfile
-import time
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.cli import archive
 from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.incidents.files import REPORT, fetch
+from caovand.cli.errors import Exit
+from caovand.cli.incidents.files import fetch
 from caovand.cli.verb import Verb
+from caovand.core.reporting.incident_text import REPORT
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,22 +26,7 @@ def run(args: argparse.Namespace) -> int:
         for name in files:
             if name != REPORT:
                 contents[name] = fetch(client, args.number, name)[1]
-    try:
-        # Not through a link: in another's folder it leads to a file of the other's choice.
-        opened = safe_files.open_own(Path(args.file), os.O_WRONLY | os.O_CREAT, 0o644)
-        os.ftruncate(opened, 0)
-        with (
-            os.fdopen(opened, "wb") as file,
-            tarfile.open(fileobj=file, mode="w:gz") as archive,
-        ):
-            for name, data in contents.items():
-                entry = tarfile.TarInfo(f"incident-{args.number}/{name}")
-                entry.size, entry.mtime = len(data), int(time.time())
-                archive.addfile(entry, io.BytesIO(data))
-    except OSError as problem:
-        raise CommandError(
-            Exit.FAILED, f"cannot write {args.file}: {problem.strerror}", "name another file"
-        ) from problem
+    archive.write(args.file, f"incident-{args.number}", contents)
     print(f"{args.file}: {', '.join(contents)}")
     return Exit.DONE
 

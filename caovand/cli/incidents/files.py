@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from caovand.cli.client import Client
 
-REPORT = "incident.json"
-
 
 def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
     """A file of an incident, and the names and sizes of all of its files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from caovand.cli.survey import (
     look,
     running,
 )
+from caovand.core.model_source import gguf
+from caovand.core.model_source.gguf import Variant
 
 
-def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) -> Planned:
-    """The plan for the model that will be in `folder`, made from the headers in `described`.
+def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> Planned:
+    """The plan for the model that will be at `path`, made from the headers in `described`.
 
     CommandError where `caovanctl plan` would have none.
     """
@@ -34,12 +36,22 @@ def foresee(args: argparse.Namespace, name: str, described: Path, folder: Path) 
     seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
     try:
         machine = seen.with_model(config)
-        card = replace(machine.model, path=str(folder))
-        config = replace(config, model=replace(config.model, path=str(folder)))
+        card = replace(machine.model, path=str(path))
+        config = replace(config, model=replace(config.model, path=str(path)))
         return make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
     except CommandError as problem:
         text = str(problem).replace(str(described), name)
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
+
+
+def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
+    """The GGUF model that suits the machine best."""
+    daemon = {} if args.inventory else running(args.runtime)
+    source = args.config or daemon_config(daemon)
+    config = configuration(source, found[0].files[0].path)
+    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    cards = sum(gpu.free_mib for gpu in seen.gpus)
+    return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
 
 
 def show(found: Planned, console: Console) -> bool:

@@ -1,4 +1,4 @@
-"""`caovanctl model pull OWNER/NAME`: plan a model from its headers, then download and check it."""
+"""`caovanctl model pull`: plan a model from its headers, then download and check it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from caovand.adapters.model_pull.world import World
 from caovand.cli.console import console
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.family import show
-from caovand.cli.model import forecast
+from caovand.cli.model import forecast, named
 from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
 from caovand.cli.survey import SYSTEM_CONFIG
 from caovand.core.model_source import selection
-from caovand.core.model_source.listing import is_name
+from caovand.core.model_source.listing import split_name
 from caovand.core.model_source.selection import Offer
 from caovand.core.problem import Problem
+from caovand.engines.registry import engine_of
 
 NAMED = 3
 """Files that a line about those left out names."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="OWNER/NAME", help="the model's name on the hub")
+    parser.add_argument(
+        "model",
+        metavar="OWNER/NAME[:TYPE]",
+        help="the model's name on the hub; of several GGUF models the one of this type, such as"
+        " Q4_K_M (default: the best for this machine)",
+    )
     parser.add_argument(
         "--from",
         dest="hub",
         default="hf",
         metavar="HUB",
-        help="hf, modelscope, or the address of a mirror of Hugging Face (default: hf)",
+        help="hf, modelscope, the address of a mirror of Hugging Face, or an engine with a library"
+        f" of its own: {', '.join(named.KINDS)} (default: hf)",
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     parser.add_argument("--to", metavar="DIR", help="the model's folder, in place of one in --root")
@@ -54,19 +61,31 @@ def run(args: argparse.Namespace) -> int:
     from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
     from caovand.adapters.model_pull.client import Client  # noqa: PLC0415
 
-    if not is_name(args.model):
+    if args.hub in named.KINDS:
+        return named.run(args, engine_of(args.hub))
+    asked = split_name(args.model)
+    if asked is None:
         fact = "that is not a model's name on a hub"
-        raise PullError(f"pull {args.model!a}", fact, "name it as OWNER/NAME")
+        raise PullError(
+            f"pull {args.model!a}",
+            fact,
+            "name it as OWNER/NAME or OWNER/NAME:TYPE; for a model of an engine's own library, add"
+            f" --from {' or '.join(named.KINDS)}",
+        )
     hub = hubs.chosen(args.hub, os.environ)
-    place = Place(Path(os.path.abspath(args.to))) if args.to else _place(args)
-    folders.require_own(place.root, f"pull {args.model}")
-    pull.require_replaceable(place, f"pull {args.model}")
+    folders.require_own(_place(args, args.model).root, f"pull {args.model}")
     client, here = Client(hub, hubs.token(hub, os.environ), os.environ), world()
-    found = offer.read(client, here, args.model, args.revision, code=args.trust_code)
+    wanted = offer.Wanted(
+        *asked, args.revision, args.trust_code, lambda found: forecast.preferred(args, found)
+    )
+    found = offer.read(client, here, wanted)
+    place = _place(args, found.title)
+    pull.require_replaceable(place, f"pull {found.title}")
     _report(here, found, hub.title)
+    model = place.folder / found.model
     try:
         with headers.fetched(client, here, found) as described:
-            planned = forecast.foresee(args, found.name, described, place.folder)
+            planned = forecast.foresee(args, found.title, described / found.model, model)
         obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
     except CommandError as problem:
         obstacle = Problem("", problem.message, "fix that first, or download it with --force")
@@ -85,22 +104,28 @@ def run(args: argparse.Namespace) -> int:
         facts(place.folder, made),
         f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
         f" publisher's hash\nin {args.config or SYSTEM_CONFIG}, under [model]:"
-        f' path = "{place.folder}"',
+        f' path = "{model}"',
     )
     return Exit.DONE
 
 
-def _place(args: argparse.Namespace) -> Place:
-    return folders.place_of(root_of(args), args.model)
+def _place(args: argparse.Namespace, name: str) -> Place:
+    if args.to:
+        return Place(Path(os.path.abspath(args.to)))
+    return folders.place_of(root_of(args), name)
 
 
 def _too_large(found: Offer) -> Problem:
     """That a model does not fit; the forecast above it names what would help."""
     return Problem(
-        f"pull {found.name}",
+        f"pull {found.title}",
         "it will not fit this machine",
-        "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8; --force downloads"
-        f" {gib(found.selection.size_bytes)} all the same",
+        (
+            "choose a GGUF model of fewer bits, or a smaller one"
+            if found.variant
+            else "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8"
+        )
+        + f"; --force downloads {gib(found.selection.size_bytes)} all the same",
     )
 
 
@@ -108,7 +133,7 @@ def _report(here: World, found: Offer, title: str) -> None:
     """What will be downloaded, and what not."""
     at = f"commit {found.commit[:12]}" if found.commit else f"revision {found.revision}"
     count = len(found.selection.files)
-    here.say(f"{found.name} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")
+    here.say(f"{found.title} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")
     for kind, names in found.selection.left_out:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         here.say(f"  left out, {kind}: {', '.join(names[:NAMED])}{more}")
@@ -122,8 +147,8 @@ def _report(here: World, found: Offer, title: str) -> None:
 VERB = model_verb(
     "pull",
     "download a model, checked against the publisher's hashes",
-    description="Download what vLLM needs of a model. First plan it from its configuration and the"
-    " headers of its weights: nothing is downloaded that will not fit this machine, except with"
+    description="Download what an engine needs of a model. First plan it from its configuration and"
+    " the headers of its weights: nothing is downloaded that will not fit this machine, except with"
     " --force. A pull that was cut continues where it was.",
     example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
     arguments=arguments,

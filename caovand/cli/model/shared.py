@@ -41,7 +41,7 @@ def root_of(args: argparse.Namespace) -> Path:
 
 def model_argument(parser: argparse.ArgumentParser) -> None:
     """The model that a verb is about."""
-    parser.add_argument("model", metavar="MODEL", help="OWNER/NAME, or its folder")
+    parser.add_argument("model", metavar="MODEL", help="OWNER/NAME[:TYPE], or its folder")
 
 
 def facts(folder: Path, made: Manifest) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from caovand.cli.drawing import (
 )
 from caovand.cli.top.view import CardProcess, Happening, Look
 from caovand.core.figures.track import RECENT_S
+from caovand.core.reporting import card_text
 
 LABEL = 12  # columns of what stands before a row's text
 MOST_COLUMNS = 50
@@ -26,8 +27,9 @@ MOST_COLUMNS = 50
 SPARK_NUMBERS = 31
 CARD_NUMBERS = 46
 LETTERS = {
-    "weights": "W", "context": "C", "activations": "A", "graphs": "G", "kv": "K", "engine": "E",
-    "others": "o", "used": "#", "free": ".",
+    "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
+    "steps": "A", "compute": "B", "logits": "L", "engine": "E", "others": "o", "used": "#",
+    "free": ".",
 }  # fmt: skip
 NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
 # The list among the recent readings, what it is called, and its unit.
@@ -101,8 +103,8 @@ def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
         line = status.row(label, "")
         for name, count in cells(sizes, gpu["total_mib"], _columns(width, CARD_NUMBERS)):
             line.append(_glyph(name, look) * count, style=COLOURS[name])
-        yield line.append(f"  {status.load(gpu)}", style="default")
-        if slow := status.slowdown(gpu):
+        yield line.append(f"  {card_text.load(gpu)}", style="default")
+        if slow := card_text.slowdown(gpu):
             yield status.row("", slow, "yellow")
     named = [name for name, size in seen.items() if name != "free" and round(size)]
     if named and named != ["used"]:

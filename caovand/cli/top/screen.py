@@ -91,6 +91,7 @@ def main(view: View, width: int, room: int, look: Look) -> list[Text]:
     shown = [
         Section([_head(view), *parts.progress(answer, width, look)], 2),
         Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
+        Section(list(status.nodes(answer)), 1),
         Section(list(status.identity(answer)), 1),
         Section(list(parts.speed(view.recent, width, look)), 1),
         Section(list(parts.activity(figures, width, look)), 2),
@@ -98,7 +99,7 @@ def main(view: View, width: int, room: int, look: Look) -> list[Text]:
         Section(list(parts.processes(view.processes)), 2),
         events,
     ]
-    return _arranged(shown, (0, 1, 5, 3, 4, 7, 6, 2), (0, 1, 5, 3, 4, 6, 2, 7), room)
+    return _arranged(shown, (0, 1, 2, 6, 4, 5, 8, 7, 3), (0, 1, 2, 6, 4, 5, 7, 3, 8), room)
 
 
 def _arranged(

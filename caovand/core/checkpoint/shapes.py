@@ -7,6 +7,7 @@ checkpoint may be larger if it keeps some layers as floats.
 
 from __future__ import annotations
 
+from caovand.core.checkpoint.tensors import LAYERED
 from caovand.core.facts.inventory import LinearAttention, ModelCard, Part, Sharding, Weights
 
 BYTES = 2
@@ -20,37 +21,49 @@ def weights_by_shape(
 
     `bits` apply to quantised weights: linear layers and experts, for gpt-oss experts only.
     """
-    hidden, count = model.hidden_size, len(model.layer_types)
-    recurrent = sum(kind in ("linear_attention", "mamba") for kind in model.layer_types)
-    attending = count - recurrent
+    hidden = model.hidden_size
     sharded, keys, replicated = _attention(model, gated)
     dense = 3 * hidden * (model.dense_size or model.intermediate_size)
+    shared = 3 * hidden * model.shared_size
     state = _recurrent(hidden, model.linear) if model.linear else 0
-    routed = count - model.dense_layers if model.experts else 0
-    feed = routed * 3 * hidden * model.shared_size + (count - routed) * dense
     router = hidden * model.experts
     experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
     head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
-    head += 3 * hidden * model.shared_size if model.experts else dense
-    parts: list[tuple[Part, Sharding, int]] = [
-        ("embedding", "sharded", model.vocab_size * hidden),
-        ("head", "sharded", 0 if tied else model.vocab_size * hidden),
-        ("layers", "sharded", attending * sharded + recurrent * state + feed),
-        ("layers", "kv", attending * keys),
-        ("layers", "replicated", count * 2 * hidden + attending * replicated + routed * router),
-        ("experts", "sharded", routed * experts),
-        ("mtp", "sharded", model.mtp_layers * head),
-    ]
+    head += shared if model.experts else dense
+    attends = [kind not in ("linear_attention", "mamba") for kind in model.layer_types]
+    # Where only some layers have experts, those are mostly the later ones.
+    routed = [bool(model.experts) and n >= model.dense_layers for n in range(len(attends))]
+    layers = list(zip(attends, routed, strict=True))
+    parts: list[tuple[Part, Sharding, list[int]]] = [
+        ("embedding", "sharded", [model.vocab_size * hidden]),
+        ("head", "sharded", [0 if tied else model.vocab_size * hidden]),
+        ("layers", "sharded", [
+            (sharded if attending else state) + (shared if routes else dense)
+            for attending, routes in layers
+        ]),
+        ("layers", "kv", [keys * attending for attending, _ in layers]),
+        ("layers", "replicated", [
+            2 * hidden + replicated * attending + router * routes for attending, routes in layers
+        ]),
+        ("experts", "sharded", [experts * routes for _, routes in layers]),
+        ("mtp", "sharded", [model.mtp_layers * head]),
+    ]  # fmt: skip
     packed = {"experts"} if model.quantization == "mxfp4" else {"experts", "layers"}
     if bits == 8 * BYTES:
         packed = set()
     return tuple(
-        Weights(part, way, "U8", int(size * bits / 8))
-        if part in packed and way != "replicated"
-        else Weights(part, way, "BF16", size * BYTES)
-        for part, way, size in parts
-        if size
+        _stored(part, way, sizes, bits if part in packed and way != "replicated" else None)
+        for part, way, sizes in parts
+        if sum(sizes)
     )
+
+
+def _stored(part: Part, way: Sharding, sizes: list[int], bits: float | None) -> Weights:
+    """So many parameters of each layer, in the activation type or quantised to these bits."""
+    layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
+    if bits is None:
+        return Weights(part, way, "BF16", count * BYTES, layers)
+    return Weights(part, way, "U8", int(count * bits / 8), layers)
 
 
 def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:

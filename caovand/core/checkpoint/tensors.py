@@ -22,6 +22,8 @@ REPLICATED = re.compile(
     r"|\.input_scale$|\.(kv_a|q_a)_proj"
 )
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
+LAYERED: frozenset[Part] = frozenset({"layers", "experts"})
+"""What lies in the model's own layers."""
 DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
@@ -64,6 +66,7 @@ def _kind(name: str) -> _Kind:
 def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
     """Sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
     sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
+    by_layer: dict[tuple[Part, Sharding, str], list[int]] = {}
     kinds: dict[bytes, _Kind] = {}
     for name, dtype, size in tensors:
         # A hundred thousand names of experts and layers differ only in their numbers.
@@ -71,8 +74,13 @@ def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights
         kind = kinds.get(plain) or kinds.setdefault(plain, _kind(name))
         own = kind.part
         if kind.at >= 0 and layers:
-            number = name.split(".", kind.at + 1)[kind.at]
-            beyond = number.isdecimal() and int(number[-10:]) >= layers
-            own = "mtp" if beyond and own != "vision" else own
+            digits = name.split(".", kind.at + 1)[kind.at]
+            number = int(digits[-10:]) if digits.isdecimal() else -1
+            own = "mtp" if number >= layers and own != "vision" else own
+            if own in LAYERED and number >= 0:
+                each = by_layer.setdefault((own, kind.sharding, dtype), [0] * layers)
+                each[number] += size
         sums[own, kind.sharding, dtype] += size
-    return tuple(Weights(*key, size) for key, size in sorted(sums.items()))
+    return tuple(
+        Weights(*key, size, tuple(by_layer.get(key, ()))) for key, size in sorted(sums.items())
+    )

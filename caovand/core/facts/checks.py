@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.facts.all_reduce import Sums
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.problem import Problem
@@ -29,7 +30,9 @@ class DoctorFacts:
     `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
     (None where it is another machine's), `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
-    `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth.
+    `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
+    `tokens_s` its modelled speed, None where that is not modelled. `sums` are what the last
+    check of its all-reduce found.
     """
 
     gpus: tuple[Gpu, ...]
@@ -56,3 +59,5 @@ class DoctorFacts:
     engine_env: frozenset[str] = frozenset()
     dtype: str = ""
     mtp: int | None = None
+    tokens_s: float | None = None
+    sums: Sums | None = None

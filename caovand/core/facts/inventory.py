@@ -22,6 +22,7 @@ class Gpu:
     "MIG-"; `mig` without such a uuid is a card whose parts are unknown.
     `users` are the processes that use its memory: (pid, name, MiB); MiB is 0 if the driver does not
     report it. `pcie` is the link's highest generation and its lanes. `bus` is its PCI address.
+    `p2p` are the indices of the cards whose memory it reaches directly, None if that is unknown.
     """
 
     index: int
@@ -38,6 +39,7 @@ class Gpu:
     mig: bool = False
     users: tuple[tuple[int, str, int], ...] = ()
     bus: str = ""
+    p2p: tuple[int, ...] | None = None
 
 
 def device_name(gpu: Gpu) -> str:
@@ -47,7 +49,10 @@ def device_name(gpu: Gpu) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """The machine; memory in MiB, `cpus` the physical cores this process may use."""
+    """The machine; memory in MiB, `cpus` the physical cores this process may use.
+
+    `memory_gb_s` is how fast all of them together read and write memory, None if not measured.
+    """
 
     ram_mib: int
     available_mib: int
@@ -57,6 +62,7 @@ class Host:
     wsl: bool = False
     open_files: int = 0
     cache_free_mib: int | None = None
+    memory_gb_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,11 @@ class EngineInfo:
     `switches` those of them that take no value. `choices` are the values an option is limited to,
     such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `cuda_home` the
     environment's own toolkit, `jit_cache` the release of FlashInfer's prebuilt kernels, `kernels`
-    what was built here for cards such as "sm75". `cxx` is the C++ compiler that nvcc needs, None
-    where there is none, "" where it was not asked. `gdn_interface` is the plugin's own "pass" or
-    "fail: why", `operators` those it would replace;
-    `states` says likewise whether it keeps states right where hybrids draft. `executable` is the
-    server, of an engine that is a program.
+    what was built here for cards such as "sm75". `cxx` is the C++ compiler that nvcc needs,
+    `python_h` the header that Triton's launchers need, None where there is none, "" where it was
+    not asked. `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` those it would
+    replace; `states` says likewise whether it keeps states right where hybrids draft. `executable`
+    is the server, of an engine that is a program. `nccl` is the release of its package.
     """
 
     python: str
@@ -96,11 +102,13 @@ class EngineInfo:
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     jit_cache: str | None = None
     compiler: str | None = None
+    python_h: str | None = ""
     gdn_interface: str = ""
     operators: tuple[str, ...] = ()
     library_problem: str = ""
     states: str = ""
     executable: str = ""
+    nccl: str | None = None
 
     def knows(self, architecture: str) -> bool:
         """Whether its models include this one; assumed so if it was not asked."""
@@ -121,13 +129,15 @@ class Weights:
     """Bytes of the tensors of one part of the model that are split over GPUs the same way.
 
     `dtype` is safetensors' name for how they are stored; "kv" is split over at most as many
-    ranks as there are key-value heads.
+    ranks as there are key-value heads. `layers` is how the bytes lie in the model's layers, as
+    proportions, empty where all layers are taken to be alike.
     """
 
     part: Part
     sharding: Sharding
     dtype: str
     size: int
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -287,10 +297,35 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
+class Node:
+    """Another machine that serves the model with this one: its cards, whose memory counts as free.
+
+    A card's index is its place among them.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network between nodes as measured: bytes a second one way, and the round trip."""
+
+    bytes_s: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True)
 class Inventory:
-    """Everything that a plan depends on, except the configuration."""
+    """Everything that a plan depends on, except the configuration.
+
+    `others` are the nodes that serve the model with this one, by rank, and `link` is what joins
+    them, None where it was not measured.
+    """
 
     gpus: tuple[Gpu, ...]
     host: Host
     engine: EngineInfo
     model: ModelCard
+    others: tuple[Node, ...] = ()
+    link: Network | None = None

@@ -71,6 +71,8 @@ def _host(entry: Any) -> Host:
     host = _read(Host, {"available_mib": table.get("ram_mib"), **table}, "host")
     _check(host.ram_mib > 0, "host.ram_mib", host.ram_mib, "the memory of a machine")
     _check(host.cpus > 0, "host.cpus", host.cpus, "a number of cores")
+    speed = host.memory_gb_s
+    _check(speed is None or speed > 0, "host.memory_gb_s", speed, "a number of GB/s")
     return host
 
 
@@ -133,6 +135,9 @@ def _value(value: Any, kind: str, where: str) -> Any:
         return value
     if outer == "int":
         return _whole(value, where)
+    if outer == "float":
+        _check(_is_number(value), where, value, "a number from 0")
+        return float(value)
     _check(isinstance(value, str), where, value, "a text")
     return value
 
@@ -160,10 +165,14 @@ def _parts(inner: str) -> list[str]:
 
 def _whole(value: Any, where: str) -> int:
     """A count; sizes in MiB may have fractions, which are dropped."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    _check(number and 0 <= value <= LARGEST, where, value, "a number from 0")
+    _check(_is_number(value), where, value, "a number from 0")
     _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
     return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value <= LARGEST
 
 
 def _check(right: bool, where: str, value: Any, wanted: str) -> None:

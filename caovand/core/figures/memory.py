@@ -22,9 +22,10 @@ def by_card(
 
     `engine` and `others` are None where the driver does not tell processes apart.
     """
-    parts = dict(_parts(forecast, reported))
+    staged = forecast is not None and bool(forecast.ranks)  # the engine reports one of them
     found = []
     for sample in samples:
+        parts = dict(_parts(_foreseen(forecast, sample.index), {} if staged else reported))
         users = dict(sample.users)
         known = bool(ours & users.keys())
         engine = sum(mib for pid, mib in users.items() if pid in ours) if known else None
@@ -41,11 +42,19 @@ def by_card(
     return found
 
 
+def _foreseen(forecast: MemoryEstimate | None, card: int) -> dict[str, float]:
+    """What is forecast for this card of ours; its own stage comes before those of other nodes."""
+    if forecast is None:
+        return {}
+    own = [rank for rank in forecast.ranks if card in rank.cards]
+    here = [rank for rank in own if rank.node == forecast.ranks[0].node]
+    return dict(here[0].parts if here else forecast.parts)
+
+
 def _parts(
-    forecast: MemoryEstimate | None, reported: Mapping[str, Any]
+    foreseen: Mapping[str, float], reported: Mapping[str, Any]
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Each part's size and where that is from: the engine's own report, else the forecast."""
-    foreseen = dict(forecast.parts) if forecast else {}
     for name in (*foreseen, *(name for name in REPORTED if name not in foreseen)):
         size = reported.get(REPORTED.get(name, ""))
         if isinstance(size, (int, float)) and size >= 0:

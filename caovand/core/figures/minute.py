@@ -57,7 +57,7 @@ class CardMinute:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened: `kind` is daemon, restart, mode, rung or incident."""
+    """Something that happened: `kind` is daemon, restart, mode, tune, rung or incident."""
 
     at: float
     slot: str

@@ -27,8 +27,8 @@ LARGEST = 1 << 53
 ADDED = (("policy", "workload"), ("policy", "activations"), ("engine", "kind"))
 """Keys that came after the first plans were kept. At their defaults they change no fingerprint, so
 that an upgrade keeps the degraded plan."""
-
-
+TUNING = ("tune", "tune_quiet_s")
+"""A degraded plan is never tuned."""
 DEFAULTS = Config()
 
 
@@ -36,16 +36,22 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
     """What a degraded plan is valid for: this configuration, cards, engine and model."""
     wishes = {name: asdict(getattr(config, name)) for name in ("model", "policy", "engine")}
     wishes["policy"].pop("mode")  # a mode change clears the MTP rungs only
+    for name in TUNING:
+        wishes["policy"].pop(name)
     for section, name in ADDED:
         if wishes[section][name] == asdict(getattr(DEFAULTS, section))[name]:
             del wishes[section][name]
-    seen = {
+    seen: dict[str, Any] = {
         "wishes": wishes,
         "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
         "ram_mib": inventory.host.ram_mib,
         "engine": (inventory.engine.version, inventory.engine.torch, inventory.engine.plugin),
         "model": inventory.model.path,
     }
+    if inventory.others:
+        seen["others"] = [
+            [(gpu.name, gpu.total_mib) for gpu in node.gpus] for node in inventory.others
+        ]
     text = json.dumps(seen, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -27,10 +27,11 @@ Verdict = Literal["again", "lower", "hold", "fail"]
 
 @dataclass(frozen=True)
 class Reaction:
-    """How to answer a failure, and how often before a rung is taken."""
+    """How to answer a failure, and how often before a rung is taken; what a retry waits for."""
 
     kind: Kind
     patience: int = 0
+    waits_for: str = ""
 
 
 REACTIONS: Mapping[Failure, Reaction] = {
@@ -53,7 +54,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "backend-unsupported": Reaction("rung"),
     "bad-arguments": Reaction("fatal"),
     "model-missing": Reaction("fatal"),
-    "network": Reaction("retry"),
+    "network": Reaction("retry", waits_for="the network"),
     "access-denied": Reaction("fatal"),
     "port-busy": Reaction("hold"),
     "plugin-error": Reaction("rung"),
@@ -63,6 +64,11 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "hang": Reaction("restart", 1),
     "draft-collapse": Reaction("restart", 1),
     "answers-changed": Reaction("restart", 1),
+    "answers-degenerate": Reaction("restart", 1),
+    "allreduce-wrong": Reaction("rung"),
+    "allreduce-hung": Reaction("restart", 1),
+    "node-missing": Reaction("hold"),
+    "node-lost": Reaction("retry", waits_for="all nodes"),
     "unknown": Reaction("restart", 2),
 }
 
@@ -153,7 +159,8 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == "hold":
         return Decision("hold", text="waiting until it has passed", excused=True)
     if kind == "retry":
-        return Decision("again", text="waiting for the network: the same plan again", excused=True)
+        text = f"waiting for {reaction.waits_for}: the same plan again"
+        return Decision("again", text=text, excused=True)
     if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")

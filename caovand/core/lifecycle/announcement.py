@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle.state import Snapshot, State
+
+WAITED_FOR: frozenset[Failure] = frozenset({"node-missing"})
+"""What is waited for and no failure: a worker waits for its head most of the time."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +28,27 @@ def announcement(before: Snapshot, after: Snapshot) -> Announcement | None:
         return _new_state(before, after)
     if after.state is State.HOLD and after.reason != before.reason:
         text = f"still HOLD: {after.reason}"
-        return Announcement("failure", text, {"state": after.state.value})
+        return Announcement(_kind(after.finding), text, {"state": after.state.value})
     if after.refusal is not None and after.refusal is not before.refusal:
-        return Announcement("failure", f"the new plan cannot be used: {after.refusal.text}", {})
+        text = f"the new plan cannot be used: {after.refusal.text}"
+        return Announcement(_kind(after.refusal), text, {})
     return None
+
+
+def _kind(finding: Finding | None) -> str:
+    """What an event about this finding is."""
+    return "state" if finding is not None and finding.failure in WAITED_FOR else "failure"
 
 
 def _new_state(before: Snapshot, after: Snapshot) -> Announcement:
     text = f"{before.state.value} -> {after.state.value}"
-    failed = after.finding is not None and after.finding is not before.finding
-    if after.reason and (failed or after.reason != before.reason):
+    found = after.finding is not None and after.finding is not before.finding
+    if after.reason and (found or after.reason != before.reason):
         text += f": {after.reason}"
     if after.state is State.BACKOFF and after.deadline is not None:
         text += f"; retry in {after.deadline - after.since:.1f} s"
-    if failed and after.remedy is not None and after.remedy.text:
+    if found and after.remedy is not None and after.remedy.text:
         text += f"; {after.remedy.text}"
     data = {"state": after.state.value, "failures": after.failures}
-    return Announcement("failure" if failed else "state", text, data, failed)
+    kind = _kind(after.finding) if found else "state"
+    return Announcement(kind, text, data, failed=kind == "failure")

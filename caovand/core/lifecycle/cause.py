@@ -7,15 +7,21 @@ from caovand.core.lifecycle.events import Event, Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot
 
 OPERATOR = "operator"
+HEAD = "head"
 PLAN = "plan"
-CAUSES = (*FAILURES, OPERATOR, PLAN)
+CAUSES = (*FAILURES, OPERATOR, HEAD, PLAN)
 
 
 def cause_of_end(before: Snapshot, event: Event, after: Snapshot) -> str:
-    """What ended the engine: a failure, the operator or a changed plan; "" if none was ended."""
+    """What ended the engine: a failure, the operator, the head of a cluster or a changed plan.
+
+    "" if none was ended.
+    """
     if not before.spawned or before.ending is not None or after.ending is None:
         return ""
-    if isinstance(event, (Restart, Start, Stop)):
+    if isinstance(event, Restart):
+        return event.by
+    if isinstance(event, (Start, Stop)):
         return OPERATOR
     if after.finding is not None and after.finding is not before.finding:
         return after.finding.failure

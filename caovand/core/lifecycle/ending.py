@@ -29,7 +29,9 @@ DRAIN_MARGIN_S = 5.0
 KILL_S = 100.0
 # What a watcher may find wrong with an engine that still finishes requests: one that is slow, one
 # that has lost some process to the kernel, and one whose answers are wrong.
-LIVES_ON: frozenset[Failure] = frozenset({"draft-collapse", "host-oom", "answers-changed"})
+LIVES_ON: frozenset[Failure] = frozenset({
+    "draft-collapse", "host-oom", "answers-changed", "answers-degenerate",
+})  # fmt: skip
 # A plan that keeps failing for something outside is tried again this often at least.
 HOLD_S = 300.0
 

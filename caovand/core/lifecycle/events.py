@@ -6,6 +6,7 @@ Events of a child carry its generation, answers to an inspection its number: lat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
@@ -40,9 +41,10 @@ class Start(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The operator wants a new child."""
+    """The operator wants a new child, or the head of a cluster."""
 
     reason: str = "restart requested"
+    by: Literal["operator", "head"] = "operator"
 
 
 @dataclass(frozen=True, kw_only=True)

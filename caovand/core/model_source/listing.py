@@ -27,6 +27,7 @@ GIT = "git"
 _HEX = {SHA256: re.compile(r"[0-9a-f]{64}"), GIT: re.compile(r"[0-9a-f]{40}")}
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
 class BadListing(Exception):
@@ -64,6 +65,14 @@ class Listing:
 def is_name(text: str) -> bool:
     """Whether this is OWNER/NAME; `--` stands for the slash in a folder's name."""
     return bool(_NAME.fullmatch(text)) and "--" not in text and ".." not in text
+
+
+def split_name(text: str) -> tuple[str, str] | None:
+    """OWNER/NAME and the label behind a colon, empty without one; None for any other text."""
+    name, colon, label = text.partition(":")
+    if not is_name(name) or (colon and not _LABEL.fullmatch(label)) or ".." in label:
+        return None
+    return name, label
 
 
 def digest(text: Any) -> Digest:

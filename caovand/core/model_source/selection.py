@@ -1,4 +1,4 @@
-"""The files of a repository that vLLM needs: one set of weights, configuration, tokenizer."""
+"""The files of a repository that an engine needs: one set of weights, and what belongs to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from caovand.core.model_source.gguf import SUFFIX, Variant
 from caovand.core.model_source.listing import RemoteFile
 
 INDEX = "model.safetensors.index.json"
@@ -22,6 +23,7 @@ _OTHER_WEIGHTS = (
     ".bin.index.json", ".msgpack.index.json", ".h5.index.json", ".tflite", ".mlmodel",
 )  # fmt: skip
 OTHER_WEIGHTS = "weights in other formats"
+OTHER_TYPES = "other GGUF files"
 SECOND_WEIGHTS = "second copies of weights"
 CODE = "Python code"
 FOLDERS = "folders"
@@ -41,7 +43,7 @@ class Selection:
 
     @property
     def weights(self) -> tuple[RemoteFile, ...]:
-        return tuple(one for one in self.files if one.path.endswith(_WEIGHTS))
+        return tuple(one for one in self.files if one.path.endswith((_WEIGHTS, SUFFIX)))
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Names of the files of one kind that are left out."""
@@ -50,16 +52,30 @@ class Selection:
 
 @dataclass(frozen=True)
 class Offer:
-    """A model at one revision; files are asked for at `address`, the commit if known."""
+    """A model at one revision; files are asked for at `address`, the commit if known.
+
+    `variant` is which of a repository's GGUF models it is, empty for safetensors.
+    """
 
     name: str
     revision: str
     commit: str
     selection: Selection
+    variant: str = ""
 
     @property
     def address(self) -> str:
         return self.commit or self.revision
+
+    @property
+    def title(self) -> str:
+        """The name as it is typed, and shown."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
+    @property
+    def model(self) -> str:
+        """Where in the folder the model is: its first GGUF file, empty for the folder itself."""
+        return self.selection.weights[0].path if self.variant else ""
 
 
 def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> Selection:
@@ -75,6 +91,17 @@ def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) 
         else:
             left.setdefault(kind, []).append(one.path)
     return Selection(tuple(kept), tuple((kind, tuple(left[kind])) for kind in sorted(left)))
+
+
+def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> Selection:
+    """What to download of a repository for one of its GGUF models: its parts, and the terms."""
+    kept, left = list(variant.files), []
+    for one in files:
+        if _TERMS.fullmatch(one.path):
+            kept.append(one)
+        elif one not in variant.files and one.path.endswith(SUFFIX):
+            left.append(one.path)
+    return Selection(tuple(kept), ((OTHER_TYPES, tuple(left)),) if left else ())
 
 
 def _is_first_set(path: str) -> bool:

@@ -43,6 +43,10 @@ class Case:
     kernel: Sequence[str] = ()
     metrics: str = ""
     secrets: Sequence[str] = field(default=())
+    live: bool = False
+    """Whether the living engine explains it, as it does each of LIVE."""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """The other nodes that ran a rank of it, with that rank."""
 
 
 def draft(
@@ -61,6 +65,10 @@ def draft(
         "gpu_samples": [asdict(sample) for sample in case.samples],
         "host": dict(host),
         "processes": [dict(process) for process in processes],
+        "nodes": [
+            {"name": name, "rank": rank, "file": node_file(rank)}
+            for name, rank in case.nodes.items()
+        ],
         "status": dict(case.status),
     }
 
@@ -74,10 +82,18 @@ def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[s
 def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:
     """The incident stored if secrets could not be removed: without any text from outside."""
     finding, decision = case.finding, case.decision
-    bare = Case(replace(finding, text=f"({why})", captures={}), (), {}, samples=case.samples)
+    bare = Case(
+        replace(finding, text=f"({why})", captures={}), (), {},
+        samples=case.samples, nodes=case.nodes,
+    )  # fmt: skip
     if decision is not None:
         bare = replace(bare, decision=Decision(decision.verdict, rung=decision.rung))
     return draft(bare, at=at, processes=(), host={})
+
+
+def node_file(rank: int) -> str:
+    """The file with what the node of this rank has of it, which comes later than the rest."""
+    return f"node-{rank}.json"
 
 
 def mark(snapshot: Snapshot) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.plan import Plan
 from caovand.core.secrets import shown_value
 
@@ -50,18 +50,34 @@ def _values(memory: MemoryEstimate) -> dict[str, Any]:
         "concurrency": round(memory.concurrency, 2),
         "reserve_mib": round(memory.reserve_mib),
         "parts_mib": {name: round(size) for name, size in memory.parts},
+        "ranks": [_rank(rank) for rank in memory.ranks],
         "advice": list(memory.advice),
         "reason": "; ".join(map(str, memory.conflicts)) or memory.reason,
+    }
+
+
+def _rank(rank: RankForecast) -> dict[str, Any]:
+    parts = dict(rank.parts)
+    return {
+        "stage": rank.stage,
+        "node": rank.node,
+        "gpus": list(rank.cards),
+        "layers": list(rank.layers),
+        "weights_gib": round(parts["weights"] / 1024, 3),
+        "kv_gib": round(parts["kv"] / 1024, 3),
+        "parts_mib": {name: round(size) for name, size in rank.parts},
+        "fullest": rank.fullest,
     }
 
 
 def forecast_vs_reported(
     memory: MemoryEstimate, reported: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The forecast, the engine's own report, and the relative error."""
+    """The forecast, the engine's own report, and the relative error; of a pipeline only of what is
+    the same on all stages."""
     forecast = values(memory)
     found: dict[str, dict[str, Any]] = {}
-    for name in ("weights_gib", "kv_gib", "kv_tokens"):
+    for name in ("kv_tokens",) if memory.ranks else ("weights_gib", "kv_gib", "kv_tokens"):
         actual = reported.get(name)
         if isinstance(actual, (int, float)) and actual and memory.fits is not None:
             off = round(forecast[name] / actual - 1, 3)

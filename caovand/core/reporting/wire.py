@@ -128,9 +128,9 @@ def decode_request(frame: bytes) -> Request:
     return Request(op, args, request_id, model=model)
 
 
-def decode_reply(frame: bytes) -> Reply:
+def decode_reply(frame: bytes, most_bytes: int = MAX_BYTES) -> Reply:
     """The reply in `frame`; WireError if it is none."""
-    document = _load(frame)
+    document = _load(frame, most_bytes)
     if isinstance(document, dict) and document.get("v") == VERSION:
         reply_id, result, error = (document.get(name) for name in ("id", "result", "error"))
         if document.get("ok") is True and isinstance(result, dict):
@@ -158,9 +158,9 @@ def _dump(document: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _load(frame: bytes) -> Any:
-    if len(frame) > MAX_BYTES:
-        raise WireError("too-large", f"cannot read {len(frame)} bytes: the limit is {MAX_BYTES}")
+def _load(frame: bytes, most_bytes: int = MAX_BYTES) -> Any:
+    if len(frame) > most_bytes:
+        raise WireError("too-large", f"cannot read {len(frame)} bytes: the limit is {most_bytes}")
     try:
         return json.loads(frame)
     except (ValueError, RecursionError) as problem:

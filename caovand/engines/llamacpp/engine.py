@@ -14,6 +14,7 @@ from caovand.engines.llamacpp.log.reader import LOG
 from caovand.engines.llamacpp.memory.forecast import forecast, gpus_of, speed
 from caovand.engines.llamacpp.metrics import parse_metrics
 from caovand.engines.llamacpp.planning import options
+from caovand.engines.llamacpp.planning.alternative import alternative
 from caovand.engines.llamacpp.planning.checkup import checkup
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.drafting import overruling
@@ -51,6 +52,7 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
         speed=speed,
+        alternative=alternative,
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
@@ -75,6 +77,7 @@ ENGINE = Engine(
             body=lambda _model, text: {"content": text, "add_special": True},
             count=lambda answer: len(answer["tokens"]),
         ),
+        constrained=lambda schema: {"json_schema": schema},
     ),
     healing=HEALING,
 )

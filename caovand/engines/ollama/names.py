@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.engine import NamedModels
+from caovand.core.engine import NamedModels, NamedPull, PullStep
 from caovand.core.problem import Problem
 
 MODELS = "OLLAMA_MODELS"
@@ -64,7 +64,10 @@ def missing(name: str) -> Problem:
             "set [model] path to a name such as qwen3:8b; `ollama create NAME` gives a file one"
         )
         return Problem(cannot, "it is not the name of one of its models", remedy)
-    remedy = f"download it: ollama pull {name}; if it lies elsewhere, set {MODELS} in [engine] env"
+    remedy = (
+        f"download it: sudo caovanctl model pull --from ollama {name}; if it lies elsewhere, set"
+        f" {MODELS} in [engine] env"
+    )
     return Problem(cannot, "it has no such model", remedy)
 
 
@@ -73,4 +76,32 @@ def folder_of(file: str) -> str:
     return file.rpartition("/blobs/")[0]
 
 
-NAMED_MODELS = NamedModels(folders=folders, entry=entry, weights=weights, missing=missing)
+def read_step(line: Mapping[str, Any]) -> PullStep:
+    """A line of the answer to /api/pull."""
+    sizes = [line.get(key) for key in ("completed", "total")]
+    done, total = (one if isinstance(one, int) and one >= 0 else 0 for one in sizes)
+    text, error = str(line.get("status", "")), line.get("error")
+    return PullStep(
+        text=text,
+        done=min(done, total),
+        total=total,
+        error=str(error) if error else "",
+        complete=text == "success",
+    )
+
+
+NAMED_MODELS = NamedModels(
+    folders=folders,
+    entry=entry,
+    weights=weights,
+    missing=missing,
+    pull=NamedPull(
+        words=("serve",),
+        variables=lambda address, folder: {"OLLAMA_HOST": address, MODELS: folder},
+        ready="/api/version",
+        path="/api/pull",
+        body=lambda name: {"model": name, "stream": True},
+        read=read_step,
+        by_hand="ollama serve, and in another terminal ollama pull",
+    ),
+)  # fmt: skip

@@ -17,8 +17,8 @@ SERVE = ("-m", "sglang.launch_server")
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     """The command line: ours first, then the operator's verbatim options, which win.
 
-    Kernels that Triton, FlashInfer and Inductor compile go below `cache`, apart for each
-    environment and kind of card.
+    Kernels that are compiled at a start go below `cache`, apart for each environment and kind of
+    card: those of Triton, Inductor, FlashInfer, SGLang itself (through TVM's FFI) and DeepGEMM.
     """
     argv = [engine.python, *SERVE, "--model-path", plan.model]
     for name, setting in plan.settings.items():
@@ -58,4 +58,7 @@ def _caches(plan: Plan, engine: EngineInfo, cache: str | None) -> dict[str, str]
         "TRITON_CACHE_DIR": f"{folder}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "FLASHINFER_WORKSPACE_BASE": f"{folder}/flashinfer",
+        "TVM_FFI_CACHE_DIR": f"{folder}/tvm-ffi",
+        "SGLANG_CACHE_DIR": f"{folder}/sglang",
+        "SGLANG_DG_CACHE_DIR": f"{folder}/deep-gemm",
     }

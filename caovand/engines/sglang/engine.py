@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
 from caovand.engines.sglang import command
 from caovand.engines.sglang.healing.cures import HEALING
+from caovand.engines.sglang.installation import INSTALL
 from caovand.engines.sglang.log.explain import explain
 from caovand.engines.sglang.log.reader import LOG
 from caovand.engines.sglang.memory.forecast import forecast, gpus_of
@@ -16,7 +18,7 @@ from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.checkup import checkup
 from caovand.engines.sglang.planning.drafting import overruling
 from caovand.engines.sglang.planning.planner import context_of, make_plan
-from caovand.engines.sglang.probe import INSTALL, PROBE
+from caovand.engines.sglang.probe import PROBE
 
 
 def _prefers(path: str, files: Collection[str]) -> bool:
@@ -71,6 +73,7 @@ ENGINE = Engine(
         pending="",
         pending_key="",
         completions="/v1/completions",
+        constrained=lambda schema: {"json_schema": json.dumps(schema)},
     ),
     healing=HEALING,
 )

@@ -6,24 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import EngineInfo
-from caovand.core.install import Install
 from caovand.core.probe import Probe
-from caovand.core.problem import Problem
 
-TRIED = "0.5.23"
-"""The release whose options, log texts and metrics were read."""
-HOW = (
-    "python3 -m venv /opt/sglang && /opt/sglang/bin/pip install sglang, then set [engine] python ="
-    ' "/opt/sglang/bin/python"'
-)
-INSTALL = Install(
-    versions={},
-    elsewhere=Problem(
-        "install SGLang",
-        "caovan has no lock for it: no CUDA environment of it was ever proven",
-        f"make an environment of your own: {HOW}",
-    ),
-)
+OLDEST = "0.5.17"
+"""The first release with every option that a plan has."""
+HOW = "sudo caovanctl engine install --kind sglang"
 # A shared library names the cards that it has machine code for; the one of common operators is
 # small and needed by every model.
 VERSIONS = """
@@ -47,11 +34,16 @@ def torch_cuda():
         return None
     return found and found.group(1)
 
+def toolkit():  # the environment's own, as caovand.adapters.engine_install.toolkit lays it out
+    place = os.path.join(sys.prefix, "cuda")
+    return place if os.access(os.path.join(place, "bin", "nvcc"), os.X_OK) else None
+
 sglang, kernel = folder("sglang"), folder("sgl_kernel")
 files = sorted(glob.glob(kernel + "/**/common_ops*.so", recursive=True)) if kernel else []
 print(MARK + json.dumps({
     "sglang": version("sglang"), "torch": version("torch"), "cuda": torch_cuda(),
-    "flashinfer": version("flashinfer-python"), "python_version": platform.python_version(),
+    "cuda_home": toolkit(), "flashinfer": version("flashinfer-python"),
+    "python_version": platform.python_version(),
     "stamp": [sys.version, version("sglang"), version("torch"), sglang
               and os.stat(sglang).st_mtime_ns, [[f, os.stat(f).st_mtime_ns] for f in files]],
 }))
@@ -107,6 +99,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         reasoning_parsers=frozenset(choices.get(_REASONING, ())),
         python_version=str(found["python_version"]),
         cuda=found["cuda"],
+        cuda_home=found.get("cuda_home"),
         kernels=tuple((card, ()) for card in more.get("cards", ())),
     )
 
@@ -121,7 +114,4 @@ PROBE = Probe(
     env={},
     lacking=_lacking,
     read=_read,
-    missing=Problem(
-        "use SGLang as the engine", "it is not in the environment of [engine] python", HOW
-    ),
 )

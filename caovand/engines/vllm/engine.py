@@ -7,26 +7,30 @@ from collections.abc import Sequence
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
 from caovand.core.facts.inventory import Inventory
-from caovand.core.install import Install
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm import command, kernels
+from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import cards_of, forecast, gpus_of, load_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.checkup import checkup
 from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.probe import PROBE
 
+PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
+
 
 def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
-    return conflicts(plan, inventory, gpus_of(plan, inventory))
+    return conflicts(plan, inventory, cards_of(plan, inventory))
 
 
 def _context(plan: Plan) -> int | None:
@@ -34,11 +38,16 @@ def _context(plan: Plan) -> int | None:
 
 
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
-    gpus = gpus_of(plan, inventory)
+    gpus = cards_of(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
         return None
     load = load_of(plan, inventory)
     return Pace(inventory.model, load, gpus, WORKLOADS["chat"]).answering(load)
+
+
+def _coarse(plan: Plan, inventory: Inventory) -> bool:
+    quantised = inventory.model.quantization or plan.value("quantization")
+    return bool(quantised) or plan.value("kv_cache_dtype") not in PLAIN_CACHES
 
 
 def _chat_template(config: Config) -> str:
@@ -56,7 +65,7 @@ ENGINE = Engine(
     name="vllm",
     title="vLLM",
     prefers=lambda path, files: False,
-    install=Install(versions={"cuda": "0.21.0", "cpu": "0.32.0"}, takes_plugin=True),
+    install=INSTALL,
     probe=PROBE,
     planning=Planning(
         make=make_plan,
@@ -68,6 +77,8 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
         speed=_speed,
+        all_reduce=all_reduce,
+        coarse=_coarse,
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
@@ -93,6 +104,8 @@ ENGINE = Engine(
             body=lambda model, text: {"model": model, "prompt": text},
             count=lambda answer: answer["count"],
         ),
+        constrained=lambda schema: {"structured_outputs": {"json": schema}},
     ),
     healing=HEALING,
+    nodes=NODES,
 )

@@ -10,6 +10,7 @@ from caovand.core.probe import Probe
 
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
+import sysconfig
 
 def version(name):
     try:
@@ -55,13 +56,19 @@ def kernels():  # for these very releases; kernels_in_env.py writes it
             pass
     return found
 
+def header():  # which Triton's launchers include
+    place = os.path.join(sysconfig.get_path("include"), "Python.h")
+    return place if os.path.isfile(place) else None
+
 vllm, ours = folder("vllm"), folder("caovan_vllm_sm75_turbo3")
 print(MARK + json.dumps({
     "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
     "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
+    "nccl": version("nvidia-nccl-cu" + (torch_cuda() or "").partition(".")[0]),
     "python_version": platform.python_version(),
     "nvcc": nvcc(), "cuda_home": toolkit(), "cxx": os.environ.get("CXX") or shutil.which("c++"),
     "jit_cache": version("flashinfer-jit-cache"), "kernels": kernels(),
+    "python_h": header(),
     "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc"),
     "stamp": [sys.version, vllm, vllm and os.stat(vllm).st_mtime_ns,
               ours, ours and os.stat(ours).st_mtime_ns, sorted(

@@ -41,6 +41,9 @@ both); prompts that share a step may end it between block borders, where the pre
 a wrong state (vllm#43559); and under asynchronous scheduling a request whose row of the batch moves
 gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of the first two, 0.28
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
+DRAFTS_OVER_STAGES = (0, 32)
+"""MTP drafts over pipeline stages (vllm#46994). Earlier releases demand stages of the drafting head
+and refuse to start; which between 0.21 and 0.32 was the first not to was not looked at."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)

@@ -77,7 +77,7 @@ def test_a_missing_model_is_named_with_the_command_that_downloads_it(tmp_path: P
     add_model(tmp_path, "tiny:1b", LLAMA)
     text = problem("tiny:8b", tmp_path)
     assert text.startswith("cannot serve model tiny:8b with Ollama: it has no such model")
-    assert "ollama pull tiny:8b" in text
+    assert "caovanctl model pull --from ollama tiny:8b" in text
 
 
 def test_a_broken_store_is_a_problem_and_no_crash(tmp_path: Path) -> None:

@@ -141,4 +141,4 @@ def test_caovanctl_names_it(tmp_path: Path) -> None:
     assert str(program) in shown
     refused = ctl("plan")
     assert refused.returncode == 1
-    assert "download it: ollama pull tiny:8b" in refused.stderr
+    assert "download it: sudo caovanctl model pull --from ollama tiny:8b" in refused.stderr

@@ -28,9 +28,11 @@ FAILED = [
     ("no-ram", "host-oom", "sglang.ram", "resolve"),
     ("no-room-for-cache", "kv-cache-none", "sglang.cache", "load"),
     ("nvcc-headers", "jit-toolchain", "sglang.jit", "load"),
-    ("port-taken", "port-busy", "sglang.port", "resolve"),
+    ("port-taken", "port-busy", "sglang.port", "http"),
     ("request-slots", "kv-cache-short", "sglang.slots", "serving"),
     ("scheduler-killed", "engine-died", "sglang.crashed", "serving"),
+    ("share-too-high", "device-oom-capture", "sglang.oom", "capture"),
+    ("share-too-low", "kv-cache-none", "sglang.cache", "load"),
     ("too-old-card", "backend-unsupported", "sglang.old", "resolve"),
     ("unknown-architecture", "bad-arguments", "sglang.model.architecture", "resolve"),
     ("unknown-option", "bad-arguments", "sglang.args", "resolve"),
@@ -39,7 +41,7 @@ FAILED = [
     ("weights-no-memory", "device-oom-load", "sglang.oom", "load"),
     ("workspace", "device-oom-run", "sglang.workspace", "serving"),
 ]
-SERVED = ("serving", "serving-0.5.6")
+SERVED = ("serving", "serving-0.5.6", "serving-0.5.17")
 
 
 def log(name: str) -> str:
@@ -74,7 +76,9 @@ def test_a_server_that_came_up_has_no_failure(name: str) -> None:
     assert (found.finding, found.reached) == (None, "serving")
 
 
-@pytest.mark.parametrize("name", ["serving", "weights-no-memory", "graphs-no-memory", "watchdog"])
+@pytest.mark.parametrize(
+    "name", [*SERVED, "weights-no-memory", "graphs-no-memory", "watchdog", "context-too-long"]
+)
 def test_explain_finds_out_whose_log_it_is(name: str) -> None:
     assert explained(log(name))[0].name == "sglang"
 
@@ -91,13 +95,27 @@ def test_captures_are_read() -> None:
         assert found is not None
         return dict(found.captures)
 
-    assert captures("context-too-long") == {"wanted": "65536", "limit": "32768"}
+    assert captures("context-too-long") == {"wanted": "9999999", "limit": "32768"}
     assert captures("weights-no-memory") == {
         "wanted": "24.00 MiB", "gpu": "1", "total": "47.37 GiB",
     }  # fmt: skip
     assert captures("watchdog") == {"seconds": "300"}
-    assert captures("port-taken") == {"taken": "30000"}
+    assert captures("port-taken") == {"host": "127.0.0.1", "port": "45893"}
     assert captures("unknown-architecture") == {"architecture": "'FooForCausalLM'"}
+
+
+def test_a_share_that_leaves_no_room_for_graphs_is_lowered() -> None:
+    """The cache was made, and the steps' buffers did not fit."""
+    found = find_cause(log("share-too-high").splitlines(), "resolve")
+    assert found is not None
+    assert ENGINE.healing.against(found)[0].name == "share"
+
+
+def test_the_figures_of_a_real_start_are_read() -> None:
+    found = explain(log("serving-0.5.17"))
+    assert {name: found.figures[name] for name in ("weights_gib", "kv_tokens", "kv_gib")} == {
+        "weights_gib": 0.04, "kv_tokens": 17057183, "kv_gib": 65.06,
+    }  # fmt: skip
 
 
 def test_phases_and_figures_are_read() -> None:

@@ -14,6 +14,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.sglang.engine import ENGINE
 from caovand.engines.sglang.healing.cures import CURES
 from caovand.engines.sglang.healing.rungs import RUNGS
@@ -233,13 +234,28 @@ def test_what_sglang_cannot_do_is_refused(sections: dict[str, Any], text: str) -
 
 
 def test_an_older_release_and_other_machines_are_refused() -> None:
-    with pytest.raises(Unplannable, match=r"install sglang 0\.5\.23 or newer"):
+    with pytest.raises(Unplannable, match=r"install sglang 0\.5\.17 or newer: sudo caovanctl"):
         plan(machine(engine=replace(REAL, flags=REAL.flags - {"--watchdog-timeout"})))
+    with pytest.raises(Unplannable, match=r"no such option; leave out \[model\] text_only"):
+        plan(
+            machine(engine=replace(REAL, flags=REAL.flags - {"--language-model-only"})),
+            model={"text_only": True},
+        )
     with pytest.raises(Unplannable, match="without a card"):
         plan(machine(gpus=()))
     volta = tuple(replace(gpu, compute_capability=(7, 0)) for gpu in turing(1))
     with pytest.raises(Unplannable, match=r"7\.5 and later"):
         plan(machine(volta))
+
+
+def test_kernels_are_compiled_with_the_engines_own_nvcc() -> None:
+    own = replace(REAL, cuda_home="/opt/engine/cuda")
+    assert plan(machine(engine=own)).env["CUDA_HOME"].value == "/opt/engine/cuda"
+    assert "CUDA_HOME" not in plan(machine()).env
+    for typed in ({"CUDA_HOME": "/usr/local/cuda"}, {"CUDA_PATH": "/usr/local/cuda"}):
+        env = plan(machine(engine=own), engine={"env": typed}).env
+        assert {name: env[name].value for name in typed} == typed
+        assert "CUDA_HOME" not in set(env) - set(typed)
 
 
 def test_a_key_in_extra_args_is_shown_to_nobody() -> None:
@@ -257,6 +273,9 @@ def test_a_key_in_extra_args_is_shown_to_nobody() -> None:
 def test_compiled_kernels_have_a_folder_of_their_own() -> None:
     env = ENGINE.planning.command(plan(machine()), REAL, "/cache").env
     assert env["TRITON_CACHE_DIR"] == "/cache/sglang/sglang-0.5.23-torch2.14.1+cu130-sm80/triton"
+    # below HOME by default, which a service need not have
+    for name in ("TVM_FFI_CACHE_DIR", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"):
+        assert env[name].startswith("/cache/sglang/")
     assert "TRITON_CACHE_DIR" not in ENGINE.planning.command(plan(machine()), REAL, None).env
 
 
@@ -323,10 +342,9 @@ def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
     assert (card.verdict, card.remedy) == (
         "FAIL", 'set [engine] kind = "vllm", which supports this card',
     )  # fmt: skip
-    missing = ENGINE.probe.missing
-    assert missing is not None
+    missing = Problem("use x", "SGLang is not installed in it", "install it")
     found = checks(facts(engine=None, engine_problem=missing))[0]
-    assert (found.verdict, "[engine] python" in found.remedy) == ("FAIL", True)
+    assert (found.verdict, found.remedy) == ("FAIL", "install it")
 
 
 def test_it_is_never_chosen_over_vllm_by_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.probe import EngineMissing, probe_engine
-from caovand.cli.main import main
 from caovand.engines.sglang.probe import DETAILS, PROBE, VERSIONS
 from tests.daemon_process import ROOT
 
@@ -29,18 +29,27 @@ def test_an_environment_with_sglang_is_read(tmp_path: Path) -> None:
 
 
 def test_a_python_without_it_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match="not in the environment") as missing:
+    with pytest.raises(EngineMissing, match="SGLang is not installed in it") as missing:
         probe_engine(PROBE, sys.executable, tmp_path)
-    assert "pip install sglang" in str(missing.value)
+    assert "caovanctl engine install --kind sglang" in str(missing.value)
 
 
-def test_installing_it_is_refused_with_the_way_to_make_an_environment(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        raise SystemExit(main(["engine", "install", "--kind", "sglang"]))
-    assert ended.value.code == 1
-    assert "cannot install SGLang: caovan has no lock for it" in capsys.readouterr().err
+def test_the_toolkit_of_an_installed_environment_is_found(tmp_path: Path) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+
+    def home() -> object:
+        words = [str(python), "-I", "-c", f"MARK = ''\n{VERSIONS}"]
+        done = subprocess.run(words, capture_output=True, check=True, text=True)
+        return json.loads(done.stdout)["cuda_home"]
+
+    assert home() is None
+    compiler = tmp_path / "cuda/bin/nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.touch(0o755)
+    assert home() == str(tmp_path / "cuda")
 
 
 def test_kernels_are_found_in_the_library_of_common_operators(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 STANDIN_GPUS names the file: {"cards": 2, "lost": [0], "used_mib": 500}. It is read anew for each
 question, so that a test can take a card away. With "of": "NAME" the memory in use is that of the
-processes with this name. Energy and NVLink count up with time.
+processes with this name; "name" and "total_mib" are those of other cards. Energy and NVLink count
+up with time.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def nvmlDeviceGetIndex(card: int) -> int:
 
 
 def nvmlDeviceGetMemoryInfo(card: int) -> Any:
-    used = int(_told().get("used_mib", 300))
-    return SimpleNamespace(total=TOTAL_MIB * MIB, used=used * MIB, free=(TOTAL_MIB - used) * MIB)
+    used, total = int(_told().get("used_mib", 300)), int(_told().get("total_mib", TOTAL_MIB))
+    return SimpleNamespace(total=total * MIB, used=used * MIB, free=(total - used) * MIB)
 
 
 def nvmlDeviceGetCudaComputeCapability(card: int) -> tuple[int, int]:
@@ -71,7 +72,7 @@ def nvmlDeviceGetCudaComputeCapability(card: int) -> tuple[int, int]:
 
 
 def nvmlDeviceGetName(card: int) -> str:
-    return "NVIDIA GeForce RTX 2080 Ti"
+    return str(_told().get("name", "NVIDIA GeForce RTX 2080 Ti"))
 
 
 def nvmlDeviceGetUUID(card: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.common.gguf.placement import MIB, Device
 from caovand.engines.common.gguf.sizes import Load
@@ -26,7 +26,7 @@ def estimate(
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]
     tightest = max(range(len(found)), key=lambda place: found[place].total / max(rooms[place], 1))
     device, cache = found[tightest], sum(one.cache for one in found)
-    lack = "" if max(over) <= 0 else _lack(found, over)
+    lack = "" if max(over) <= 0 else _lack(found, over, gpus)
     return MemoryEstimate(
         fits=max(over) <= 0,
         gpu_memory_utilization=share,
@@ -43,26 +43,22 @@ def estimate(
     )
 
 
-def unknown(reason: str) -> MemoryEstimate:
-    """No forecast, and why."""
-    return MemoryEstimate(None, None, 0, 0, 0, 0, 0, 0, 0, (), reason=reason)
-
-
 def _host_room(inventory: Inventory) -> int:
     return max(inventory.host.available_mib - HOST_RESERVE_MIB, 0) * MIB
 
 
-def _parts(device: Device, free: int) -> tuple[tuple[str, float], ...]:
-    named = {
-        "weights": device.weights, "KV cache": device.cache, "recurrent states": device.states,
-        "compute buffers": device.compute, "logits": device.output, "free": free,
+def _parts(device: Device, free: int) -> tuple[tuple[MemoryPart, float], ...]:
+    named: dict[MemoryPart, int] = {
+        "weights": device.weights, "kv": device.cache, "states": device.states,
+        "compute": device.compute, "logits": device.output, "free": free,
     }  # fmt: skip
     return tuple((name, size / MIB) for name, size in named.items() if size)
 
 
-def _lack(found: Sequence[Device], over: Sequence[int]) -> str:
+def _lack(found: Sequence[Device], over: Sequence[int], gpus: Sequence[Gpu]) -> str:
     worst = max(range(len(over)), key=lambda place: over[place])
-    where = "host memory" if found[worst].card is None else f"card {found[worst].card}"
+    card = found[worst].card
+    where = "host memory" if card is None else f"card {gpus[card].index}"
     return (
         f"{found[worst].total / MIB / 1024:.2f} GiB for {where}, {over[worst] / MIB / 1024:.2f} GiB"
         " more than is available"

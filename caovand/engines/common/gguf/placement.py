@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Gguf, Gpu, ModelCard
+from caovand.core.facts.inventory import Gguf, Gpu, Host, ModelCard
 from caovand.engines.common.gguf.sizes import (
     Load,
     cache_bytes,
@@ -18,8 +18,9 @@ from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 MIB = 1 << 20
 CONTEXT_MIB = 350
 """Of a card, for CUDA's context and the pools of its kernels."""
-HOST_GB_S = 20.0
-"""What a step reaches of a usual desktop's memory bandwidth: two channels of DDR4."""
+HOST_GB_S = 25.0
+"""A usual desktop's memory, two channels of DDR4, where it was not measured."""
+HOST_REACHED = 0.8
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,17 @@ def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
     )
 
 
-def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu]) -> float:
+def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> float:
     """The modelled time of a token: what each device reads, by its bandwidth."""
-    seconds = found[-1].read / (HOST_GB_S * 1e9)
+    seconds = found[-1].read / ((host.memory_gb_s or HOST_GB_S) * HOST_REACHED * 1e9)
     for device, gpu in zip(found, gpus, strict=False):
         seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
     return seconds
 
 
-def place(model: ModelCard, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]) -> Placement:
+def place(
+    model: ModelCard, load: Load, gpus: Sequence[Gpu], host: Host, rooms: Sequence[int]
+) -> Placement:
     """The quickest placement that fits the cards; host memory takes the rest.
 
     Experts leave the cards before whole layers do: a token reads few of them.
@@ -128,7 +131,7 @@ def place(model: ModelCard, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int
     best: tuple[float, Placement] | None = None
     for placement in _candidates(model, load, rooms, units):
         found = devices(model, load, placement)
-        seconds = step_seconds(found, gpus)
+        seconds = step_seconds(found, gpus, host)
         if best is None or seconds < best[0]:
             best = (seconds, placement)
     return best[1] if best else Placement()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import (
     CONTEXT_MIB,
     MIB,
@@ -49,27 +49,28 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
     ]
 
 
-def host_room(inventory: Inventory) -> int:
+def host_room(host: Host) -> int:
     """How many bytes of host memory may be used."""
-    return int(inventory.host.available_mib * HOST_SHARE) * MIB
+    return int(host.available_mib * HOST_SHARE) * MIB
 
 
-def fixed(inventory: Inventory, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]) -> Sized:
+def fixed(
+    model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
+) -> Sized:
     """The best placement of this very load."""
-    model = inventory.model
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
-    placement = place(model, load, gpus, rooms) if usable else Placement()
+    placement = place(model, load, gpus, host, rooms) if usable else Placement()
     found = devices(model, load, placement)
     units = len(model.gguf.layers) + 1 if model.gguf else 1
     whole = placement.layers == units and not placement.experts_in_ram
-    room = host_room(inventory)
-    return Sized(
-        load, placement, fits(found, rooms, room), step_seconds(found, gpus), whole or not gpus
-    )
+    room = host_room(host)
+    seconds = step_seconds(found, gpus, host)
+    return Sized(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
 
 
 def longest(
-    inventory: Inventory,
+    model: ModelCard,
+    host: Host,
     load: Load,
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
@@ -80,12 +81,12 @@ def longest(
     The longest with which every layer fits the cards; else at most `ENOUGH`, for which layers leave
     them. On a processor, what fits its memory, up to LONGEST_ON_HOST.
     """
-    limit = inventory.model.max_model_len or LONGEST_ON_HOST
+    limit = model.max_model_len or LONGEST_ON_HOST
     enough = min(ENOUGH[workload], limit)
     top = limit if gpus else min(limit, max(LONGEST_ON_HOST, enough))
 
     def at(context: int) -> Sized:
-        return fixed(inventory, replace(load, context=context), gpus, rooms)
+        return fixed(model, host, replace(load, context=context), gpus, rooms)
 
     least = at(min(LEAST, limit))
     goal = at(enough)

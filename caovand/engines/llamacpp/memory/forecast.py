@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.plan import Plan
-from caovand.engines.common.gguf.estimate import estimate, unknown
+from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.llamacpp.planning.options import CONTEXT, count
@@ -86,7 +86,8 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     """Modelled tokens a second of one answer, without drafts."""
     if inventory.model.gguf is None or not count(plan.value(CONTEXT)):
         return None
-    seconds = step_seconds(_devices(plan, inventory), gpus_of(plan, inventory))
+    found = _devices(plan, inventory)
+    seconds = step_seconds(found, gpus_of(plan, inventory), inventory.host)
     return 1 / seconds if seconds else None
 
 

@@ -66,5 +66,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     yield CheckResult(MODEL, "PASS", text)
     for note in model.notes:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
+    if (speed := facts.host.memory_gb_s) is not None:
+        yield CheckResult("system", "PASS", f"host memory: {speed:.0f} GB/s, measured")
     if not facts.gpus and (lack := small_host(model, facts.host)):
         yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))

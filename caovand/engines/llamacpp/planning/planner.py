@@ -280,7 +280,7 @@ def _context(
     rooms: Sequence[int],
     given: Mapping[str, Any],
 ) -> tuple[sizing.Sized, Setting]:
-    model = inventory.model
+    model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
     if CONTEXT in given:
         typed = max((given[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
@@ -293,10 +293,12 @@ def _context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         loads = [replace(load, context=typed) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.fixed(inventory, load, gpus, rooms))
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
         return sized, Setting(typed, "user", source)
     workload = config.policy.workload
-    sized = sizing.best(loads, lambda load: sizing.longest(inventory, load, gpus, rooms, workload))
+    sized = sizing.best(
+        loads, lambda load: sizing.longest(model, host, load, gpus, rooms, workload)
+    )
     context = sized.load.context
     if context == model.max_model_len:
         reason = "the model's own limit"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf import sizing
-from caovand.engines.common.gguf.estimate import estimate, unknown
+from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import devices
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.ollama.planning import variables
@@ -77,5 +77,5 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
 def _sized(plan: Plan, inventory: Inventory) -> sizing.Sized:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
-    seen = replace(inventory, model=whole_layers(inventory.model))
-    return sizing.fixed(seen, load_of(plan), gpus, rooms)
+    model = whole_layers(inventory.model)
+    return sizing.fixed(model, inventory.host, load_of(plan), gpus, rooms)

@@ -163,18 +163,20 @@ def _sized(
             f"cannot serve a context of {wanted} tokens: the model's own limit is"
             f" {model.max_model_len}; set [model] max_model_len to at most that"
         )
-    seen = replace(inventory, model=whole_layers(model))
+    whole, host = whole_layers(model), inventory.host
     left = (
         str(overhead[variables.OVERHEAD].value) if overhead else typed.get(variables.OVERHEAD, "")
     )
     rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
     if wanted is not None:
         loads = [replace(one, context=wanted) for one in loads]
-        sized = sizing.best(loads, lambda one: sizing.fixed(seen, one, gpus, rooms))
+        sized = sizing.best(loads, lambda one: sizing.fixed(whole, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
         workload = config.policy.workload
-        sized = sizing.best(loads, lambda one: sizing.longest(seen, one, gpus, rooms, workload))
+        sized = sizing.best(
+            loads, lambda one: sizing.longest(whole, host, one, gpus, rooms, workload)
+        )
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load
     if chosen.keys != kind.value:

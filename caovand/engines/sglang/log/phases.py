@@ -48,7 +48,8 @@ ROWS = (
     _row(r"(?:Post-capture KV sizing: )?KV [Cc]ache (?:is )?allocated\.(?: dtype: [\w.]{1,40},)?"
          r" #tokens: (?P<kv_tokens>\d{1,12})(?:, K size: (?P<k_gib>[\d.]{1,12}) GB, V size: "
          r"(?P<v_gib>[\d.]{1,12}) GB|, KV size: (?P<kv_gib>[\d.]{1,12}) GB)?", "kv", "cache made"),
-    _row(r"Mamba Cache is allocated|Memory pool end", "kv", "cache made"),
+    _row(r"Mamba Cache is allocated", "kv", "cache made"),
+    _row(r"Memory pool end", "capture", "making the steps' buffers"),
     _row(rf"Capture [\w ]{{0,60}}?{_GRAPHS} begin", "capture", "capturing CUDA graphs"),
     _row(rf"Capture [\w ]{{0,60}}?{_GRAPHS} end\.(?: Time| bs=.{{0,600}}?,)? ?elapsed[:=] ?"
          r"(?P<capture_s>[\d.]{1,12}) s", "capture", "CUDA graphs captured"),

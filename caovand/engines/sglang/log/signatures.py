@@ -1,6 +1,7 @@
 """Texts that SGLang and its libraries print when they fail: one row a text.
 
-`tests/samples/sglang` has lines for each row, published or by the sources of 0.5.23.
+`tests/samples/sglang` has lines for each row: of 0.5.17 on an H100, published, or by the sources of
+0.5.23.
 
 Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
 """
@@ -21,7 +22,8 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
-         r"Not enough memory\. Please try to increase --mem-fraction-static"),
+         r"Not enough memory\. Please try to increase --mem-fraction-static"
+         r"|Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static"),
     signature("sglang.graphs.oom", "cause", "device-oom-capture",
          r"Capture cuda graph failed: (?:CUDA out of memory|CUDA error: out of memory)"),
     signature("sglang.oom", "cause", "device-oom-load",

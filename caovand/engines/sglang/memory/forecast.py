@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
-from caovand.engines.common.gguf.estimate import unknown
 from caovand.engines.sglang.memory.load import (
     MIB,
     Load,
@@ -100,7 +99,7 @@ def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstim
             ("weights", weights / MIB),
             ("kv", max(room, 0) / MIB),
             ("others", others_mib),
-            ("activations and graphs", min(left_mib, outside_mib)),
+            ("steps", min(left_mib, outside_mib)),
             ("free", max(left_mib - outside_mib, 0.0)),
         ),
         advice=() if fits else ADVICE,

@@ -9,13 +9,14 @@ from typing import Any
 
 from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.sglang.memory.forecast import forecast
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, count
+from caovand.engines.sglang.probe import HOW, OLDEST
 
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
@@ -56,7 +57,7 @@ def make_plan(
     plan = Plan(
         model=model.path,
         settings={**settings, **rest},
-        env=_environment(config, used),
+        env=_environment(config, inventory.engine, used),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(typed),
         device="-".join(sorted({_name(gpu) for gpu in used})),
@@ -183,7 +184,7 @@ def _name(gpu: Gpu) -> str:
     return f"sm{major}{minor}"
 
 
-def _environment(config: Config, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
+def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
     ours = {
         "CUDA_VISIBLE_DEVICES": Setting(
             ",".join(map(device_name, gpus)), "policy", "the cards of this plan"
@@ -193,9 +194,11 @@ def _environment(config: Config, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
             "false", "policy", "a health check generates no token, so an idle card stays idle"
         ),
     }
-    return ours | {
-        name: Setting(value, "user", "[engine] env") for name, value in config.engine.env
-    }
+    typed = {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
+    if engine.cuda_home and "CUDA_PATH" not in typed:
+        why = "the engine's own compiler, of the CUDA that its torch is built for"
+        ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", why)
+    return ours | typed
 
 
 def _kept(plan: Plan, remembered: Plan) -> Plan:
@@ -218,12 +221,8 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
             continue
         if option not in engine.flags:
             raise Unplannable(
-                f"cannot use {option}: SGLang {engine.version} has no such option; "
-                + (
-                    "remove it from [engine] extra_args"
-                    if name in plan.verbatim
-                    else "install sglang 0.5.23 or newer in its environment"
-                )
+                f"cannot use {option}: SGLang {engine.version} has no such option;"
+                f" {_without(setting, verbatim=name in plan.verbatim)}"
             )
         known = choices.get(option)
         if known and not isinstance(value, (list, bool)) and str(value) not in known:
@@ -231,6 +230,15 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
                 f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} takes'
                 f" only {', '.join(known)}"
             )
+
+
+def _without(setting: Setting, *, verbatim: bool) -> str:
+    """What to do about an option that the installed release lacks."""
+    if verbatim:
+        return "remove it from [engine] extra_args"
+    if setting.origin == "user":
+        return f"leave out {setting.reason}"
+    return f"install sglang {OLDEST} or newer: {HOW}"
 
 
 def _warned(

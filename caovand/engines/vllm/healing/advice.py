@@ -109,9 +109,34 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No draft is accepted, so drafting only costs time: start again.",
     ),
     "answers-changed": (
-        "A fixed prompt is not answered as before, so the engine computes wrongly: start again.",
+        "A fixed prompt is not answered as at the plan's first start, so the engine computes "
+        "wrongly: start again.",
         "Check the card's memory, overclocking and peer access: `nvidia-smi -q -d ECC`, "
         "`journalctl -k`.",
+    ),
+    "answers-degenerate": (
+        "A fixed prompt is answered with logits that are not numbers, or with one token again and "
+        "again, so the engine computes wrongly: start again.",
+        "If every start does so, try other kernels, an 8-bit cache off, or another data type: "
+        "float16 overflows where a model was trained in bfloat16.",
+    ),
+    "allreduce-wrong": (
+        "Sums over the cards come back wrong before the engine starts, so its answers would be "
+        "nonsense: move data through the host.",
+        "Check peer access: `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe "
+        "bridges, and any patch of the driver that enables peer-to-peer.",
+    ),
+    "allreduce-hung": (
+        "Sums over the cards do not end, so the engine would hang: move data through the host.",
+        "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
+    ),
+    "node-missing": (
+        "Another node of the cluster is missing, or differs from the head: `caovanctl cluster "
+        "nodes` and `caovanctl cluster check` show which and why. Then the engine starts.",
+    ),
+    "node-lost": (
+        "A node of the cluster left while it served: all nodes end their ranks and start again "
+        "together. Look at its daemon's log, and at the network between them.",
     ),
     "unknown": (
         "This failure is unknown; the line shows where it began. Please report the log.",

@@ -63,6 +63,15 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
     ),
+    # What makes numbers too large, or reads what was never written.
+    ("answers-degenerate", ANY): (
+        "plugin-off", "kv-dtype-plain", "piecewise", "mtp-off", "prefix-caching-off",
+        "all-reduce-off", "p2p-off", "attention", "eager",
+    ),
+    ("allreduce-wrong", ANY): ("p2p-off", "all-reduce-off"),
+    ("allreduce-hung", ANY): ("p2p-off", "all-reduce-off"),
+    ("node-missing", ANY): (),
+    ("node-lost", ANY): (),
     ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
 }  # fmt: skip
 

@@ -6,10 +6,12 @@ way only, so that each rung ends, and with them the ladder.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
@@ -41,9 +43,10 @@ BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 def _number(finding: Finding, name: str) -> float | None:
     try:
-        return float(finding.captures[name])
+        number = float(finding.captures[name])
     except (KeyError, ValueError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def _used(plan: Plan, *names: str) -> bool:
@@ -353,7 +356,8 @@ def _variable(
 
     def step(plan: Plan, finding: Finding) -> Step | None:
         now = plan.env[name].value if name in plan.env else None
-        vain = now == value or (between_cards and _is_alone(plan))
+        other = _is_alone(plan) or finding.captures.get("by") == CUSTOM
+        vain = now == value or (between_cards and other)
         return None if vain else Step(env={name: value}, change=change)
 
     return step
@@ -388,6 +392,8 @@ def _one_thread(plan: Plan, finding: Finding) -> Step | None:
 
 def _all_reduce_off(plan: Plan, finding: Finding) -> Step | None:
     if plan.value("disable_custom_all_reduce") or _is_alone(plan):
+        return None
+    if finding.captures.get("by") == NCCL:
         return None
     return Step({"disable_custom_all_reduce": True}, change="custom all-reduce off")
 

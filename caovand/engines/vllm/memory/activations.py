@@ -33,12 +33,14 @@ def forward_bytes(
     activation: int,
     compiled: bool,
     drafting: bool,
+    embeds: bool = True,
     experts_stay: bool = True,
     uncompressed: int = 0,
 ) -> float:
     """The peak of a step of so many tokens on one of the ranks.
 
-    `experts_stay`: what experts work in is kept from layer to layer.
+    `embeds`: the embedding is here. `experts_stay`: what experts work in is kept from layer to
+    layer.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
@@ -50,7 +52,8 @@ def forward_bytes(
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
         streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
-        first = model.hidden_size * (model.vocab_size / ranks + tokens * streams)
+        copied = model.vocab_size / ranks if embeds else 0
+        first = model.hidden_size * (copied + tokens * streams)
         width = max(width, first)
     return CUBLAS_MIB * MIB + width * activation
 

@@ -1,5 +1,9 @@
 """The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
+Of a pipeline each stage is forecast as a model of its own (`Share`). vLLM gives every stage as many
+blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
+all layers.
+
 Weights and cache blocks are computed exactly as vLLM computes them, and what a step holds from the
 tensors that live at its peak (activations.py). Graphs, and what no tensor holds, are constants
 fitted to measured starts, to which tests/engines/test_memory.py and test_starts.py hold them.
@@ -10,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple
 
-from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
 from caovand.core.facts.inventory import Gpu, ModelCard, Part, Weights
 from caovand.core.facts.occupancy import in_use
 from caovand.engines.common.tensors import FLOATS, of_rank
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory import graphs
+from caovand.engines.vllm.memory import graphs, stages
 from caovand.engines.vllm.memory.activations import (
     forward_bytes,
     sampler_bytes,
     uncompressed_tokens,
 )
-from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, Layout, layout
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, Layout, layout, pages
 
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
@@ -68,7 +72,8 @@ class Load:
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
-    multiplied by copies of the activations in int8.
+    multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
+    empty where there are none; the load of one stage says whether it is the `first` or `last`.
     """
 
     context: int
@@ -94,6 +99,14 @@ class Load:
     kv_blocks: int | None = None
     state_dtype: str = "auto"
     rounds_input: bool = False
+    stages: tuple[int, ...] = ()
+    first: bool = True
+    last: bool = True
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the drafting head runs here: on the last stage."""
+        return self.mtp > 0 and self.last
 
     def but(self, **changes: Any) -> Load:
         """The same with other values: `dataclasses.replace`, for the thousands that a search makes.
@@ -156,7 +169,7 @@ def weights_bytes(model: ModelCard, load: Load) -> float:
     kept = [w for w in model.weights if _loaded(w, load)]
     stored = sum(on_rank(w, model, load) for w in kept)
     layers = sum(on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
-    drafter = load.batch_tokens * model.hidden_size * load.activation if load.mtp else 0
+    drafter = load.batch_tokens * model.hidden_size * load.activation if load.drafting else 0
     rope = model.rope_elements * load.activation
     more = _absorbed_bytes(model, load) + _zero_points_bytes(model, load)
     return stored - min(load.offload_gib * GIB, layers) + drafter + rope + more
@@ -218,23 +231,26 @@ def _padded(width: int, multiple: int) -> float:
     return ceil(width / multiple) * multiple / width if width else 1.0
 
 
-def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
-    """Bytes on one rank beside weights and cache, by what they are for."""
-    drafting = load.mtp > 0
+def overheads(model: ModelCard, load: Load) -> tuple[tuple[MemoryPart, float], ...]:
+    """Bytes on one rank next to weights and cache, by what they are for."""
     forward = forward_bytes(
         model,
         tokens=load.batch_tokens,
         ranks=load.tensor_parallel,
         activation=load.activation,
         compiled=not load.eager,
-        drafting=drafting,
+        embeds=load.first,
+        drafting=load.drafting,
         experts_stay=model.quantization != "awq" or load.version >= releases.AWQ_EXPERTS_STAY,
         uncompressed=uncompressed_tokens(load.context, load.sequences, load.alignment),
     )
-    sampler = sampler_bytes(model, load.sequences, load.batch_tokens, drafting)
+    sampler = 0.0
+    if load.last:
+        sampler = sampler_bytes(model, load.sequences, load.batch_tokens, load.drafting)
     fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
     fixed += 0 if load.eager else COMPILED_MIB * MIB
-    fixed += COLLECTIVE_MIB * MIB if load.tensor_parallel > 1 else 0
+    groups = (load.tensor_parallel > 1) + (not (load.first and load.last))
+    fixed += COLLECTIVE_MIB * MIB * groups
     return (
         ("context", fixed),
         ("activations", max(forward, sampler) + _special(model, load)),
@@ -244,7 +260,9 @@ def overheads(model: ModelCard, load: Load) -> tuple[tuple[str, float], ...]:
 
 def _special(model: ModelCard, load: Load) -> float:
     """What only some models and cards need in a step."""
-    size = float(VISION_MIB * MIB) if load.vision else 0.0
+    size = float(VISION_MIB * MIB) if load.vision and load.first else 0.0
+    if not load.first:  # what the stage before sends: hidden states and residual
+        size += 2 * load.batch_tokens * model.hidden_size * load.activation
     if (
         load.flashinfer or load.turing
     ):  # its workspace; runs on Turing took as much with others, too
@@ -267,7 +285,7 @@ def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
     experts = bool(model.experts) and model.quantization != "mxfp4"
     largest = max(captured, default=0)
     piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
-    drafter = graphs.DRAFTER_MIB if load.mtp and piecewise + full else 0
+    drafter = graphs.DRAFTER_MIB if load.drafting and piecewise + full else 0
     if expected:
         return graphs.expected_mib(piecewise, full, layers, experts, largest) + drafter
     return graphs.graphs_mib(piecewise + full, layers, experts, largest) + drafter
@@ -281,7 +299,8 @@ def layout_for(model: ModelCard, load: Load) -> Layout:
         activation=load.activation,
         tensor_parallel=load.tensor_parallel,
         mtp=load.mtp,
-        batch_tokens=load.batch_tokens,
+        # So many steps are under way at once: one a stage, and one being scheduled.
+        batch_tokens=load.batch_tokens * (len(load.stages) + 1 if load.stages else 1),
         aligned_states=load.aligned_states,
         alignment=load.alignment,
         version=load.version,
@@ -289,57 +308,98 @@ def layout_for(model: ModelCard, load: Load) -> Layout:
     )
 
 
-def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """What is left for the cache on the smallest card; negative where weights alone overflow."""
-    if load.kv_blocks is not None:
-        return load.kv_blocks * layout_for(model, load).block_bytes
+class Share(NamedTuple):
+    """One stage, or the whole model: its layers, what is asked of it, its cards, and by how much
+    the cache of all layers is larger than its own."""
+
+    model: ModelCard
+    load: Load
+    gpus: Sequence[Gpu]
+    scale: float
+
+
+def shares(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
+    """Every stage, or the whole model where there are none."""
+    if not load.stages:
+        return (Share(model, load, gpus, 1.0),)
+    count, whole = len(load.stages), pages(model, load.mtp, 0, len(model.layer_types))
+    dealt = stages.models(model, load.stages, load.mtp > 0)
+    return tuple(
+        Share(
+            dealt[at],
+            load.but(stages=(), first=at == 0, last=at == count - 1),
+            stages.cards_of(gpus, at, count, load.tensor_parallel),
+            whole / max(pages(model, load.mtp, start, end), 1),
+        )
+        for at, (start, end) in enumerate(stages.ranges(load.stages))
+    )
+
+
+def left_bytes(share: Share) -> float:
+    """What is left for the cache on its smallest card; negative where weights alone overflow."""
+    model, load, gpus, _ = share
     if load.kv_bytes is not None:
         return load.kv_bytes
-    share = load.utilization * _smallest_mib(gpus) * MIB
+    room = load.utilization * _smallest_mib(gpus) * MIB
     graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
     spent = sum(size for name, size in overheads(model, load) if name != "graphs")
     if graphs_counted and not load.eager:
         spent += _graphs_mib(model, load, expected=True) * MIB
-    return share - weights_bytes(model, load) - spent
+    return room - weights_bytes(model, load) - spent
+
+
+def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+    """What is left for the cache, of a pipeline as if each stage left as little as the one with
+    the least room; negative where weights alone overflow."""
+    if load.kv_blocks is not None:
+        return load.kv_blocks * layout_for(model, load).block_bytes
+    return min(left_bytes(one) * one.scale for one in shares(model, load, gpus))
 
 
 def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimate:
     """The forecast; without cards only the cache is forecast, from the bytes it was given."""
     blocks = layout_for(model, load)
     available = kv_bytes(model, load, gpus)
-    weights = weights_bytes(model, load)
+    every = shares(model, load, gpus)
+    fullest = min(every, key=lambda one: left_bytes(one) * one.scale) if load.stages else every[0]
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or load.utilization <= free_share(gpus) + 1e-9
-    smallest = min((gpu.total_mib for gpu in gpus), default=0)
-    others = max(map(in_use, gpus), default=0) * MIB
-    parts = [
-        ("weights", weights),
-        *overheads(model, load),
-        ("kv", max(available, 0)),
-        ("others", others),
-    ]
-    used = sum(size for _, size in parts) / MIB
+    if gpus and (load.kv_bytes is not None or load.kv_blocks is not None):
+        # vLLM allocates what it is told, and of given bytes the share means nothing to it.
+        held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
+        room = held and (room or load.kv_bytes is not None)
     states = lacks_states(model, load, gpus)
-    if load.kv_bytes is not None and gpus:  # then the share means nothing to vLLM
-        room = used <= _smallest_mib(gpus)
-    if load.kv_blocks is not None and gpus:  # vLLM allocates them whether there is room or not
-        room = room and used <= _smallest_mib(gpus)
+    smallest = min((gpu.total_mib for gpu in gpus), default=0)
     return MemoryEstimate(
         fits=room and load.context <= longest and not states,
         gpu_memory_utilization=load.utilization if gpus else None,
-        weights_mib=weights / MIB,
-        kv_mib=available / MIB,
-        needed_mib=blocks.needed(load.context) / MIB,
+        weights_mib=weights_bytes(fullest.model, fullest.load) / MIB,
+        kv_mib=available / fullest.scale / MIB,
+        needed_mib=blocks.needed(load.context) / fullest.scale / MIB,
         kv_tokens=blocks.tokens(int(available), load.context, load.version),
         max_model_len=longest,
         concurrency=blocks.concurrency(int(available), load.context),
         reserve_mib=smallest * (1 - load.utilization) if gpus else 0.0,
-        parts=(
-            *((name, size / MIB) for name, size in parts),
-            ("free", max(smallest - used, 0.0)),
-        ),
+        parts=parts_of(fullest, available),
         lack=states,
     )
+
+
+def parts_of(share: Share, available: float) -> tuple[tuple[MemoryPart, float], ...]:
+    """What a card holds in MiB, where the cache of all layers has so many bytes."""
+    total = min((gpu.total_mib for gpu in share.gpus), default=0)
+    parts: list[tuple[MemoryPart, float]] = [
+        ("weights", weights_bytes(share.model, share.load)),
+        *overheads(share.model, share.load),
+        ("kv", max(available / share.scale, 0)),
+        ("others", max(map(in_use, share.gpus), default=0) * MIB),
+    ]
+    used = sum(size for _, size in parts) / MIB
+    return (*((name, size / MIB) for name, size in parts), ("free", max(total - used, 0.0)))
+
+
+def _used_mib(share: Share, available: float) -> float:
+    return sum(size for name, size in parts_of(share, available) if name != "free")
 
 
 def lacks_states(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> str:
@@ -367,15 +427,20 @@ def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
     limit, blocks = model.max_model_len, layout_for(model, load)
     varying = model.mla or load.kv_dtype in TURBOQUANT  # more of a step's memory with more context
     told = load.kv_blocks is not None or load.kv_bytes is not None
-    spent = -kv_bytes(model, load.but(utilization=0.0), gpus)
-    smallest = _smallest_mib(gpus) * MIB
+    rooms = [
+        (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
+        for one in shares(model, load.but(utilization=0.0), gpus)
+    ]
 
     def fits(context: int) -> bool:
         share = utilization(load, gpus, context)
         if varying or told:
             asked = load.but(context=context, utilization=share)
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
-        return blocks.needed(context) <= spare(share * smallest - spent)
+        needed = blocks.needed(context)
+        return all(
+            needed <= spare(share * smallest - spent) * scale for smallest, spent, scale in rooms
+        )
 
     if fits(limit):
         return limit
@@ -404,8 +469,9 @@ def spare(available: float) -> float:
 
 def room_for_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
-    available = kv_bytes(model, load, gpus)
-    return available if load.kv_blocks is not None else spare(available)
+    if load.kv_blocks is not None:
+        return kv_bytes(model, load, gpus)
+    return min(spare(left_bytes(one)) * one.scale for one in shares(model, load, gpus))
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
@@ -414,5 +480,8 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 def lacking_gib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
-    missing = layout_for(model, load).needed(load.context) - kv_bytes(model, load, gpus)
-    return max(missing / GIB, 0.0)
+    needed = layout_for(model, load).needed(load.context)
+    if load.kv_blocks is not None:
+        return max((needed - kv_bytes(model, load, gpus)) / GIB, 0.0)
+    each = shares(model, load, gpus)
+    return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)

@@ -9,7 +9,9 @@ their width, states one for itself and one for each drafted token.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from caovand.core.facts.inventory import ModelCard
@@ -170,8 +172,7 @@ def layout(
     tokens = block * max(longest // page, 1) if page else block
     window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
     page = longest
-    present = [count for count in (full, window, states) if count] or [1]
-    group = max(present) if max(present) < 1.5 * min(present) else min(present)
+    group = _group_size((full, window, states))
     return Layout(
         block_tokens=tokens,
         block_bytes=page * group,
@@ -184,3 +185,40 @@ def layout(
         held_blocks=1 if version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
     )
+
+
+def _group_size(counts: tuple[int, ...]) -> int:
+    """Layers of a group, from how many layers each kind has."""
+    present = [count for count in counts if count] or [1]
+    return max(present) if max(present) < 1.5 * min(present) else min(present)
+
+
+def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
+    """Pages that a block has on the stage with the layers from `start` to before `end`.
+
+    All stages share the groups of the whole model, and a block is as wide as the widest group is
+    on the stage.
+    """
+    drafted, layers = model.mtp_layers if mtp else 0, len(model.layer_types)
+    if end == layers:
+        end += drafted
+    groups = _groups(model.cached_layers, layers, drafted)
+    return max(bisect_left(group, end) - bisect_left(group, start) for group in groups)
+
+
+@lru_cache(maxsize=8)
+def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[int, ...], ...]:
+    """The layers of each group: vLLM deals every kind's in turn, drafting layers behind all."""
+    found = [
+        [at for at, kind in enumerate(kinds) if kind == FULL]
+        + list(range(layers, layers + drafted)),
+        [at for at, kind in enumerate(kinds) if kind == WINDOW],
+        [at for at, kind in enumerate(kinds) if kind in STATE],
+    ]
+    size = _group_size(tuple(map(len, found)))
+    counts = [ceil(len(one) / size) for one in found]
+    return tuple(
+        tuple(one[first::count])
+        for one, count in zip(found, counts, strict=True)
+        for first in range(count)
+    ) or ((),)

@@ -16,6 +16,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.capabilities import HOPPER, TURING
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import GIB, Load
+from caovand.engines.vllm.memory.stages import PARTITION, partition
 from caovand.engines.vllm.planning.activations import INT8, VARIABLE
 from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer
 from caovand.engines.vllm.planning.spelling import count as count_of
@@ -83,7 +84,14 @@ def load_of(
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(VARIABLE) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
+        stages=dealt(values, env, len(model.layer_types)),
     )
+
+
+def dealt(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """The layers of each pipeline stage; empty without stages, and where vLLM refuses them."""
+    count = count_of(values.get("pipeline_parallel_size")) or 1
+    return partition(env.get(PARTITION), layers, count) if count > 1 else ()
 
 
 def kv_bytes(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:

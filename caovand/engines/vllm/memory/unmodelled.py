@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.facts.inventory import ModelCard
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.engines.vllm.memory.estimate import ONLINE
-from caovand.engines.vllm.memory.kv_cache import STATE
-from caovand.engines.vllm.planning.devices import spans_machines, stages
+from caovand.engines.vllm.memory.kv_cache import STATE, pages
+from caovand.engines.vllm.memory.load import dealt
+from caovand.engines.vllm.memory.stages import ranges
 from caovand.engines.vllm.planning.draft import WITHOUT_WEIGHTS
 from caovand.engines.vllm.planning.flag_table import UNFORESEEN
+from caovand.engines.vllm.planning.ranks import replicas, spans_machines
 from caovand.engines.vllm.planning.spelling import option, whole_number
 
 OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
@@ -53,12 +55,28 @@ def weights_unknown(given: Mapping[str, Any], model: ModelCard) -> str:
         return _told(f"quantization {kind}", "what it leaves of these weights is not known")
     if str(form) in OTHER_WEIGHTS:
         return _told(f"load_format {form}", "it loads other weights than safetensors")
-    if (whole_number(given.get("pipeline_parallel_size")) or 1) > 1:
-        return _told("pipeline_parallel_size", "what a stage holds is not forecast")
-    if stages(given) > 1 and model.experts:
+    if replicas(given) > 1 and model.experts:
         return _told("data_parallel_size", "experts are then spread over the replicas")
-    if stages(given) > 1 and spans_machines(given):
+    if replicas(given) > 1 and spans_machines(given):
         return _told("data_parallel_size", "replicas may be on other machines")
+    return ""
+
+
+def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
+    """Why it is not known what the pipeline stages hold; empty where it is, or without stages."""
+    model, name = inventory.model, "pipeline_parallel_size"
+    count = whole_number(values.get(name)) or 1
+    if count < 2:
+        return ""
+    if spans_machines(values) and not inventory.others:
+        return _told(name, "the cards of the other machines are not known here")
+    if model.kv_shared:
+        return _told(name, "layers that read the caches of others may be on another stage")
+    layers = dealt(values, env, len(model.layer_types))
+    if not layers:
+        return _told(f"{name} {count}", "its layers cannot be dealt like that")
+    if not all(pages(model, 0, start, end) for start, end in ranges(layers)):
+        return _told(f"{name} {count}", "a stage would have no layer with a cache")
     return ""
 
 

@@ -110,9 +110,9 @@ def _of_weights(model: ModelCard) -> tuple[str, str] | None:
 def _of_machine(draft: Draft) -> tuple[str, str] | None:
     if not draft.cuda:
         return "the engine is a CPU build", ""
-    card = first_outside(draft.gpus, TURING, HOPPER)
+    card = first_outside(draft.cards, TURING, HOPPER)
     if card:
-        hopper = first_of(draft.gpus, HOPPER[0])
+        hopper = first_of(draft.cards, HOPPER[0])
         why = (
             "where vLLM prefers another kernel" if card == hopper else "where they were never tried"
         )

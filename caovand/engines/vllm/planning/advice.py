@@ -172,7 +172,7 @@ def _flags(case: Case) -> Iterator[str]:
 
 def _cards(case: Case) -> Iterator[str]:
     """More cards like the first; the split has to divide the model's heads."""
-    if not case.gpus or case.memory.conflicts:
+    if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
     card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
     for count in range(len(case.gpus) + 1, MOST_CARDS + 1):

@@ -16,6 +16,7 @@ from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
 from caovand.engines.vllm import kernels, releases
+from caovand.engines.vllm.all_reduce import sums
 from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.planning.precision import type_without_bfloat16
@@ -165,6 +166,10 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     if found.build == "cuda" and not found.compiler and found.python_version:
         text = "there is no C compiler: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
+    elif found.build == "cuda" and found.python_h is None:
+        release = ".".join(found.python_version.split(".")[:2])
+        text = f"there is no Python.h of Python {release}: Triton cannot build its launchers"
+        yield CheckResult("engine", "FAIL", text, f"sudo apt install python{release}-dev")
     elif found.build == "cuda" and found.nvcc and found.cxx is None:
         text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"
         yield CheckResult("engine", "FAIL", text, "sudo apt install g++")
@@ -380,6 +385,6 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
-    engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
+    sums, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
     warnings, port, caches,
 )  # fmt: skip

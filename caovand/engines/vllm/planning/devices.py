@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm, prod
+from functools import partial
+from math import lcm
+from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config
@@ -14,18 +16,26 @@ from caovand.core.problem import Problem
 from caovand.engines.common.speeds import joined
 from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.draft import Draft, policy, user
-from caovand.engines.vllm.planning.spelling import whole_number
+from caovand.engines.vllm.planning.ranks import (
+    PIPELINE,
+    large,
+    ranks_here,
+    spans_machines,
+    stages,
+)
+from caovand.engines.vllm.planning.spelling import count
 
 LEAST_MIB = 1024
 """What a CUDA context, PyTorch and a first buffer take before there is any model."""
-SMALL_CARD = 2
-"""A card with less than this part of the largest one's memory would hold the others back."""
 
 
-def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards the engine may use; none for a CPU build.
+def choose_gpus(
+    config: Config, inventory: Inventory, values: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Gpu, ...]:
+    """The cards the engine may use; none for a CPU build. `values` are the settings so far.
 
-    Memory is taken evenly from all of them, so a display card is left out unless it is named.
+    Memory is taken evenly from all of them, so a display card is left out unless it is named, or
+    pipeline stages have layers by what each card holds.
     """
     if inventory.engine.build == "cpu":
         return ()
@@ -35,7 +45,7 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
-    chosen = _chosen(config.engine.gpus, inventory)
+    chosen = _chosen(config.engine.gpus, inventory, staged=_staged(values))
     for gpu in chosen:
         if gpu.total_mib < LEAST_MIB:
             raise Unplannable(
@@ -46,9 +56,15 @@ def choose_gpus(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     return chosen
 
 
-def _chosen(wanted: tuple[int, ...] | None, inventory: Inventory) -> tuple[Gpu, ...]:
+def _staged(values: Mapping[str, Any]) -> bool:
+    return (count(values.get(PIPELINE)) or 1) > 1
+
+
+def _chosen(
+    wanted: tuple[int, ...] | None, inventory: Inventory, *, staged: bool
+) -> tuple[Gpu, ...]:
     if wanted is None:
-        return _of_one_kind(inventory.gpus)
+        return _of_one_kind(inventory.gpus, staged=staged)
     # Parts of one partitioned card share its index: the freest is meant.
     present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
     absent = [index for index in wanted if index not in present]
@@ -82,11 +98,12 @@ def unusable(gpu: Gpu) -> Problem | None:
     return None
 
 
-def left_out(config: Config, inventory: Inventory) -> list[str]:
+def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) -> list[str]:
     """A warning for each card that the policy leaves out though nobody said so."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
-    found = [(gpu, unusable(gpu) or _too_small(gpu, inventory.gpus)) for gpu in inventory.gpus]
+    small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
+    found = [(gpu, unusable(gpu) or small(gpu)) for gpu in inventory.gpus]
     return [
         f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
         for gpu, why in found
@@ -97,7 +114,7 @@ def left_out(config: Config, inventory: Inventory) -> list[str]:
 def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
     """Why this card would hold the others back; None where it would not."""
     whole = [one for one in gpus if not unusable(one) and not one.mig]
-    if gpu.mig or not whole or gpu in _large(whole):
+    if gpu.mig or not whole or gpu in large(whole):
         return None
     largest = max(whole, key=lambda one: one.total_mib)
     listed = ", ".join(str(one.index) for one in whole)
@@ -109,18 +126,13 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
     )
 
 
-def _large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    largest = max(gpu.total_mib for gpu in gpus)
-    return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
-
-
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
     """So many of the cards, those with the most free memory, in their own order."""
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
     return tuple(gpu for gpu in gpus if gpu in chosen)
 
 
-def _of_one_kind(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def _of_one_kind(gpus: tuple[Gpu, ...], *, staged: bool) -> tuple[Gpu, ...]:
     """The usable cards that are large enough; of a partitioned card one part, as CUDA does."""
     usable = [gpu for gpu in gpus if not unusable(gpu)]
     if not usable:
@@ -128,7 +140,7 @@ def _of_one_kind(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     whole = [gpu for gpu in usable if not gpu.mig]
     if not whole:
         return (max(usable, key=lambda gpu: gpu.free_mib),)
-    return _large(whole)
+    return tuple(whole) if staged else large(whole)
 
 
 def _refuse(gpu: Gpu) -> None:
@@ -136,18 +148,6 @@ def _refuse(gpu: Gpu) -> None:
     why = unusable(gpu)
     if why:
         raise Unplannable(str(why), "backend-unsupported")
-
-
-def stages(given: Mapping[str, Any]) -> int:
-    """How many cards hold one place in the split: pipeline stages times replicas."""
-    names = ("pipeline_parallel_size", "data_parallel_size")
-    return prod(max(whole_number(given.get(name)) or 1, 1) for name in names)
-
-
-def spans_machines(given: Mapping[str, Any]) -> bool:
-    """Whether the engine runs on several machines, whose cards are not all seen here."""
-    flags = ("nnodes", "data_parallel_address", "data_parallel_size_local")
-    return any(given.get(name) is not None for name in flags)
 
 
 def cards_lacking(size: int, given: Mapping[str, Any], cards: int) -> int:
@@ -164,8 +164,14 @@ def split_for(model: ModelCard, given: Mapping[str, Any], cards: int) -> int:
 
 
 def world_size(draft: Draft) -> int:
-    """How many cards the engine uses in all."""
-    return draft.count("tensor_parallel_size") * stages(draft.given)
+    """How many cards the engine uses on this machine."""
+    return ranks_here(draft.values, draft.inventory.others)
+
+
+def cards_to_split(draft: Draft) -> int:
+    """Over how many cards the operator's stages and replicas, and the split, are spread."""
+    nodes = 1 + len(draft.inventory.others)
+    return len(draft.gpus) * (nodes if PIPELINE in draft.given else 1)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -182,7 +188,7 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    size = split_for(draft.model, draft.given, len(draft.gpus))
+    size = split_for(draft.model, draft.given, cards_to_split(draft))
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
     return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
 
@@ -191,6 +197,11 @@ def split_is_ours(draft: Draft) -> bool:
     """Whether the policy chooses over how many cards the model is split."""
     given, typed = draft.given, draft.config.policy.tensor_parallel_size
     return typed is None and "tensor_parallel_size" not in given and stages(given) == 1
+
+
+def spans_nodes(draft: Draft) -> bool:
+    """Whether the split goes over several nodes."""
+    return draft.count("tensor_parallel_size") > len(draft.gpus) and bool(draft.inventory.others)
 
 
 def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
@@ -204,7 +215,7 @@ def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) ->
 
 def refusal(draft: Draft, size: int) -> Problem | None:
     """Why the model cannot be split over so many cards; None where it can."""
-    given, cards = draft.given, len(draft.gpus)
+    given, cards = draft.given, cards_to_split(draft)
     wanted = cards_lacking(size, given, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "

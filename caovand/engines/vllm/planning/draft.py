@@ -12,6 +12,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, Model
 from caovand.core.plan import Origin, Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.capabilities import TURING
+from caovand.engines.vllm.planning.ranks import PIPELINE, serving
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import whole_number
 
@@ -31,7 +32,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Draft:
-    """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used.
+    """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
+    `cards` those of all nodes.
 
     `sizing` is there once the cards were sized; `unweighed` says why it knows no context, as where
     the weights on a card are unknown. `plugins` names those that vLLM may load; None is all.
@@ -68,9 +70,19 @@ class Draft:
         return self.engine.build == "cuda"
 
     @property
+    def values(self) -> dict[str, Any]:
+        """What is decided so far, the operator's verbatim flags included."""
+        return {**{name: setting.value for name, setting in self.settings.items()}, **self.given}
+
+    @property
+    def cards(self) -> tuple[Gpu, ...]:
+        """The cards of all nodes, by rank; the split must be decided."""
+        return tuple(gpu for _, gpu in serving(self.gpus, self.inventory.others, self.values))
+
+    @property
     def turing(self) -> bool:
         """Whether a card is older than what most kernels of today are written for."""
-        return any(gpu.compute_capability == TURING for gpu in self.gpus)
+        return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     def value(self, name: str) -> Any:
         """The value of an earlier setting, None where there is none."""
@@ -115,6 +127,19 @@ class Draft:
         return drafts and self._needs_fixes and self._has_fixes and not self.drafts_spoil_states
 
     @property
+    def stages(self) -> int:
+        """How many stages of a pipeline there are."""
+        return self.count(PIPELINE)
+
+    @property
+    def warms_up_stages(self) -> bool:
+        """Whether only a warm-up makes the buffers of later stages, which `--enforce-eager` omits.
+
+        Who types whether it compiles gets that.
+        """
+        return not self.cuda and self.stages > 1 and "enforce_eager" not in self.given
+
+    @property
     def _needs_fixes(self) -> bool:
         old = self.engine.release < releases.DRAFTS_KEEP_STATES
         hybrid = self.model.hybrid or not self.model.architecture
@@ -127,7 +152,6 @@ class Draft:
     @property
     def why_unfixed(self) -> str:
         """Why the plugin's fixes do not act, or are not proven to; empty where they are."""
-        stages = whole_number(self.given.get("pipeline_parallel_size")) or 1
         if not self.engine.plugin:
             return "the plugin that fixes it is not installed (package caovan-kernels)"
         if self.engine.states != "pass":
@@ -135,7 +159,7 @@ class Draft:
             return f"the plugin's fixes do not fit this engine: {why}"
         if self.plugins is not None and PLUGIN not in self.plugins.split(","):
             return f"{PLUGINS} leaves out the plugin that fixes it"
-        if not self.model.linear or stages > 1:
+        if not self.model.linear or self.stages > 1:
             return "the plugin's fixes are not proven for this kind of model or for pipeline stages"
         return ""
 

@@ -62,13 +62,13 @@ def uncompiled(draft: Draft) -> list[str]:
 
     Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
-    values = _values(draft)
+    values = draft.values
     kind = str(values.get("kv_cache_dtype"))
     named = values.get("attention_backend") or backend_in(values.get("attention_config"))
-    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in draft.gpus)
+    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in draft.cards)
     if named or draft.turing or ready or not cannot_build(draft):
         return []
-    if not attended_by_flashinfer(values, draft.inventory, draft.gpus):
+    if not attended_by_flashinfer(values, draft.inventory, draft.cards):
         return []
     return [
         f"an {kind} cache needs FlashInfer's attention here, which is compiled at the start, and"
@@ -87,19 +87,15 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
         return False
     if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
         return False
-    values = {**_values(draft), "kv_cache_dtype": EIGHT_BITS}
-    if ends_in_half(values, draft.inventory, draft.gpus):
+    values = {**draft.values, "kv_cache_dtype": EIGHT_BITS}
+    if ends_in_half(values, draft.inventory, draft.cards):
         return False
-    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
-    converts = all(gpu.compute_capability >= ADA for gpu in draft.gpus)
+    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
+    converts = all(gpu.compute_capability >= ADA for gpu in draft.cards)
     if images_attend_both_ways(draft.model):
         return converts
     native = hopper or (converts and not draft.engine.flashinfer)
     return reads_eight_bits(draft, native=native)
-
-
-def _values(draft: Draft) -> dict[str, Any]:
-    return {**{name: setting.value for name, setting in draft.settings.items()}, **draft.given}
 
 
 def own_type(draft: Draft) -> str:

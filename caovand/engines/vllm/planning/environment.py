@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Setting
+from caovand.engines.vllm.memory.stages import PARTITION
 from caovand.engines.vllm.planning import activations, compilers, toolchain
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.partition import layer_partition
 
 MOST_THREADS = 12
 STATES = "CAOVAN_STATES"
@@ -82,7 +84,7 @@ def _visible(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
     names = ",".join(device_name(gpu) for gpu in draft.gpus)
-    usable = len(choose_gpus(draft.config, draft.inventory))
+    usable = len(choose_gpus(draft.config, draft.inventory, draft.given))
     if usable == len(draft.gpus):
         return policy(names, "the cards this plan uses, as nvidia-smi names them")
     return policy(
@@ -96,6 +98,16 @@ def _recursion(draft: Draft) -> Setting | None:
     if not draft.turing:
         return None
     return policy("50000", "tracing this model for Turing overflows Python's default of 1,000")
+
+
+def _uncompiled(draft: Draft) -> Setting | None:
+    if draft.cuda or not (draft.value("enforce_eager") or draft.warms_up_stages):
+        return None
+    return policy(
+        "1",
+        "nothing is compiled: vLLM would still compile what counts logprobs, at the first request"
+        " for them, and a machine without Python's headers would lose its engine",
+    )
 
 
 def _kernels(draft: Draft) -> Setting | None:
@@ -131,8 +143,11 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
         _on_cuda("1", "looking for a card must not open a CUDA context in the parent"),
     ),
     ("CAOVAN_RECURSION_LIMIT", _recursion),
+    # Not TORCH_COMPILE_DISABLE, for which vLLM leaves the compile mode that stages need.
+    ("TORCHDYNAMO_DISABLE", _uncompiled),
     ("CAOVAN_KERNELS", _kernels),
     (STATES, _states),
+    (PARTITION, layer_partition),
     (activations.VARIABLE, activations.input_type),
     (toolchain.SAMPLER, toolchain.sampler),
     ("CUDA_HOME", toolchain.own_toolkit),

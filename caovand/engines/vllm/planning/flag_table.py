@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.plan import Plan
-from caovand.engines.vllm.planning import cpu, families, obstacles, rules, turing
-from caovand.engines.vllm.planning.devices import tensor_parallel_size
+from caovand.engines.vllm.planning import cpu, families, obstacles, pipeline, rules, turing
 from caovand.engines.vllm.planning.flag_row import (
     COUNT,
     FREE,
@@ -54,9 +53,11 @@ _DECIDED = (
     FlagRow("enable_auto_tool_choice", "nothing", rule=families.enable_auto_tool_choice),
     FlagRow("reasoning_parser", rule=families.reasoning_parser,
             goal=Goal("server", "reasoning_parser")),
-    FlagRow("tensor_parallel_size", short="-tp", rule=tensor_parallel_size, wanted=COUNT,
+    FlagRow("tensor_parallel_size", short="-tp", rule=pipeline.tensor_parallel_size, wanted=COUNT,
             goal=Goal("policy", "tensor_parallel_size"),
             obstacles=(obstacles.cards, obstacles.split), eases=6),
+    FlagRow("pipeline_parallel_size", short="-pp", rule=pipeline.pipeline_parallel_size,
+            wanted=COUNT, obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
     FlagRow("dtype", rule=rules.dtype, type=_TEXT, goal=Goal("policy", "dtype"),
             obstacles=(obstacles.dtype,), hinders=1),
     FlagRow("speculative_config", short="-sc", rule=speculative_config, type=_TABLE,
@@ -105,7 +106,6 @@ _GIVEN = (
     FlagRow("quantization", short="-q", obstacles=(obstacles.quantisation,)),
     FlagRow("attention_config", short="-ac", hinders=3),
     FlagRow("enable_chunked_prefill", "nothing", hinders=6),
-    FlagRow("pipeline_parallel_size", short="-pp", wanted=COUNT, hinders=7),
     FlagRow("data_parallel_size", short="-dp", wanted=COUNT, hinders=8),
     FlagRow("num_gpu_blocks_override", wanted=COUNT),
     FlagRow("block_size", wanted=COUNT),

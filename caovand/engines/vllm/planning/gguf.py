@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Unplannable
-
-TYPE = re.compile(r"[-._](UD-)?(I?Q\d|BF16|F16|F32|MXFP4|TQ\d)", re.I)
-"""The type of the weights in a GGUF file's name; the number of the part may follow."""
 
 
 def refuse(model: ModelCard) -> None:

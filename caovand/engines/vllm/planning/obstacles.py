@@ -14,6 +14,7 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.capabilities import ADA, AMPERE
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.planning import pipeline
 from caovand.engines.vllm.planning.devices import (
     cards_lacking,
     indivisible,
@@ -86,6 +87,12 @@ def split(scene: Scene) -> Iterator[Problem]:
         yield why
 
 
+def stages(scene: Scene) -> Iterator[Problem]:
+    why = pipeline.refusal(scene.settings, scene.env, scene.inventory)
+    if why:
+        yield why
+
+
 def dtype(scene: Scene) -> Iterator[Problem]:
     model = scene.inventory.model
     asked = str(scene.plan.value("dtype")).removeprefix("torch.")
@@ -97,6 +104,26 @@ def dtype(scene: Scene) -> Iterator[Problem]:
         why = refused_type(model, scene.quantization, asked, scene.first(AMPERE))
         if why:
             yield why
+
+
+def uncompiled(scene: Scene) -> Iterator[Problem]:
+    stages = scene.count("pipeline_parallel_size") or 1
+    if scene.plan.device != "cpu" or stages == 1:
+        return
+    typed = scene.plan.value("compilation_config")
+    mode = str(typed.get("mode")).lower() if isinstance(typed, Mapping) and "mode" in typed else ""
+    for what, there in (
+        ("--enforce-eager", scene.plan.value("enforce_eager")),
+        ("--enable-lora", scene.plan.value("enable_lora")),
+        ("TORCH_COMPILE_DISABLE", str(scene.env.get("TORCH_COMPILE_DISABLE")) == "1"),
+        ("--compilation-config of mode 0", mode in ("0", "none")),
+    ):
+        if there:
+            yield Problem(
+                f"run {stages} pipeline stages with {what} on a CPU build",
+                "a later stage then has no buffers, and the first completion ends the engine",
+                f"leave {what} out",
+            )
 
 
 def quantisation(scene: Scene) -> Iterator[Problem]:
@@ -215,8 +242,10 @@ def states(scene: Scene) -> Iterator[Problem]:
 
 def drafting(scene: Scene) -> Iterator[Problem]:
     config, model = scene.plan.value("speculative_config"), scene.inventory.model
-    if not isinstance(config, Mapping) or not model.architecture or model.mtp_layers:
+    if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = "the model has no MTP head"
-        yield Problem("draft with MTP", fact, "leave --speculative-config out")
+        fact = pipeline.drafts_refused(scene.settings, scene.inventory)
+        fact = fact if model.mtp_layers else "the model has no MTP head"
+        if fact:
+            yield Problem("draft with MTP", fact, "leave --speculative-config out")

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, linked, slowest
+from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, linked, slowest
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, on_rank
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
+from caovand.engines.vllm.memory.stages import cards_of
 from caovand.engines.vllm.planning.offload import experts_read, step_seconds
 
 ACCEPTED = 0.8
@@ -74,7 +75,7 @@ class Pace:
         self._bytes: dict[str, float] = defaultdict(float)
         for weights in model.weights:
             self._bytes[weights.part] += on_rank(weights, model, base)
-        speed = slowest(gpus)
+        speed = _speed(base, gpus)
         self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
         self._head = self._bytes["head"] or self._bytes["embedding"]  # one of both if they are tied
         self._cache = _cache_read(model, base, workload)
@@ -83,6 +84,7 @@ class Pace:
         ranks = base.tensor_parallel
         each = LINKED_S if linked(gpus[:ranks]) else UNLINKED_S
         self._collectives_s = 2 * self._layers * each if ranks > 1 else 0.0
+        self._collectives_s += max(len(base.stages) - 1, 0) * UNLINKED_S
         exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
         self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
@@ -139,6 +141,19 @@ class Pace:
         if load.offload_gib:
             waits += step_seconds(load.offload_gib, self._model, self._gpus, tokens)
         return waits
+
+
+def _speed(load: Load, gpus: Sequence[Gpu]) -> Speed:
+    """That of the slowest card; of stages, which work one after the other, the mean by layers."""
+    if not load.stages:
+        return slowest(gpus)
+    count, layers = len(load.stages), sum(load.stages)
+    each = [slowest(cards_of(gpus, at, count, load.tensor_parallel)) for at in range(count)]
+    dealt = list(zip(load.stages, each, strict=True))
+    return Speed(
+        layers / sum(held / speed.gb_s for held, speed in dealt),
+        layers / sum(held / speed.tflop_s for held, speed in dealt),
+    )
 
 
 def tokens_of_step(mtp: int) -> float:

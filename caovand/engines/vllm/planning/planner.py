@@ -20,8 +20,9 @@ from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
-from caovand.engines.vllm.memory.unmodelled import unmodelled, weights_unknown
+from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled, weights_unknown
 from caovand.engines.vllm.planning import activations, flags, gguf, goals, turing, verbatim
+from caovand.engines.vllm.planning.activations import variables
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.devices import (
@@ -29,6 +30,7 @@ from caovand.engines.vllm.planning.devices import (
     freest,
     left_out,
     shards_whole_experts,
+    spans_nodes,
     split_is_ours,
     splits_below,
     world_size,
@@ -112,7 +114,7 @@ def _cost_of_others(
 ) -> list[str]:
     """A warning where the context is shorter, or fewer cards are used, for what others hold."""
     context = plan.settings.get("max_model_len")
-    gpus = choose_gpus(config, inventory)
+    gpus = choose_gpus(config, inventory, {name: plan.value(name) for name in plan.verbatim})
     if not context or context.origin != "policy" or emptied(gpus) == gpus:
         return []
     alone = tried(config, replace(inventory, gpus=emptied(inventory.gpus)))
@@ -148,7 +150,7 @@ def _plan(
         config=config,
         inventory=inventory,
         given=given,
-        gpus=choose_gpus(config, inventory),
+        gpus=choose_gpus(config, inventory, given),
         mode=chosen.value,
         mode_setting=chosen,
         auto_spec=auto_spec(config, environ),
@@ -193,7 +195,7 @@ def _with_cards(draft: Draft) -> Draft:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
-    if best and (best.sizing is None or best.unweighed or not ours):
+    if best and (best.sizing is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
     for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
@@ -229,7 +231,9 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
             f"{size} of {len(draft.gpus)} cards are faster than all of them, which would wait for"
             " one another"
         )
-    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": policy(size, reason)})
+    # Over several nodes it is a multiple of the cards that one of them uses.
+    split = policy(fewer.value("tensor_parallel_size"), reason)
+    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": split})
 
 
 def _context(draft: Draft | None) -> int:
@@ -242,7 +246,13 @@ def _on_freest(draft: Draft, count: int) -> Draft:
 
     def decided(choice: Choice) -> Draft:
         first = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count), choice=choice))
-        return replace(first, gpus=freest(first.gpus, world_size(first)))
+        why = stages_unknown(first.values, variables(first), first.inventory)
+        return replace(
+            first,
+            gpus=freest(first.gpus, world_size(first)),
+            unweighed=first.unweighed or why,
+            weights_unknown=first.weights_unknown or bool(why),
+        )
 
     first = decided(Choice())
     if not first.gpus or not first.model.layer_types:
@@ -287,7 +297,7 @@ def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
 
 
 def _device(draft: Draft) -> str:
-    kinds = sorted({gpu.compute_capability for gpu in draft.gpus})
+    kinds = sorted({gpu.compute_capability for gpu in draft.cards})
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
 
 
@@ -300,7 +310,7 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
 
 def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
     notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory)]
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
     found += [*uncompiled(draft), *allocator_warnings(draft), *activations.warnings(draft)]
@@ -314,13 +324,13 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     found += [f"{key} has no effect on a CPU build" for key in goals.idle_keys(draft)]
     found += goals.given_up(draft, plan)
     share = plan.value("gpu_memory_utilization")
-    if draft.gpus and isinstance(share, (int, float)):
-        room = free_share(draft.gpus)
+    if draft.cards and isinstance(share, (int, float)):
+        room = free_share(draft.cards)
         if share > room:
             found.append(
                 f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
             )
-    found += map(str, conflicts(plan, draft.inventory, draft.gpus))
+    found += map(str, conflicts(plan, draft.inventory, draft.cards))
     dtype = plan.settings.get("dtype")
     plain = draft.model.quantization is None  # else it is told as what cannot run
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
@@ -18,12 +17,15 @@ from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import Load, free_share, layout_for, utilization
 from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.memory.stages import PARTITION
 from caovand.engines.vllm.planning.activations import variables
 from caovand.engines.vllm.planning.choosing import choose, longest_lean
-from caovand.engines.vllm.planning.devices import stages
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer, own_type
-from caovand.engines.vllm.planning.search import GENEROUS_BATCH, sequences_for
+from caovand.engines.vllm.planning.pace import WORKLOADS
+from caovand.engines.vllm.planning.partition import partition
+from caovand.engines.vllm.planning.ranks import stages
+from caovand.engines.vllm.planning.search import GENEROUS_BATCH, LEAN_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.turing import attention
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
@@ -75,10 +77,31 @@ def _best_of(drafts: Sequence[Draft]) -> tuple[Draft, Sequence[Load]]:
     ways = list(zip(drafts, loads, strict=True))
     if loads[0].vision and _text_only_may_help(draft):
         ways += [(one, replace(load, vision=False)) for one, load in ways]
-    bases = [load for _, load in ways]
+    lean = replace(
+        loads[-1],
+        sequences=wishes.sequences or 1,
+        batch_tokens=wishes.batch_tokens or LEAN_BATCH,
+        eager=True,
+    )
+    dealt = _dealt(draft, lean)
+    bases = [replace(load, stages=dealt) for _, load in ways]
     ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
-    number, best = choose(bases, draft.model, draft.gpus, wishes, ram_mib)
+    number, best = choose(bases, draft.model, draft.cards, wishes, ram_mib)
+    dealt = _dealt(draft, best.load)
+    if dealt != best.load.stages:
+        again = [replace(base, stages=dealt) for base in bases]
+        found = choose(again, draft.model, draft.cards, wishes, ram_mib)
+        if (not found[1].fits, found[1].score) <= (not best.fits, best.score):
+            number, best = found
     return replace(ways[number][0], sizing=best), bases
+
+
+def _dealt(draft: Draft, load: Load) -> tuple[int, ...]:
+    """The layers of each stage as they are best dealt for this load, unless that is typed."""
+    if not load.stages or PARTITION in dict(draft.config.engine.env):
+        return load.stages
+    usual = WORKLOADS[draft.config.policy.workload]
+    return partition(draft.model, load, draft.cards, usual)
 
 
 def graphs_for(draft: Draft) -> str:
@@ -86,8 +109,8 @@ def graphs_for(draft: Draft) -> str:
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
-    old = any(gpu.compute_capability < AMPERE for gpu in draft.gpus)
-    cut = old or not draft.gpus or _cuts_graphs(draft)
+    old = any(gpu.compute_capability < AMPERE for gpu in draft.cards)
+    cut = old or not draft.cards or _cuts_graphs(draft)
     return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
 
 
@@ -95,9 +118,8 @@ def _cuts_graphs(draft: Draft) -> bool:
     """Whether attention is FlashInfer's, which early releases capture only without drafts; its
     kernels for SM100 are captured with them."""
     early = draft.engine.release < releases.DRAFTS_IN_WHOLE_GRAPHS
-    older = any(gpu.compute_capability[0] != BLACKWELL[0] for gpu in draft.gpus)
-    values = {**_decided(draft), **draft.given}
-    ours = attended_by_flashinfer(values, draft.inventory, draft.gpus)
+    older = any(gpu.compute_capability[0] != BLACKWELL[0] for gpu in draft.cards)
+    ours = attended_by_flashinfer(draft.values, draft.inventory, draft.cards)
     return early and older and draft.mtp > 0 and ours
 
 
@@ -118,10 +140,6 @@ def graph_warnings(draft: Draft, plan: Plan) -> list[str]:
     ]
 
 
-def _decided(draft: Draft) -> dict[str, Any]:
-    return {name: setting.value for name, setting in draft.settings.items()}
-
-
 def share_of_unknown(draft: Draft) -> float:
     """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
     return _load_of_unknown(draft).utilization
@@ -131,7 +149,7 @@ def _load_of_unknown(draft: Draft) -> Load:
     """What is asked where nothing is forecast."""
     wishes = _wishes(draft)
     batch = wishes.batch_tokens or GENEROUS_BATCH
-    few = min(sequences_for(draft.model, draft.gpus, draft.turing), batch)
+    few = min(sequences_for(draft.model, draft.cards, draft.turing), batch)
     load = replace(
         asked_load(draft),
         context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
@@ -140,7 +158,7 @@ def _load_of_unknown(draft: Draft) -> Load:
         eager=wishes.eager,
     )
     share = wishes.utilization
-    return replace(load, utilization=utilization(load, draft.gpus) if share is None else share)
+    return replace(load, utilization=utilization(load, draft.cards) if share is None else share)
 
 
 def block_tokens(draft: Draft) -> int:
@@ -176,7 +194,7 @@ def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
     """Raise Unplannable where the model would run here but for other processes' memory."""
-    gpus, model = draft.gpus, draft.model
+    gpus, model = draft.cards, draft.model
     free = emptied(gpus)
     least = min(LEAST_ALONE, model.max_model_len)
     if free == gpus or longest_lean(bases, model, gpus) >= least:
@@ -197,7 +215,7 @@ def _wishes(draft: Draft) -> Wishes:
     """
     wishes = wishes_of(draft.config, draft.given)
     typed = "gpu_memory_utilization" not in draft.given
-    room = int(free_share(draft.gpus) * 1000) / 1000
+    room = int(free_share(draft.cards) * 1000) / 1000
     if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):
         return wishes
     return replace(wishes, utilization=min(wishes.utilization, room))
@@ -214,10 +232,9 @@ def asked_load(draft: Draft) -> Load:
         "max_num_batched_tokens": policy.max_num_batched_tokens,
         "language_model_only": text_only,
         "compilation_config": {"cudagraph_mode": graphs_for(draft)},
-        **_decided(draft),
-        **draft.given,
+        **draft.values,
     }
-    return load_of(values, draft.inventory, draft.gpus, variables(draft))
+    return load_of(values, draft.inventory, draft.cards, variables(draft))
 
 
 def _text_only_may_help(draft: Draft) -> bool:

@@ -25,6 +25,8 @@ from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spelling import count
 from caovand.engines.vllm.planning.toolchain import NO_NVCC
 
+STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
+
 
 def host(draft: Draft) -> Setting | None:
     return _configured(draft, "server", "host")
@@ -61,7 +63,7 @@ def trust_remote_code(draft: Draft) -> Setting | None:
 def dtype(draft: Draft) -> Setting | None:
     typed = draft.config.policy.dtype
     other = type_without_bfloat16(draft.model)
-    old = lacks_bfloat16(draft.gpus, typed or "bfloat16")
+    old = lacks_bfloat16(draft.cards, typed or "bfloat16")
     if typed and old:
         raise Unplannable(
             f'cannot use dtype "bfloat16": {old}, which has none; set dtype = "{other}"'
@@ -152,7 +154,7 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
-    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.gpus)
+    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
     if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
@@ -270,6 +272,8 @@ def max_num_batched_tokens(draft: Draft) -> Setting | None:
 
 
 def enforce_eager(draft: Draft) -> Setting | None:
+    if draft.warms_up_stages:
+        return None
     if draft.config.policy.cuda_graphs == "none":
         return user(True, "[policy] cuda_graphs is none")
     if not draft.cuda:
@@ -280,6 +284,12 @@ def enforce_eager(draft: Draft) -> Setting | None:
 
 
 def compilation_config(draft: Draft) -> Setting | None:
+    if draft.warms_up_stages:
+        return policy(
+            {"mode": STOCK_COMPILE, "backend": "eager"},
+            "a later stage makes its buffers in a warm-up, which vLLM's CPU build runs in a compile"
+            " mode only; in this one it compiles nothing",
+        )
     if not draft.cuda or draft.value("enforce_eager"):
         return None
     typed = draft.config.policy.cuda_graphs
@@ -301,7 +311,7 @@ def gpu_memory_utilization(draft: Draft) -> Setting | None:
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
         return policy(share, f"[policy] asks for {typed}, but only this much is free now")
-    left = min(gpu.total_mib for gpu in draft.gpus) * (1 - share)
+    left = min(gpu.total_mib for gpu in draft.cards) * (1 - share)
     reason = f"AutoMem: leaves {left:.0f} MiB for what grows with context, drafting and step size"
     return policy(share, reason)
 

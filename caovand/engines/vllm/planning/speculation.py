@@ -10,6 +10,7 @@ from caovand.core.config import AUTO_SPEC, MODES, Mode
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.pipeline import drafts_refused
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
 DEEPEST = 8
@@ -42,6 +43,11 @@ def speculative_config(draft: Draft) -> Setting | None:
         return policy(None, "the model is not on this machine yet: unknown whether it can draft")
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
+    refused = drafts_refused(draft.values, draft.inventory)
+    if refused and setting.origin == "user" and draft.pinned("mtp"):
+        raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
+    if refused:
+        return policy(None, f"{refused}, so nothing is drafted")
     config = {"method": "mtp", "num_speculative_tokens": wanted}
     return Setting(config, setting.origin, setting.reason + _lost_prefixes(draft))
 

@@ -87,7 +87,7 @@ def experts(draft: Draft) -> Iterator[tuple[str, Setting]]:
     Releases without these variables take FlashInfer for experts only where nvcc is, or, on Hopper,
     after Triton.
     """
-    newest = max((gpu.compute_capability for gpu in draft.gpus), default=(0, 0))
+    newest = max((gpu.compute_capability for gpu in draft.cards), default=(0, 0))
     kind = draft.model.quantization or str(draft.given.get("quantization") or "")
     name = EXPERTS.get(kind.removesuffix("_per_tensor").removesuffix("_per_block"))
     if not draft.cuda or not draft.model.experts or not name or newest < HOPPER:

@@ -1,0 +1,234 @@
+"""A listening socket that admits a bounded number of connections and turns the rest away cheaply.
+
+Accepting is paced: a flood of connections costs a few percent of a core, and a connection that
+is turned away never reaches the code behind the door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+LONGEST_PATH = 107
+# What the kernel queues for us. Short: whoever waits in it waits behind a flood.
+BACKLOG = 32
+TCP_BACKLOG = 128  # a whole cluster at once: whoever finds no place there waits a second
+BATCH = 32
+PAUSE_S = 0.016  # after a batch with somebody turned away: 2,000 connections/s at most
+EXHAUSTED_S = 1.0  # until the next try where the process has no descriptor left
+# Kept for the engine's pipes, probes and the daemon's files.
+SPARE_DESCRIPTORS = 64
+_UCRED = struct.Struct("iII")  # pid, uid, gid
+
+Serve = Callable[[socket.socket], Awaitable[None]]
+Who = Callable[[socket.socket], Hashable]
+"""Whose share a connection counts for; OSError where it has ended already."""
+
+
+class CannotBind(Exception):
+    """A socket in a folder of the daemon's could not be made."""
+
+
+class Door:
+    """Runs `serve` for each connection to `listener` that it admits, closing it afterwards.
+
+    `most` connections are served at a time, `each` of one peer, as `who` tells them apart; of
+    those, `rate` a second from one peer (None: any number) and ten times that in all. Peers that
+    it `favours` have `spare` more, `each_favoured` of one, at any rate. `refusal` is sent to a
+    connection that is turned away. A connection opens `opens` descriptors beside its own.
+    """
+
+    _promised: ClassVar[int] = 0
+    """Descriptors that connections of all doors have opened or may yet open beside their own.
+
+    Counting what is open is not enough: a batch is admitted before the first of it opens any.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Serve,
+        who: Who,
+        *,
+        most: int,
+        each: int,
+        rate: int | None = None,
+        favours: Callable[[Hashable], bool] = lambda peer: False,
+        spare: int = 0,
+        each_favoured: int = 0,
+        refusal: bytes = b"",
+        opens: int = 0,
+    ) -> None:
+        self._listener, self._serve, self._who = listener, serve, who
+        self._most, self._each, self._rate = most, each, rate
+        self._favours, self._spare, self._each_favoured = favours, spare, each_favoured
+        self._refusal, self._opens = refusal, opens
+        self._inside: Counter[Hashable] = Counter()
+        self._recent: Counter[Hashable] = Counter()
+        self._second = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to accept; on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Accept nobody any more and end what is being served."""
+        if self._listener.fileno() >= 0:
+            with contextlib.suppress(AttributeError):  # it was never opened
+                self._loop.remove_reader(self._listener)
+            self._listener.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _accept(self) -> None:
+        turned_away = False
+        for _ in range(BATCH):
+            try:
+                link, _address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                break
+            except OSError:  # no descriptor, no memory: later
+                self._pause(EXHAUSTED_S)
+                return
+            link.setblocking(False)
+            try:
+                peer = self._who(link)
+            except OSError:
+                link.close()
+                continue
+            if self._has_room(peer):
+                self._inside[peer] += 1
+                Door._promised += self._opens
+                task = self._loop.create_task(self._run(link))
+                self._tasks.add(task)
+                # A task that is cancelled before it has begun runs no line of its own.
+                task.add_done_callback(partial(self._let_out, link, peer))
+            else:
+                turned_away = True
+                with contextlib.suppress(OSError):
+                    link.send(self._refusal)
+                link.close()
+        if turned_away:
+            self._pause(PAUSE_S)
+
+    def _pause(self, pause_s: float) -> None:
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(pause_s, self._resume)
+
+    def _resume(self) -> None:
+        if self._listener.fileno() < 0:
+            return
+        try:
+            self._loop.add_reader(self._listener, self._accept)
+        except OSError:  # the kernel has no memory for it, or no watch left
+            self._loop.call_later(EXHAUSTED_S, self._resume)
+
+    def _has_room(self, peer: Hashable) -> bool:
+        favoured = self._favours(peer)
+        most = self._most + self._spare if favoured else self._most
+        each = self._each_favoured if favoured else self._each
+        if self._inside.total() >= most or self._inside[peer] >= each:
+            return False
+        if self._rate is not None and not favoured:
+            second = int(self._loop.time())
+            if second != self._second:
+                self._second = second
+                self._recent.clear()
+            spent = self._recent.total() >= 10 * self._rate or self._recent[peer] >= self._rate
+            if spent:
+                return False
+            self._recent[peer] += 1
+        return self._may_open()
+
+    def _may_open(self) -> bool:
+        return spare_descriptors() - Door._promised - self._opens > SPARE_DESCRIPTORS
+
+    async def _run(self, link: socket.socket) -> None:
+        # A client that went away, or does not read, is its own loss.
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await self._serve(link)
+
+    def _let_out(self, link: socket.socket, peer: Hashable, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        link.close()
+        Door._promised -= self._opens
+        self._inside[peer] -= 1
+        if not self._inside[peer]:
+            del self._inside[peer]
+
+
+def peer_uid(link: socket.socket) -> int:
+    """The user at the other end of a connected Unix socket: as which it listens, or connected."""
+    found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(found)[1])
+
+
+def spare_descriptors() -> int:
+    """How many more descriptors this process may open."""
+    with contextlib.suppress(OSError):
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+    return 0
+
+
+def unix_listener(path: Path, mode: int, gid: int | None) -> socket.socket:
+    """A socket listening at `path`, made under a umask: there is no moment with other rights."""
+    check_length(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    old = os.umask(0o777 & ~mode)
+    try:
+        # Of a daemon that was killed; the lock says that none lives.
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        listener.bind(str(path))
+        if gid is not None:
+            os.chown(path, -1, gid)
+        os.chmod(path, mode)
+        listener.listen(BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise CannotBind(f"cannot bind {path}: {problem.strerror}") from problem
+    finally:
+        os.umask(old)
+    return listener
+
+
+def peer_address(link: socket.socket) -> str:
+    """The address at the other end of a TCP connection, without its port."""
+    return str(link.getpeername()[0])
+
+
+def tcp_listener(host: str, port: int) -> socket.socket:
+    """A socket listening on the numeric address `host`; OSError where that cannot be."""
+    numeric = socket.AI_NUMERICHOST
+    (family, kind, _, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=numeric
+    )
+    listener = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(TCP_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def check_length(path: Path) -> None:
+    """Raise CannotBind for a path that is too long for a socket."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise CannotBind(
+            f"cannot bind {path}: a socket path has at most {LONGEST_PATH} bytes;"
+            " set RUNTIME_DIRECTORY to a shorter folder"
+        )

@@ -1,0 +1,113 @@
+"""Passes bytes between a client and a ZeroMQ socket, for a bounded number of clients.
+
+libzmq accepts whoever connects, and aborts the process when descriptors run out. So it listens in
+a folder of ours, and its clients come through a door, their bytes counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from caovand.adapters.admission.door import CannotBind
+from caovand.adapters.admission.zmtp import Excessive
+
+FIRST_MESSAGE_S = 5.0
+CHUNK = 64 * 1024
+OPENS = 2  # a connection's own way to libzmq, and libzmq's end of it
+INNER = "inner"
+
+
+class Follower(Protocol):
+    """What follows one client's bytes, and those that it gets."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it has got so far that it may stay."""
+        ...
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the client; raises Excessive."""
+        ...
+
+    def answered(self, data: bytes) -> None:
+        """Take the next bytes for the client."""
+        ...
+
+
+class Gate:
+    """Serves connections of a Door for the ZeroMQ socket at `inner`.
+
+    `follow` makes a connection's follower. All that a client ever sends are `in_all` bytes, None
+    for any number.
+    """
+
+    def __init__(
+        self,
+        inner: Path,
+        follow: Callable[[], Follower],
+        in_all: int | None = None,
+    ) -> None:
+        self._inner, self._follow, self._in_all = str(inner), follow, in_all
+
+    async def serve(self, link: socket.socket) -> None:
+        """Pass bytes until either side ends, or the client asks for nothing or for too much."""
+        loop = asyncio.get_running_loop()
+        # A client that only looks whether somebody listens costs no connection inside.
+        first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
+        if not first:
+            return
+        follower = self._follow()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as inside:
+            await loop.sock_connect(inside, self._inner)
+
+            async def inward(data: bytes) -> None:
+                sent = 0
+                while data:
+                    sent += len(data)
+                    follower.feed(data)
+                    if self._in_all is not None and sent > self._in_all:
+                        return
+                    await loop.sock_sendall(inside, data)
+                    data = await loop.sock_recv(link, CHUNK)
+
+            async def outward() -> None:
+                while data := await loop.sock_recv(inside, CHUNK):
+                    follower.answered(data)
+                    await loop.sock_sendall(link, data)
+
+            ways = [asyncio.ensure_future(way) for way in (inward(first), outward())]
+            try:
+                await asyncio.wait(
+                    ways, timeout=FIRST_MESSAGE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if follower.asks:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                for end in await asyncio.gather(*ways, return_exceptions=True):
+                    if isinstance(end, Exception) and not isinstance(end, (OSError, Excessive)):
+                        raise end
+
+
+def inner_folder(folder: Path) -> Path:
+    """The folder that libzmq listens in, which nobody else may enter."""
+    inner = folder / INNER
+    try:
+        with contextlib.suppress(FileExistsError):
+            inner.mkdir(mode=0o700)
+        seen = inner.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
+            fact = "another user owns it, or it is not a directory"
+            raise CannotBind(f"cannot use {inner}: {fact}; delete it")
+        inner.chmod(0o700)
+    except OSError as problem:
+        raise CannotBind(f"cannot use {inner}: {problem.strerror}") from problem
+    return inner

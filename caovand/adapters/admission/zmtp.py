@@ -1,0 +1,91 @@
+"""Counts what a client of ZMTP sends: whole messages of a bounded size, and nothing without end.
+
+libzmq keeps every part of a message until the last one has come, and every subscription. The
+framing is that of ZMTP 3 (rfc.zeromq.org/spec/23), which libzmq speaks since 4.0.
+"""
+
+from __future__ import annotations
+
+GREETING_BYTES = 64
+MORE, LONG, COMMAND = 1, 2, 4
+MOST_PARTS = 64  # empty ones cost libzmq memory, too
+COMMAND_BYTES = 1024
+
+
+class Excessive(Exception):
+    """The client sent more than anybody needs to."""
+
+
+class Messages:
+    """Follows one client's bytes: `feed` raises Excessive where a limit is passed.
+
+    `most_bytes` is the limit of one message with all its parts. `asks`: it has sent a whole one, or
+    a command after READY, such as a subscription.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._head = bytearray()
+        self._wanted = GREETING_BYTES  # bytes of the greeting, or of a frame's head, to come
+        self._greeted = False
+        self._body = 0  # bytes of a frame's body to come
+        self._flags = 0
+        self._parts = self._bytes = self._frames = 0
+        self.asks = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        at = 0
+        while at < len(data):
+            if self._body:
+                taken = min(self._body, len(data) - at)
+                self._body -= taken
+                at += taken
+                if not self._body:
+                    self._end_frame()
+                continue
+            taken = min(self._wanted - len(self._head), len(data) - at)
+            self._head += data[at : at + taken]
+            at += taken
+            if len(self._head) == self._wanted:
+                self._read_head()
+
+    def answered(self, data: bytes) -> None:
+        """Nothing that it gets is counted."""
+
+    def _read_head(self) -> None:
+        head = bytes(self._head)
+        if not self._greeted:
+            if head[0] != 0xFF or head[9] != 0x7F or head[10] < 3:
+                raise Excessive("it does not speak ZMTP 3")
+            self._greeted = True
+        elif len(head) == 1:
+            self._flags = head[0]
+            self._wanted = 9 if self._flags & LONG else 2
+            return
+        else:
+            self._begin_frame(int.from_bytes(head[1:], "big"))
+        self._head.clear()
+        self._wanted = 1
+
+    def _begin_frame(self, size: int) -> None:
+        if self._flags & COMMAND:
+            # It may stand between the parts of a message, which it does not end.
+            if size > COMMAND_BYTES:
+                raise Excessive("a command is too large")
+        else:
+            self._bytes += size
+            self._parts += 1
+            if self._bytes > self._most_bytes or self._parts > MOST_PARTS:
+                raise Excessive("a message is too large")
+        self._body = size
+        if not size:
+            self._end_frame()
+
+    def _end_frame(self) -> None:
+        self._frames += 1
+        if self._flags & COMMAND:
+            self.asks = self.asks or self._frames > 1
+        elif not self._flags & MORE:
+            self._parts = self._bytes = 0
+            self.asks = True

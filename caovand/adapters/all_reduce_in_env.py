@@ -1,0 +1,275 @@
+"""Run by an engine's own Python: whether sums over its cards are right, as one line of JSON.
+
+    ENGINE/bin/python -I -c "$(cat all_reduce_in_env.py)" TASK
+
+TASK is JSON: `ranks`, one process each; `backend`, "nccl" or "gloo"; `custom`, Python that binds
+`custom` to an all-reduce of the engine's own, or to None where it would not be used; `ready_s` and
+`sums_s`, the seconds that starting and summing may take. Small whole numbers are summed, which
+every type holds exactly, so that any difference from the plain sum on the host is wrong data.
+
+The answer's "verdict" is "right", "wrong", "hung" or "unclear", `by` what summed, `text` why, and
+`checked` what was compared. It must not import anything of caovan. This process imports nothing
+large and ends all others, whatever happens; each of those ends with this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+TYPES = ("float16", "bfloat16", "float32", "int32")
+ELEMENTS = (512, 1 << 16, 1 << 20, 1 << 22)
+"""1 KiB to 16 MiB: what goes through each of NCCL's protocols and through peer-to-peer memory."""
+ROUNDS = 3  # with other numbers each time, so that old data is not taken for new
+BAD = {"failed", "died"}
+MOST_WORDS = 4096  # bytes
+END_S = 5.0  # a process in the driver's hands may not end at all
+
+
+# -- one process a card ---------------------------------------------------------------------
+
+
+def numbers(torch: Any, rank: int, count: int, turn: int) -> Any:
+    """What a rank adds: the sum of 16 ranks is below 256, which bfloat16 still holds exactly."""
+    return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
+
+
+def summed(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
+    """Compare each all-reduce of this rank with the plain sum."""
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)  # else each rank computes on every core of the host
+    dist = importlib.import_module("torch.distributed")
+    ranks, backend = task["ranks"], task["backend"]
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)  # makes the context, which may take long
+    where = f"file://{place}/meeting"
+    dist.init_process_group(backend, init_method=where, rank=rank, world_size=ranks)
+    group = dist.new_group(backend="gloo") if task["custom"] else None
+    name = "NCCL" if backend == "nccl" else backend
+    known = {"torch": torch, "group": group, "device": device, "custom": None}
+    problem = ""
+    if task["custom"]:
+        try:
+            exec(task["custom"], known)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    tell(ready=True, skipped=problem)
+
+    @functools.cache
+    def wanted(count: int, turn: int) -> Any:
+        return sum(numbers(torch, one, count, turn) for one in range(ranks))
+
+    def plain(tensor: Any) -> Any:
+        dist.all_reduce(tensor)
+        return tensor
+
+    kinds = [(name, plain)]
+    # Every rank must do the same: one that cannot keeps the others from it.
+    custom = known["custom"]
+    if task["custom"]:
+        votes: list[Any] = [None] * ranks
+        dist.all_gather_object(votes, custom is not None, group=group)
+        if all(votes):
+            kinds.append(("custom all-reduce", custom))
+    for by, reduce in kinds:
+        for kind in TYPES:
+            if by != name and kind == "int32":
+                continue
+            for count in ELEMENTS:
+                step = f"{kind} x {count}"
+                tell(by=by, step=step)
+                wrong = 0
+                for turn in range(ROUNDS):
+                    mine = numbers(torch, rank, count, turn).to(getattr(torch, kind)).to(device)
+                    came = reduce(mine)
+                    if came is None:  # it is not for so large a tensor
+                        break
+                    if device.type == "cuda":
+                        torch.cuda.synchronize(device)
+                    wrong += int((came.cpu().to(torch.float64) != wanted(count, turn)).sum())
+                else:
+                    tell(by=by, step=step, done=True, wrong=wrong, of=ROUNDS * count)
+    tell(over=True)
+
+
+def words_of(place: str, rank: int) -> str:
+    """The file that has all that a rank printed."""
+    return os.path.join(place, f"rank-{rank}.txt")
+
+
+def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int) -> None:
+    """Answer in lines of JSON; never returns."""
+
+    def tell(**facts: Any) -> None:
+        os.write(pipe, (json.dumps(facts) + "\n").encode())
+
+    try:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(0)  # it ended just before
+        # Libraries print there, and a rank that dies says why.
+        words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(words, 1)
+        os.dup2(words, 2)
+        summed(task, rank, place, tell)
+    except BaseException as error:
+        tell(failed=f"{type(error).__name__}: {error}"[:500])
+    finally:
+        os._exit(0)
+
+
+# -- the process above them -----------------------------------------------------------------
+
+
+def judge(told: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
+    """The answer from what each rank reported; `late` if they were not over in time."""
+    lines = [line for rank in told for line in rank]
+    done = [line for line in lines if line.get("done")]
+    skipped = next((line["skipped"] for line in lines if line.get("skipped")), "")
+    answer = {
+        "verdict": "right",
+        "by": "",
+        "text": f"the engine's own could not be checked: {skipped}" if skipped else "",
+        "checked": sorted({f"{line['by']} {line['step']}" for line in done}),
+    }
+    wrong = [line for line in done if line["wrong"]]
+    died = [line["died"] for line in lines if line.get("died")]
+    failed = [
+        f"rank {place}: {line['failed']}"
+        for place, rank in enumerate(told)
+        for line in rank
+        if line.get("failed")
+    ]
+    if wrong:
+        first = wrong[0]
+        rank = next(place for place, found in enumerate(told) if first in found)
+        text = f"{first['wrong']} of {first['of']} sums of {first['step']} on rank {rank}"
+        return {**answer, "verdict": "wrong", "by": first["by"], "text": text}
+    if died or failed:  # a rank that died makes the others fail
+        return {**answer, "verdict": "unclear", "text": (died or failed)[0]}
+    if all(rank and rank[-1].get("over") for rank in told):
+        return answer
+    if late and all(any(line.get("ready") for line in rank) for rank in told):
+        stuck = next((rank[-1] for rank in told if rank[-1].get("step")), {})
+        text = f"no answer to {stuck.get('step', 'the first sum')}"
+        return {**answer, "verdict": "hung", "by": stuck.get("by", "NCCL"), "text": text}
+    return {**answer, "verdict": "unclear", "text": "not ready in time"}
+
+
+def watched(
+    task: dict[str, Any], pids: list[int], pipes: list[int], place: str
+) -> tuple[list[list[dict[str, Any]]], bool]:
+    """What each rank reports until all are over, one has failed or died, or it is late."""
+    told: list[list[dict[str, Any]]] = [[] for _ in pipes]
+    rests = [b""] * len(pipes)
+    deadline = time.monotonic() + task["ready_s"]
+    waiting = True
+
+    def hear(rank: int) -> bool:
+        """Take what a rank has written; False at its end, or where there is no more now."""
+        try:
+            data = os.read(pipes[rank], 1 << 16)
+        except BlockingIOError:
+            return False
+        *lines, rests[rank] = (rests[rank] + data).split(b"\n")
+        told[rank] += map(json.loads, lines)
+        return bool(data)
+
+    with contextlib.ExitStack() as opened:
+        selector = opened.enter_context(selectors.DefaultSelector())
+        for rank, (pid, pipe) in enumerate(zip(pids, pipes, strict=True)):
+            os.set_blocking(pipe, False)
+            selector.register(pipe, selectors.EVENT_READ, (rank, False))
+            # What a rank has begun may hold its pipe: the process itself tells of its end.
+            process = os.pidfd_open(pid)
+            opened.callback(os.close, process)
+            selector.register(process, selectors.EVENT_READ, (rank, True))
+        while selector.get_map():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return told, True
+            for key, _ in selector.select(left_s):
+                rank, ended = key.data
+                if not ended and not hear(rank):
+                    selector.unregister(pipes[rank])
+                elif ended:
+                    while hear(rank):
+                        pass
+                    selector.unregister(key.fileobj)
+                    last = told[rank][-1] if told[rank] else {}
+                    if not last.get("over") and not last.get("failed"):
+                        told[rank].append({"died": how_died(rank, pids[rank], place)})
+            if any(BAD & line.keys() or line.get("wrong") for rank in told for line in rank):
+                return told, False
+            if all(rank and rank[-1].get("over") for rank in told):
+                return told, False
+            if waiting and all(any(line.get("ready") for line in rank) for rank in told):
+                waiting, deadline = False, time.monotonic() + task["sums_s"]
+    return told, False
+
+
+def how_died(rank: int, pid: int, place: str) -> str:
+    """Which rank has ended, how, and the last line that it printed."""
+    seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # `end` waits for it
+    assert seen is not None
+    how = f"killed by signal {seen.si_status}"
+    if seen.si_code == os.CLD_EXITED:
+        how = f"exit status {seen.si_status}"
+    words = b""
+    with contextlib.suppress(OSError), open(words_of(place, rank), "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - MOST_WORDS, 0))
+        words = (file.read().strip().splitlines() or [b""])[-1]
+    last = f": {words.decode('utf-8', 'replace')}" if words else ""
+    return f"rank {rank} ended early ({how}){last}"
+
+
+def end(pids: list[int]) -> None:
+    """Kill the ranks and what they began."""
+    for pid in pids:
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + END_S
+    while pids and time.monotonic() < deadline:
+        pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+        time.sleep(0.01)
+
+
+def main(task: dict[str, Any]) -> dict[str, Any]:
+    """Begin the ranks, watch them, end them."""
+    place, parent = tempfile.mkdtemp(prefix="caovan-sums-"), os.getpid()
+    pids: list[int] = []
+    pipes: list[int] = []
+    try:
+        for rank in range(task["ranks"]):
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(reader)
+                be_rank(task, rank, place, writer, parent)
+            os.close(writer)
+            pids.append(pid)
+            pipes.append(reader)
+        return judge(*watched(task, pids, pipes, place))
+    finally:
+        end(pids)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))), flush=True)

@@ -1,0 +1,236 @@
+"""A connection between two nodes that is tried for a moment: who is let in, and how fast it is.
+
+The side that listens lets in one connection, which sends the right word, and answers with another;
+anybody else is closed without an answer. All of it is bounded: connections, time and bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from secrets import compare_digest
+from typing import Any, TypeVar
+
+CONNECT_S = 4.0
+"""Two repeated handshakes: what takes longer is dropped on the way."""
+ANSWER_S = 10.0
+MOST_ADDRESSES = 3
+MOST_GUESTS, BACKLOG = 32, 128
+"""Connections whose word is awaited at the same time; a new one takes the place of the oldest."""
+PAUSE_S = 0.1
+TRANSFER_S, MOST_BYTES = 1.0, 256 << 20
+FIRST_S = 8.0
+"""How long nothing may come before a transfer counts as lost."""
+PIECE_BYTES = 1 << 20
+Found = TypeVar("Found")
+
+
+class Failed(Exception):
+    """Why a connection failed, in words."""
+
+
+class Door:
+    """Listens on an address of ours, at a free port without one; OSError where that cannot be."""
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        family, _, _, _, end = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.setblocking(False)
+            self._listener.bind(end)
+            self._listener.listen(BACKLOG)
+            self.port: int = self._listener.getsockname()[1]
+            self._paused: asyncio.TimerHandle | None = None
+        except OSError:
+            self._listener.close()
+            raise
+
+    async def admit(self, asks: bytes, answers: bytes) -> tuple[socket.socket, str]:
+        """The connection that sends `asks`, and the address it comes from; waits for ever."""
+        admitted: asyncio.Future[tuple[socket.socket, str]]
+        admitted = asyncio.get_running_loop().create_future()
+        guests: list[asyncio.Task[None]] = []
+
+        async def check(link: socket.socket, seen: str) -> None:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(link)
+                with contextlib.suppress(Failed):
+                    await _within(ANSWER_S, _let_in(link, asks, answers))
+                    if not admitted.done():
+                        stack.pop_all()
+                        admitted.set_result((link, seen))
+
+        def come(link: socket.socket, seen: str) -> None:
+            guests[:] = [one for one in guests if not one.done()]
+            for oldest in guests[: len(guests) - MOST_GUESTS + 1]:
+                oldest.cancel()
+            guests.append(asyncio.ensure_future(check(link, seen)))
+
+        self._listen(come)
+        try:
+            return await admitted
+        finally:
+            self._rest()
+            for guest in guests:
+                guest.cancel()
+            if guests:
+                await asyncio.wait(guests)
+
+    # Not the loop's own sock_accept: who comes while that is cancelled is a fault in the log.
+    def _listen(self, come: Callable[[socket.socket, str], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def accept() -> None:
+            try:
+                link, end = self._listener.accept()
+            except OSError:  # it is gone already, or there are no descriptors for the moment
+                self._rest()
+                self._paused = loop.call_later(PAUSE_S, self._listen, come)
+                return
+            link.setblocking(False)
+            come(link, plain(end))
+
+        loop.add_reader(self._listener, accept)
+
+    def _rest(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        if self._paused is not None:
+            self._paused.cancel()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._listener.close()
+
+
+async def connect(host: str, port: int, asks: bytes, answers: bytes) -> tuple[socket.socket, float]:
+    """A connection to whoever answers to the word, and the seconds it took. Raises Failed."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
+        raise Failed(f"{host}: {getattr(problem, 'strerror', None) or problem}") from None
+    failure = Failed(f"{host} has no address")
+    for family, kind, _, _, end in found[:MOST_ADDRESSES]:
+        try:
+            return await _connected(socket.socket(family, kind), end, asks, answers)
+        except (Failed, OSError) as problem:
+            meaning = "" if end[0] == host else f"{host} is {end[0]} there: "
+            failure = Failed(f"{meaning}{getattr(problem, 'strerror', None) or problem}")
+    raise failure
+
+
+async def _connected(
+    link: socket.socket, end: Any, asks: bytes, answers: bytes
+) -> tuple[socket.socket, float]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(link)
+        link.setblocking(False)
+        begun = time.monotonic()
+        await _within(CONNECT_S, asyncio.get_running_loop().sock_connect(link, end))
+        took_s = time.monotonic() - begun
+        await _within(ANSWER_S, _ask(link, asks, answers))
+        stack.pop_all()
+        return link, took_s
+
+
+async def transfer(link: socket.socket, *, sends_first: bool) -> float:
+    """Send and receive for a moment each; the bytes/s that came. Closes the connection; Failed.
+
+    One side sends first. Both ends are moved by threads of their own: a fast link keeps one busy.
+    """
+    moving = asyncio.ensure_future(asyncio.to_thread(_transfer, link, sends_first))
+    moving.add_done_callback(lambda _: link.close())  # not before: its number may be another's then
+    try:
+        return await asyncio.shield(moving)
+    except RuntimeError as problem:  # no thread
+        raise Failed(str(problem)) from None
+    finally:
+        with contextlib.suppress(OSError):  # it ends a thread that nobody waits for any more
+            link.shutdown(socket.SHUT_RDWR)
+
+
+def plain(end: Any) -> str:
+    """The address in a socket's name, without its interface."""
+    return str(end[0]).partition("%")[0]
+
+
+async def _within(seconds: float, work: Awaitable[Found]) -> Found:
+    """The result of network work that may take so long. Raises Failed."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError:
+        raise Failed(f"no answer within {seconds:.0f} s") from None
+    except OSError as problem:
+        # asyncio writes the address in the place of the reason.
+        raise Failed(os.strerror(problem.errno) if problem.errno else str(problem)) from None
+
+
+async def _let_in(link: socket.socket, asks: bytes, answers: bytes) -> None:
+    if not compare_digest(await _exactly(link, len(asks)), asks):
+        raise Failed("another word")
+    await asyncio.get_running_loop().sock_sendall(link, answers)
+
+
+async def _ask(link: socket.socket, asks: bytes, answers: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(link, asks)
+    got = await _exactly(link, len(answers))
+    if not compare_digest(got, answers):
+        end = "something else than caovan answers there" if got else "the connection was closed"
+        raise Failed(end)
+
+
+async def _exactly(link: socket.socket, count: int) -> bytes:
+    """The first `count` bytes; fewer from a connection that ends before."""
+    got = b""
+    while len(got) < count:
+        data = await asyncio.get_running_loop().sock_recv(link, count - len(got))
+        if not data:
+            break
+        got += data
+    return got
+
+
+def _transfer(link: socket.socket, sends_first: bool) -> float:
+    if sends_first:
+        _send(link)
+        return _receive(link, 2 * FIRST_S)  # the other side may wait in vain before it sends
+    reached = _receive(link, FIRST_S)
+    _send(link)
+    return reached
+
+
+def _send(link: socket.socket) -> None:
+    piece, sent = memoryview(os.urandom(PIECE_BYTES)), 0
+    until = time.monotonic() + TRANSFER_S
+    with contextlib.suppress(OSError):  # the other side has enough, or takes nothing
+        while sent < MOST_BYTES and (left_s := until - time.monotonic()) > 0:
+            link.settimeout(left_s)
+            sent += link.send(piece)
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_WR)
+
+
+def _receive(link: socket.socket, patience_s: float) -> float:
+    """Bytes/s of what comes, 0 if nothing does for so long."""
+    buffer = bytearray(PIECE_BYTES)
+    first = count = 0
+    begun = latest = 0.0
+    left_s = patience_s
+    with contextlib.suppress(OSError):
+        while left_s > 0:
+            link.settimeout(left_s)
+            got = link.recv_into(buffer)
+            if not got:
+                break
+            latest = time.monotonic()
+            if not begun:  # the time of the first piece is not known
+                begun, first = latest, got
+            else:
+                count += got
+            left_s = begun + TRANSFER_S - latest
+    return count / (latest - begun) if count else first / TRANSFER_S

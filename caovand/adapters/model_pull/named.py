@@ -1,0 +1,135 @@
+"""Downloads a model that an engine keeps under a name: by a server of that engine, started for it.
+
+It serves nobody else: it listens on a port of its own, as the user whose folder it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import trust
+from caovand.adapters.free_port import free_port
+from caovand.adapters.model_pull.errors import PullError
+from caovand.adapters.model_pull.world import World
+from caovand.adapters.term_then_kill import term_then_kill
+from caovand.core.engine import NamedPull, PullStep
+from caovand.core.printable import one_line
+
+READY_S = 60.0
+SILENCE_S = 600.0
+"""It reports a few times a second, but may be silent while it compares many GiB with their hash."""
+MOST_LINE_BYTES = 64 << 10
+MOST_LINES = 1 << 22
+END_S = 10.0
+RETRY = "check the network and the name, then run the same command again: it continues"
+
+
+def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) -> None:
+    """Have `program` download a model into its `folder`. Raises PullError."""
+    cannot = f"pull {name}"
+    port = free_port()
+    with _server(how, program, folder, port, cannot) as server:
+        _wait_ready(how, server, port, cannot)
+        shown = ""
+        for step in _steps(how, port, name, cannot):
+            if step.error:
+                raise PullError(cannot, one_line(step.error), RETRY)
+            if step.total:
+                world.progress(step.done, step.total, step.text)
+            elif step.text != shown:
+                world.say(f"      {step.text}")
+            shown = step.text
+            if step.complete:
+                return
+    raise PullError(cannot, "the download ended early", RETRY)
+
+
+@contextlib.contextmanager
+def _server(
+    how: NamedPull, program: str, folder: Path, port: int, cannot: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    with tempfile.TemporaryDirectory(prefix="caovan-pull-") as home:  # for its key
+        try:
+            trust.require(program, None)
+            server = subprocess.Popen(
+                [program, *how.words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={
+                    **trust.own_environ(os.environ),
+                    "HOME": home,
+                    **how.variables(f"127.0.0.1:{port}", str(folder)),
+                },
+                cwd="/",
+                start_new_session=True,
+                **_as_owner(folder, home),
+            )
+        except (OSError, trust.Distrusted) as problem:
+            fact = f"{program} cannot be started: {problem}"
+            raise PullError(cannot, fact, "check its permissions and its owner") from None
+        with server:
+            try:
+                yield server
+            finally:
+                term_then_kill(server, END_S)
+
+
+def _as_owner(folder: Path, home: str) -> dict[str, Any]:
+    """How root starts it as the user who owns the folder, or what it is to be made in."""
+    if os.geteuid() != 0:
+        return {}
+    owner = next(path for path in (folder, *folder.parents) if path.exists()).stat()
+    os.chown(home, owner.st_uid, owner.st_gid)
+    return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+
+
+def _wait_ready(how: NamedPull, server: subprocess.Popen[bytes], port: int, cannot: str) -> None:
+    end_s = time.monotonic() + READY_S
+    while server.poll() is None and time.monotonic() < end_s:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_S)
+        unanswered = contextlib.suppress(OSError, http.client.HTTPException)
+        with contextlib.closing(connection), unanswered:
+            connection.request("GET", how.ready)
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        time.sleep(0.05)
+    fact = (
+        f"it did not answer within {READY_S:g} s"
+        if server.poll() is None
+        else f"it ended with status {server.returncode}"
+    )
+    raise PullError(cannot, f"the server that downloads was no use: {fact}", f"try `{how.by_hand}`")
+
+
+def _steps(how: NamedPull, port: int, name: str, cannot: str) -> Iterator[PullStep]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENCE_S)
+    with contextlib.closing(connection):
+        try:
+            body = json.dumps(how.body(name))
+            connection.request("POST", how.path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            for _ in range(MOST_LINES):
+                line = answer.readline(MOST_LINE_BYTES)
+                if not line:
+                    return
+                yield how.read(_table(line))
+        except (OSError, http.client.HTTPException) as problem:
+            raise PullError(cannot, f"the download was cut: {problem}", RETRY) from None
+
+
+def _table(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"error": f"no JSON: {line[:200]!a}"}

@@ -1,0 +1,88 @@
+"""Digests of a model's files, which tell whether two machines have the same model.
+
+A large file is sampled: reading a model whole takes minutes, and copies go wrong by being cut off,
+of another revision or of another quantisation, which changes all of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files, store
+from caovand.core.model_source.selection import MANIFEST
+
+MIB = 1 << 20
+WHOLE_BYTES = 64 * MIB
+"""The largest file that is read whole."""
+PIECES, PIECE_BYTES = 64, 64 << 10
+UNREAD_SUFFIXES = (".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".pdf")
+UNREAD_STEMS = ("", "license", "licence", "notice")  # "" is that of a hidden file
+"""Files that no engine reads, and that two downloads of one model may not share."""
+
+
+def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]:
+    """SHA-256 of each of these files in a folder. OSError.
+
+    They are kept in the folder `cache`: a file is read again once its size, time or inode changes.
+    """
+    place = cache / f"model-digests-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
+    kept = store.read_json(place)
+    before: dict[str, Any] = kept if isinstance(kept, dict) else {}
+    now = {name: _entry(folder / name, before.get(name)) for name in sorted(names)}
+    if now != before:
+        with suppress(OSError):  # then they are read again the next time
+            cache.mkdir(parents=True, exist_ok=True)
+            store.write_json(place, now)
+    return {name: entry[-1] for name, entry in now.items()}
+
+
+def names_in(folder: Path) -> list[str]:
+    """The files in a folder itself that an engine may read. OSError."""
+    with os.scandir(folder) as entries:
+        return [one.name for one in entries if one.is_file() and _is_read(one.name)]
+
+
+def _is_read(name: str) -> bool:
+    lower = name.lower()
+    known = lower.partition(".")[0] in UNREAD_STEMS or lower.endswith(UNREAD_SUFFIXES)
+    return not known and name != MANIFEST
+
+
+def _entry(path: Path, kept: Any) -> list[Any]:
+    """Size, time, inode and digest of a file; those that were kept if they are still right."""
+    descriptor = safe_files.open_regular(path)
+    try:
+        stamp = _stamp(descriptor)
+        if isinstance(kept, list) and kept[:3] == stamp and isinstance(kept[-1], str):
+            return kept
+        digest = _digest(descriptor, stamp[0])
+        if _stamp(descriptor) != stamp:  # it is being written: keep what no file has
+            stamp = [-1, -1, -1]
+    finally:
+        os.close(descriptor)
+    return [*stamp, digest]
+
+
+def _stamp(descriptor: int) -> list[int]:
+    seen = os.fstat(descriptor)
+    return [seen.st_size, seen.st_mtime_ns, seen.st_ino]
+
+
+def _digest(descriptor: int, size_bytes: int) -> str:
+    made = hashlib.sha256()
+    if size_bytes <= WHOLE_BYTES:
+        for at in range(0, size_bytes, MIB):
+            made.update(os.pread(descriptor, MIB, at))
+        return made.hexdigest()
+    made.update(size_bytes.to_bytes(8, "big"))
+    made.update(os.pread(descriptor, MIB, 0))
+    made.update(os.pread(descriptor, MIB, size_bytes - MIB))
+    for number in range(1, PIECES + 1):
+        at = number * (size_bytes - PIECE_BYTES) // (PIECES + 1)
+        made.update(os.pread(descriptor, PIECE_BYTES, at))
+    return made.hexdigest()

@@ -1,0 +1,33 @@
+"""Which firewall is on here, as far as any user can see: its rules are root's to read."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from caovand.adapters import processes, safe_files
+
+ETC = Path("/etc")
+MOST_BYTES = 1 << 20
+_COMMENT = re.compile(r"#.*")
+_DROPS = re.compile(r"\bhook\s+input\b[^{}]*\bpolicy\s+drop\b")
+
+
+def active() -> str:
+    """One of ufw, firewalld and nftables; "" where none can be seen, which proves nothing."""
+    if re.search(r"(?mi)^ENABLED=yes\s*$", _text(ETC / "ufw/ufw.conf")):
+        return "ufw"
+    if any(process.name == "firewalld" for process in processes.every()):
+        return "firewalld"
+    # What is loaded cannot be seen: the rules of a service that starts with the machine can.
+    enabled = any((ETC / "systemd/system").glob("*.wants/nftables.service"))
+    rules = _COMMENT.sub("", _text(ETC / "nftables.conf"))
+    return "nftables" if enabled and _DROPS.search(rules) else ""
+
+
+def _text(path: Path) -> str:
+    """What is in a file; "" for one that is not there or not for us."""
+    with suppress(OSError):
+        return safe_files.read(path, MOST_BYTES).decode(errors="replace")
+    return ""

@@ -1,0 +1,189 @@
+"""Gathers a node's facts: what the inventory has, the way to the head, and the model's digests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from caovand import __version__
+from caovand.adapters import model_folder, own_address
+from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
+from caovand.core.cluster.node import LONGEST, MOST_FILES, Card, NodeFacts
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.printable import one_line
+from caovand.core.problem import ProblemError
+
+MIB = 1 << 20
+SHM = Path("/dev/shm")
+KINDS: Mapping[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "global IPv6"}
+COMPARE = "compare the model with that of the other nodes"
+
+
+def read(
+    name: str,
+    inventory: Inventory,
+    head_host: str,
+    interface: str | None,
+    *,
+    kind: str,
+    cache: Path,
+    by_host_name: Callable[[str], bool],
+) -> NodeFacts:
+    """The facts of this machine as the node `name`, with an engine of this kind; ProblemError.
+
+    Blocking: the first time, samples of the model's files are read. Without an `interface` it is
+    the one of the route to the head. `by_host_name` takes it: whether ranks
+    listen where the host's name leads.
+    """
+    engine = inventory.engine
+    address, used, mtu = _network(head_host, interface)
+    folder, model = _model(inventory.model, cache)
+    return NodeFacts(
+        name=name,
+        caovan=__version__,
+        engine=kind,
+        version=engine.version,
+        torch=engine.torch,
+        cuda=engine.cuda or "",
+        nccl=engine.nccl or "",
+        flashinfer=engine.flashinfer or "",
+        plugin=engine.plugin or "",
+        python=engine.python_version,
+        driver=inventory.gpus[0].driver if inventory.gpus else "",
+        cards=tuple(
+            Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in inventory.gpus
+        ),
+        address=address,
+        interface=used,
+        mtu=mtu,
+        speed_mbit=interfaces.speed_mbit(used),
+        listens_at=host_name.address() if by_host_name(used) else address,
+        firewall=firewall.active(),
+        rdma=rdma.devices(),
+        memlock_mib=rdma.lockable_mib(),
+        p2p=_reach_each_other(inventory.gpus),
+        shm_free_mib=_free_mib(SHM),
+        model_folder=folder,
+        model=model,
+        clock=time.time(),
+    )
+
+
+def _reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
+    """Whether each card reaches the memory of each other; None for one card, or if unknown."""
+    if len(gpus) < 2 or any(gpu.p2p is None for gpu in gpus):
+        return None
+    return all(other.index in (gpu.p2p or ()) for gpu in gpus for other in gpus if other is not gpu)
+
+
+def _network(head_host: str, interface: str | None) -> tuple[str, str, int]:
+    """Our address towards the head, its interface, and that one's MTU."""
+    try:
+        address, used = _way(head_host, interface)
+        return address, used, interfaces.mtu(used)
+    except OSError as problem:  # an interface that came or went meanwhile, or no netlink
+        raise ProblemError(
+            "read this machine's network interfaces",
+            str(problem.strerror),
+            "try again, or check RestrictAddressFamilies of the unit for AF_NETLINK",
+        ) from problem
+
+
+def _way(head_host: str, interface: str | None) -> tuple[str, str]:
+    """Our address towards the head, and its interface. OSError or ProblemError."""
+    ends = _resolved(head_host)
+    known = interfaces.addresses()
+    if interface is not None:
+        return _address_of(interface, [family for family, _ in ends], known), interface
+    by_address = {one.text: one.interface for one in reversed(known)}
+    for _, host in ends:
+        if host in by_address:  # we are the head; the route to it may use another of its addresses
+            return host, by_address[host]
+    address = _source(head_host, ends)
+    used = by_address.get(address.partition("%")[0])
+    if used is not None:
+        return address, used
+    raise ProblemError(
+        f"find the interface towards the head {head_host}",
+        f"none has {address}, which the route to it uses",
+        "set [cluster] interface",
+    )
+
+
+def _resolved(head_host: str) -> list[tuple[int, str]]:
+    """Family and address of each entry for the head, in the system's order of preference."""
+    try:
+        found = socket.getaddrinfo(head_host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as problem:
+        raise ProblemError(
+            f"find the head {head_host}",
+            str(getattr(problem, "strerror", None) or problem),
+            "set [cluster] head to its address",
+        ) from problem
+    return [(family, str(end[0])) for family, *_, end in found]
+
+
+def _source(head_host: str, ends: list[tuple[int, str]]) -> str:
+    failure = OSError("it has no address")
+    for family, host in ends:
+        try:
+            return own_address.towards(family, host)
+        except OSError as problem:
+            failure = problem
+    raise ProblemError(
+        f"reach the head {head_host}",
+        str(failure.strerror or failure),
+        "check the network (`ip route`), and [cluster] head",
+    ) from failure
+
+
+def _address_of(interface: str, families: list[int], known: list[interfaces.Address]) -> str:
+    """The first address of an interface in the first of the head's families that it has."""
+    for family in families:
+        for one in known:
+            if one.interface == interface and one.family == family and one.complete:
+                return one.text
+    names = [name for _, name in socket.if_nameindex()]
+    kinds = " or ".join(sorted({KINDS[family] for family in families}))
+    exists = interface in names
+    raise ProblemError(
+        f"use the network interface {interface}",
+        f"it has no {kinds} address" if exists else f"there are {', '.join(names)} only",
+        "set [cluster] interface to another one" + (", or add an address to it" * exists),
+    )
+
+
+def _free_mib(folder: Path) -> int:
+    """0 where there is no such folder."""
+    try:
+        seen = os.statvfs(folder)
+    except OSError:
+        return 0
+    return seen.f_frsize * seen.f_bavail // MIB
+
+
+def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
+    """The model's folder, and the digests of its files."""
+    folder = model_folder.folder_of(card)
+    if folder is None:
+        return "", {}
+    try:
+        parts = [name for name, _ in card.gguf.files] if card.gguf else digests.names_in(folder)
+        if len(parts) > MOST_FILES:
+            raise ProblemError(
+                COMPARE,
+                f"{folder} has {len(parts)} files",
+                "set [model] path to a folder with nothing but the model",
+            )
+        found = digests.digests(folder, parts, cache)
+    except OSError as problem:
+        closed = isinstance(problem, PermissionError)
+        raise ProblemError(
+            COMPARE,
+            f"{problem.filename or folder}: {problem.strerror}",
+            f"run `chmod -R a+rX {folder}`" if closed else "check the disk",
+        ) from problem
+    return str(folder), {one_line(name)[:LONGEST]: digest for name, digest in found.items()}

@@ -1,0 +1,118 @@
+"""Addresses and network interfaces of this machine (NETLINK_ROUTE), as `ip address` shows them.
+
+Layouts: linux/rtnetlink.h, linux/if_addr.h, net/if.h and linux/ethtool.h. /sys is not asked: it
+shows the network namespace that it was mounted in, which need not be ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_HEADER = struct.Struct("=IHHII")
+_ADDRESS = struct.Struct("=BBBBI")
+_ATTRIBUTE = struct.Struct("=HH")
+_NUMBER = struct.Struct("=i")
+_REQUEST_DUMP = 0x301
+_GET_ADDRESS, _ERROR, _DONE = 22, 2, 3
+_REMOTE_END, _LOCAL = 1, 2  # the first is the address itself where a link has no far end
+_SCOPE_LINK = 253
+_SECONDARY = 0x01  # IPv4's further addresses, IPv6's temporary ones
+_GET_MTU = 0x8921  # SIOCGIFMTU
+_MTU = struct.Struct("16si20x")
+_ETHTOOL = 0x8946  # SIOCETHTOOL
+_GET_SETTINGS = 1  # ETHTOOL_GSET, which any user may ask
+_POINTER = struct.Struct("16sP16x")
+_SETTINGS = struct.Struct("=III HBBBBBB IIHBB III")
+_SPEED, _SPEED_HIGH = 3, 12
+_UNKNOWN = 0xFFFFFFFF
+_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of an interface; `rank` sorts global before local ones, lasting before others."""
+
+    interface: str
+    family: int
+    text: str
+    rank: tuple[int, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether it suffices to reach us: an IPv6 address of a link lacks the interface."""
+        return self.family == socket.AF_INET or self.rank[0] != _SCOPE_LINK
+
+
+def addresses() -> list[Address]:
+    """All, the first of each interface and family is the one to use; OSError."""
+    return sorted(_answers(), key=lambda address: address.rank)
+
+
+def mtu(interface: str) -> int:
+    """Bytes of a packet; OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, _GET_MTU, _MTU.pack(interface.encode(), 0))
+    return int(_MTU.unpack(answer)[1])
+
+
+def speed_mbit(interface: str) -> int:
+    """Mbit/s of its link, 0 for one that has no such figure, as most virtual ones."""
+    settings = ctypes.create_string_buffer(_SETTINGS.size)
+    _SETTINGS.pack_into(settings, 0, _GET_SETTINGS, *[0] * 17)
+    request = _POINTER.pack(interface.encode(), ctypes.addressof(settings))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            fcntl.ioctl(asked, _ETHTOOL, request)
+    except OSError:
+        return 0
+    answer = _SETTINGS.unpack(settings.raw)
+    speed = answer[_SPEED] | answer[_SPEED_HIGH] << 16
+    return 0 if speed == _UNKNOWN else int(speed)
+
+
+def _answers() -> Iterator[Address]:
+    body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+    header = _HEADER.pack(_HEADER.size + len(body), _GET_ADDRESS, _REQUEST_DUMP, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.send(header + body)
+        while True:
+            data = kernel.recv(_BYTES)
+            while data:
+                length, kind = _HEADER.unpack_from(data)[:2]
+                message, data = data[_HEADER.size : length], data[_aligned(length) :]
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    (number,) = _NUMBER.unpack_from(message)
+                    raise OSError(-number, os.strerror(-number))
+                yield from _address(message)
+
+
+def _address(message: bytes) -> Iterator[Address]:
+    family, _, flags, scope, index = _ADDRESS.unpack_from(message)
+    if family not in FAMILIES:
+        return
+    attributes = dict(_attributes(message[_ADDRESS.size :]))
+    packed = attributes.get(_LOCAL) or attributes[_REMOTE_END]
+    with suppress(OSError):  # the interface is gone by now
+        name = socket.if_indextoname(index)
+        yield Address(name, family, socket.inet_ntop(family, packed), (scope, flags & _SECONDARY))
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        yield kind, data[_ATTRIBUTE.size : length]
+        data = data[_aligned(length) :]
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

@@ -1,0 +1,63 @@
+"""InfiniBand and RoCE: the devices that NCCL finds, and the memory that it may lock for them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
+STATUS = Path("/proc/self/status")
+ACTIVE = "4: ACTIVE"
+LIBRARY = "libibverbs.so.1"
+IPC_LOCK = 14  # CAP_IPC_LOCK: no limit counts
+MIB = 1 << 20
+
+
+def devices() -> dict[str, str]:
+    """The link layer of each device that has a port which is up; none that NCCL could not open."""
+    opened = {_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)}
+    found = {}
+    for device in _entries(SYS / "infiniband"):
+        for port in _entries(device / "ports"):
+            if device.name in opened and _text(port / "state") == ACTIVE:
+                found[device.name] = _text(port / "link_layer")
+    return found if found and _has_library() else {}
+
+
+def lockable_mib() -> int | None:
+    """What a process of ours may lock, None without a limit."""
+    with suppress(OSError, ValueError, IndexError):
+        capabilities = STATUS.read_text(errors="replace").partition("\nCapEff:")[2].split()[0]
+        if int(capabilities, 16) >> IPC_LOCK & 1:
+            return None
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit // MIB
+
+
+def _has_library() -> bool:
+    """Whether NCCL can load the library: without it, it goes over sockets."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _may_open(verbs: Path) -> bool:
+    return os.access(DEV / verbs.name, os.R_OK | os.W_OK)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""

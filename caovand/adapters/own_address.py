@@ -1,0 +1,26 @@
+"""The address that this machine uses towards others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+# Addresses for documentation: none of them is any machine's, so only a default route leads there.
+FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+DISCARD = 9
+
+
+def towards(family: int, host: str) -> str:
+    """Our address on the route to a host, which is an address too; OSError without a route."""
+    # Connecting a UDP socket sends nothing: the kernel only chooses route and address.
+    with socket.socket(family, socket.SOCK_DGRAM) as link:
+        link.connect((host, DISCARD))
+        return str(link.getsockname()[0])
+
+
+def of_default_route() -> str | None:
+    """Our address on the interface of the default route, IPv4 first; None without such a route."""
+    for family, far in FAR:
+        with contextlib.suppress(OSError):
+            return towards(family, far)
+    return None

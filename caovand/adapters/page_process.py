@@ -1,0 +1,151 @@
+"""The process of the page: started by the daemon, seen to end, and ended with it.
+
+It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
+kernel ends it with the daemon (`setpriv`: that signal is bound to the thread that forks, so this is
+for the main thread).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from caovand.core.printable import one_line
+from caovand.core.problem import Problem
+
+READY = "ready"
+"""What it prints once it listens; before that, what is wrong."""
+SOCKET = "page"
+NO_LIBRARY = Problem(
+    "serve the page",
+    "the library aiohttp (3.8.1 or newer) is not installed",
+    "apt install python3-aiohttp, or pip install 'caovan[page]' into caovan's environment",
+)
+HOME = str(Path(__file__).parents[2])
+INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
+MOST_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
+READ_BYTES = 4096
+LONGEST_LINE = 500
+END_S = 2.0
+
+
+class PageProcess:
+    """A running page process.
+
+    `on_line` gets what it prints, line by line; `on_end` its exit status, unless it was ended.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        token_file: str,
+        runtime: Path,
+        environ: Mapping[str, str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+    ) -> None:
+        """Start it on the running loop; OSError where that cannot be."""
+        self._on_line, self._on_end = on_line, on_end
+        self._loop = asyncio.get_running_loop()
+        self._read, self._seen = b"", 0
+        self._output, write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                _command(listen, token_file, runtime),
+                env=_environment(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                cwd="/",
+            )
+            self._watch = self._watched()
+        except OSError:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(write_end)
+        os.set_blocking(self._output, False)
+        self._loop.add_reader(self._output, self._on_output)
+        self._loop.add_reader(self._watch, self._on_exit)
+
+    def _watched(self) -> int:
+        try:
+            return os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def end(self) -> None:
+        """Kill it: it has nothing to finish."""
+        if self._watch >= 0:
+            self._forget()
+            self._process.kill()
+            # One that hangs in the kernel is reaped by whoever comes after us.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+
+    def _on_output(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, READ_BYTES)
+            self._seen += len(data)
+            *lines, self._read = (self._read + data).split(b"\n")
+            for line in lines:
+                self._on_line(one_line(line.decode("utf-8", "replace")[:LONGEST_LINE]))
+            if not data or self._seen > MOST_OUTPUT:
+                self._close_output()
+
+    def _on_exit(self) -> None:
+        status = self._process.poll()
+        if status is None:
+            return
+        while self._output >= 0:
+            before = self._seen
+            self._on_output()
+            if self._seen == before:
+                break
+        self._forget()
+        self._on_end(status)
+
+    def _forget(self) -> None:
+        self._close_output()
+        self._loop.remove_reader(self._watch)
+        os.close(self._watch)
+        self._watch = -1
+
+    def _close_output(self) -> None:
+        if self._output >= 0:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = -1
+
+
+def has_library() -> bool:
+    """Whether what the page is made of is installed."""
+    return importlib.util.find_spec("aiohttp") is not None
+
+
+def _command(listen: str, token_file: str, runtime: Path) -> list[str]:
+    isolated = ["-I"] if sys.flags.isolated else []
+    words = ["--listen", listen, "--socket", str(runtime / SOCKET), "--parent", str(os.getpid())]
+    token = ["--token-file", token_file] if token_file else []
+    python = [sys.executable, *isolated, "-m", "caovand.page", *words, *token]
+    return ["setpriv", "--pdeathsig", "KILL", "--", *python]
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """No variable of ours that it does not need: some are secrets."""
+    kept = {name: environ[name] for name in INHERITED if name in environ}
+    folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

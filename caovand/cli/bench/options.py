@@ -1,0 +1,67 @@
+"""The options that `bench` and `soak` share, and readers of numbers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+MOST = 1 << 24
+MOST_AT_ONCE = 256
+
+
+def numbers(most: int) -> Any:
+    """A reader of a list such as 512,4096: whole numbers from 1 to `most`, none twice."""
+
+    def read(text: str) -> tuple[int, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4")
+        found = tuple(map(int, parts))
+        if not all(1 <= one <= most for one in found) or len(set(found)) < len(found):
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: each number must be from 1 to {most}, and none be there twice"
+            )
+        return tuple(sorted(found))
+
+    return read
+
+
+def number(most: int) -> Any:
+    """A reader of one whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        found = numbers(most)(text)
+        if len(found) != 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one number")
+        return int(found[0])
+
+    return read
+
+
+def add_load(
+    parser: argparse.ArgumentParser, at_once: int | tuple[int, ...], *, who: str, seeded: str
+) -> None:
+    """Add --at-once with this default for `who`, --seed that chooses `seeded`, --api-key-file."""
+    several = isinstance(at_once, tuple)
+    default = ",".join(map(str, at_once)) if isinstance(at_once, tuple) else at_once
+    parser.add_argument(
+        "--at-once",
+        type=(numbers if several else number)(MOST_AT_ONCE),
+        default=at_once,
+        metavar="N,..." if several else "N",
+        help=f"how many {who} (default {default})",
+    )
+    parser.add_argument(
+        "--seed",
+        type=number(MOST),
+        default=1,
+        metavar="N",
+        help=f"chooses {seeded} (default 1)",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the engine's API key (default: the one of the daemon's configuration)",
+    )

@@ -1,0 +1,54 @@
+"""`caovanctl cluster check`: what keeps the nodes from serving together, and the fix."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from caovand.cli import checks
+from caovand.cli.cluster.shared import ask, missing
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Verb
+from caovand.core.facts.checks import CheckResult
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """cluster check."""
+    answer = ask(args, measure=True)
+    found = tuple(_results(answer))
+    if not found:
+        remedy = "try again once the workers have joined"
+        if answer["role"] == "worker":
+            remedy = f"run `caovanctl cluster check` on the head, {answer['head']}"
+        text = "cannot check the cluster: nothing was compared here"
+        raise CommandError(Exit.FAILED, text, remedy, "not-compared")
+    return checks.report(found, as_json=args.json)
+
+
+def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
+    """The daemon's checks, those of a node together, after what is missing."""
+    remedy = (
+        f"on that machine: `sudo caovanctl cluster join {answer['head']}`, `sudo systemctl restart"
+        " caovan`; `journalctl -u caovan` there names what is wrong"
+    )
+    for text in missing(answer):
+        yield CheckResult("cluster", "FAIL", text, remedy)
+    for one in sorted(answer["checks"], key=lambda one: str(one["node"])):
+        yield CheckResult(one["node"] or "cluster", one["verdict"], one["text"], one["remedy"])
+
+
+VERB = Verb(
+    name="check",
+    help="find what keeps the cluster's machines from serving together, and the fix",
+    description="Compare the cluster's machines, as the head does before each start: engines,"
+    " libraries, cards, models, network and clocks. Links that no start has tried, or that failed,"
+    " are tried and measured, unless an engine runs. Exit status 1 if anything fails.",
+    epilog="example: caovanctl cluster check",
+    arguments=arguments,
+    run=run,
+)

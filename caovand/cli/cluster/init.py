@@ -1,0 +1,81 @@
+"""`caovanctl cluster init`: make this machine the head of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from caovand.adapters import own_address
+from caovand.cli.cluster import section
+from caovand.cli.cluster.shared import (
+    PORT,
+    RESTART,
+    config_argument,
+    copying,
+    have_key,
+    host_of,
+    key_argument,
+)
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Verb
+from caovand.core.addresses import is_loopback
+
+CANNOT = "make this machine the head of a cluster"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="the address that workers connect to (default: that of the default route's interface,"
+        f" port {PORT})",
+    )
+    key_argument(parser)
+    config_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """cluster init."""
+    listen = args.listen or _own()
+    host = host_of(listen, CANNOT)
+    entry = section.entry(args, "head", listen, CANNOT)
+    made = have_key(entry.key, make=True)
+    entry.write()
+    option = _option(args.key_file, entry.key)
+    print(f"this machine is the head of a cluster, at {listen}: [cluster] in {args.config}")
+    print(f"key: {entry.key}, {'new' if made else 'which was there already'}")
+    print("next:")
+    print(f"  on each worker  {copying(host, entry.key)}")
+    print(f"  on each worker  sudo caovanctl cluster join {listen}{option}")
+    print(f"  there and here  {RESTART}")
+    return Exit.DONE
+
+
+def _own() -> str:
+    """The address of the default route's interface, with our port."""
+    host = own_address.of_default_route()
+    if host is None or is_loopback(host):
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {CANNOT}: it has no default route, so no address that others are known to"
+            " reach",
+            f"name one: caovanctl cluster init --listen HOST:{PORT}",
+        )
+    return f"[{host}]:{PORT}" if ":" in host else f"{host}:{PORT}"
+
+
+def _option(named: Path | None, key: Path) -> str:
+    return f" --key-file {shlex.quote(str(key))}" if named else ""
+
+
+VERB = Verb(
+    name="init",
+    help="make this machine the head of a cluster",
+    description="Make this machine the head of a cluster: make the cluster's key, unless it is"
+    " there already, and add the section [cluster] to the configuration. It counts from the"
+    " daemon's next start.",
+    epilog="example: sudo caovanctl cluster init --listen 10.0.0.1:7070",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,33 @@
+"""`caovanctl cluster leave`: serve alone again."""
+
+from __future__ import annotations
+
+import argparse
+
+from caovand.cli.cluster import section
+from caovand.cli.cluster.shared import RESTART, config_argument
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Verb
+
+CANNOT = "leave the cluster"
+
+
+def run(args: argparse.Namespace) -> int:
+    """cluster leave."""
+    before = section.read(args.config, CANNOT)
+    section.write(before, section.left(before, CANNOT), CANNOT)
+    print(f"this machine serves alone: [cluster] is gone from {args.config}")
+    print(f"the key stays: {before.cluster.key_file}")
+    print(f"next: `{RESTART}`")
+    return Exit.DONE
+
+
+VERB = Verb(
+    name="leave",
+    help="take this machine out of its cluster",
+    description="Take this machine out of its cluster: remove the section that `init` or `join`"
+    " wrote. It counts from the daemon's next start.",
+    epilog="example: sudo caovanctl cluster leave && sudo systemctl restart caovan",
+    arguments=config_argument,
+    run=run,
+)

@@ -1,0 +1,68 @@
+"""`caovanctl cluster nodes`: the machines of the cluster, and who is missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from caovand.cli.cluster.shared import ask, missing, named_twice
+from caovand.cli.console import console
+from caovand.cli.errors import Exit
+from caovand.cli.status import duration
+from caovand.cli.verb import Verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """cluster nodes."""
+    answer = ask(args)
+    if args.json:
+        print(json.dumps(answer))
+        return Exit.DONE
+    out = console()
+    table = Table("node", "state", "address", "engine", "cards", "ranks")
+    for node in answer["nodes"]:
+        table.add_row(*_row(node))
+    out.print(table)
+    for line in (*missing(answer), *named_twice(answer)):
+        out.print(line)
+    return Exit.DONE
+
+
+def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """A node in the table; nothing is known yet of one that has sent no facts."""
+    facts = node["facts"]
+    state = node["state"]
+    if state != "here":
+        state += f" for {duration(node['since_s'])}"
+    engine = f"{facts['engine']} {facts['version']}" if facts else ""
+    ranks = ", ".join(f"{one['rank']} (pid {one['pid']})" for one in node["ranks"])
+    return node["name"], state, node["address"], engine, _cards(facts), ranks
+
+
+def _cards(facts: Mapping[str, Any]) -> str:
+    """The cards by kind: "2 x Tesla T4 15 GiB"."""
+    if not facts:
+        return ""
+    kinds = Counter((card["name"], card["memory_mib"]) for card in facts["cards"])
+    shown = (f"{count} x {name} {mib / 1024:.0f} GiB" for (name, mib), count in kinds.items())
+    return ", ".join(shown) or "none"
+
+
+VERB = Verb(
+    name="nodes",
+    help="show the cluster's machines",
+    description="Show the cluster's machines: state, address, engine, cards and ranks, and who is"
+    " missing or refused. A worker shows itself and the head.",
+    epilog="example: caovanctl cluster nodes",
+    arguments=arguments,
+    run=run,
+)

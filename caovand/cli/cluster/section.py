@@ -1,0 +1,175 @@
+"""The file of the configuration with and without the [cluster] section, as the daemon reads it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import config_file, safe_files, trust
+from caovand.cli.errors import CommandError, Exit
+from caovand.core.cluster import section
+from caovand.core.config import ClusterSection, Config, ConfigError
+
+BOM = "\ufeff"
+"""Editors on Windows begin a file with it."""
+ALONE = ClusterSection()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A configuration file: its name as typed, its text, and what the daemon makes of it.
+
+    `mark` is what stands before the text: a BOM, or nothing.
+    """
+
+    path: Path
+    mark: str
+    text: str
+    config: Config
+
+    @property
+    def cluster(self) -> ClusterSection:
+        return self.config.cluster
+
+    def is_written(self, cannot: str) -> bool:
+        """Whether caovanctl wrote the section."""
+        try:
+            return section.is_written(self.text)
+        except section.BrokenBlock:
+            raise CommandError(
+                Exit.FAILED,
+                f"cannot {cannot}: the comments around [cluster] in {self.path} were changed",
+                f"edit {self.path} by hand: delete the section and both comments",
+            ) from None
+
+
+def read(path: Path, cannot: str) -> Document:
+    """The file; CommandError where it cannot be read or used."""
+    try:
+        whole = safe_files.read_text(path, config_file.MOST_BYTES)
+        text = whole.removeprefix(BOM)
+        mark = whole.removesuffix(text)
+        return Document(path, mark, text, config_file.loads(text, path))
+    except OSError as problem:
+        raise _refused(cannot, path, problem) from None
+    except UnicodeDecodeError:
+        fact = f"{path} is not UTF-8 text"
+        raise CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", "save it as UTF-8") from None
+    except ConfigError as problem:
+        raise CommandError(Exit.FAILED, f"cannot {cannot}: {problem}", "fix that first") from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A role in a cluster that a file is to have: its key, and the text with the section.
+
+    `text` is None where the file has that section already.
+    """
+
+    before: Document
+    key: Path
+    text: str | None
+    cannot: str
+
+    def write(self) -> None:
+        """Put the section into the file."""
+        if self.text is not None:
+            write(self.before, self.text, self.cannot)
+
+
+def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
+    """The entry of this role under this head; CommandError where it cannot be made."""
+    before = read(args.config, cannot)
+    key = (args.key_file or Path(before.cluster.key_file)).absolute()
+    wanted = replace(before.cluster, role=role, head=head, key_file=str(key))
+    text = None if before.cluster == wanted else joined(before, wanted, cannot)
+    return Entry(before, key, text, cannot)
+
+
+def joined(before: Document, wanted: ClusterSection, cannot: str) -> str:
+    """The file's text with the wanted section; CommandError where another is in the way."""
+    if before.cluster.role != "off" or before.is_written(cannot):
+        raise _in_the_way(before, cannot)
+    keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
+    for entry in fields(ClusterSection):
+        if getattr(wanted, entry.name) != getattr(ALONE, entry.name):
+            keys[entry.name] = getattr(wanted, entry.name)
+    return _edited(before, lambda text: section.add(text, keys), wanted, cannot)
+
+
+def left(before: Document, cannot: str) -> str:
+    """The file's text without the section that `joined` added; CommandError where there is none."""
+    if not before.is_written(cannot):
+        if before.cluster.role == "off":
+            raise CommandError(Exit.FAILED, f"cannot {cannot}: this machine is in no cluster")
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {cannot}: the section [cluster] in {before.path} was written by hand",
+            f'set role = "off" there, or delete the section: sudoedit {before.path}',
+        )
+    return _edited(before, section.remove, None, cannot)
+
+
+def write(before: Document, text: str, cannot: str) -> None:
+    """Put the text into the file, whose mode and owner stay."""
+    place = Path(os.path.realpath(before.path))
+    if found := trust.doubt(before.path, (0, os.geteuid()), groups=True):
+        remedy = "let only root or yourself change it, or name another file with --config"
+        raise CommandError(Exit.FAILED, f"cannot {cannot}: {found}", remedy)
+    try:
+        seen = place.stat()
+        mode, owner = stat.S_IMODE(seen.st_mode), (seen.st_uid, seen.st_gid)
+        safe_files.replace(place, before.mark + text, mode, owner)
+    except OSError as problem:
+        raise _refused(cannot, before.path, problem) from None
+
+
+def _edited(
+    before: Document, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
+) -> str:
+    """The edited text, of which the daemon's parser reads what it should, and nothing else new."""
+    text = edit(before.text)
+    try:
+        config = config_file.loads(text, before.path)
+    except ConfigError as problem:
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {cannot}: the file would not be valid then: {problem}",
+            f"edit the section [cluster] by hand: sudoedit {before.path}",
+        ) from None
+    changed = replace(config, cluster=ALONE) != replace(before.config, cluster=ALONE)
+    if changed or wanted not in (None, config.cluster):
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {cannot}: the section [cluster] of {before.path} is written in a way that only"
+            " its author can change",
+            f"edit it by hand: sudoedit {before.path}",
+        )
+    return text
+
+
+def _in_the_way(before: Document, cannot: str) -> CommandError:
+    is_head = before.cluster.role == "head"
+    role = "the head" if is_head else f"a worker of {before.cluster.head}"
+    if before.cluster.role != "off":
+        fact = f"this machine is {role} already, by the section [cluster] in {before.path}"
+    else:
+        fact = f'the section that caovanctl wrote into {before.path} has role = "off"'
+    remedy = f"edit that section by hand: sudoedit {before.path}"
+    if before.is_written(cannot):
+        remedy = "run `sudo caovanctl cluster leave` first"
+    return CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", remedy)
+
+
+def _refused(cannot: str, path: Path, problem: OSError) -> CommandError:
+    if isinstance(problem, PermissionError):
+        text = f"cannot {cannot}: {path} is not yours to change"
+        return CommandError(Exit.NOT_PERMITTED, text, "run it with sudo")
+    fact = f"{path}: {problem.strerror}"
+    remedy = "name the daemon's file with --config"
+    return CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", remedy)

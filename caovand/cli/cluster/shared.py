@@ -1,0 +1,120 @@
+"""What the verbs of `caovanctl cluster` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import cluster_key
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.survey import SYSTEM_CONFIG
+from caovand.core import addresses
+from caovand.core.cluster import checks
+from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.key import BadKey
+
+PORT = 7070
+GROUP = "caovan"
+"""The service's group, which must be able to read the key."""
+MEASURED_S = 300.0
+"""A daemon that measures tries one link after the other, and waits for what firewalls drop."""
+RESTART = "sudo systemctl restart caovan"
+
+
+def config_argument(parser: argparse.ArgumentParser) -> None:
+    """The file that gets or loses the section."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=SYSTEM_CONFIG,
+        metavar="FILE",
+        help=f"default {SYSTEM_CONFIG}",
+    )
+
+
+def key_argument(parser: argparse.ArgumentParser) -> None:
+    """The file with the key."""
+    help = "file with the cluster's key (default: [cluster] key_file)"
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help=help)
+
+
+def host_of(endpoint: str, what: str) -> str:
+    """The host in HOST:PORT; CommandError for what is none, or is every address at once."""
+    example = f"write it as HOST:PORT, such as 10.0.0.1:{PORT}"
+    try:
+        host, _ = addresses.split(endpoint)
+    except ValueError as problem:
+        raise CommandError(Exit.USAGE, f"cannot {what}: {problem}", example) from None
+    if not addresses.is_host(host):
+        fact = "that is neither an address nor the name of a host"
+        raise CommandError(Exit.USAGE, f"cannot {what}: {fact}", example)
+    if host in ("0.0.0.0", "::"):
+        fact = f"{host} is every address of a machine, and the workers need one"
+        raise CommandError(Exit.USAGE, f"cannot {what}: {fact}", example)
+    return host
+
+
+def have_key(key: Path, *, make: bool) -> bool:
+    """Have a usable key that the service can read; whether it had to be made.
+
+    CommandError where it cannot be used, or is not there and may not be made.
+    """
+    try:
+        if make and not os.path.lexists(key):
+            cluster_key.make(key, GROUP)
+            return True
+        cluster_key.read(key)
+        cluster_key.share(key, GROUP)
+    except BadKey as bad:
+        raise CommandError(Exit.FAILED, bad.problem.message, bad.problem.remedy) from None
+    return False
+
+
+def copying(host: str, key: Path) -> str:
+    """The command that copies the key from the head."""
+    at = f"[{host}]" if ":" in host else host
+    folder, file = shlex.quote(str(key.parent)), shlex.quote(str(key))
+    return f"sudo install -d {folder} && sudo scp root@{at}:{file} {file}"
+
+
+def ask(args: argparse.Namespace, *, measure: bool = False) -> Mapping[str, Any]:
+    """What the daemon knows of its cluster; CommandError where it is in none.
+
+    With `measure` it tries links first that are not known.
+    """
+    with connect(args) as client:
+        if measure:
+            answer = client.ask("cluster", MEASURED_S, measure=True)
+        else:
+            answer = client.ask("cluster")
+    if answer["role"] == "off":
+        raise CommandError(
+            Exit.FAILED,
+            "this machine serves alone: [cluster] role is off",
+            "`sudo caovanctl cluster init` makes it the head of a cluster, `sudo caovanctl cluster"
+            f" join HOST:{PORT}` a worker; then run `{RESTART}`",
+            "no-cluster",
+        )
+    return answer
+
+
+def missing(answer: Mapping[str, Any]) -> list[str]:
+    """A sentence for each node that was lost, and one for those that never joined."""
+    lost = [node["name"] for node in answer["nodes"] if node["state"] == "lost"]
+    found = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
+    never = answer["missing"] - len(lost)
+    if never > 0:
+        verb = "has" if never == 1 else "have"
+        found.append(f"{never} node{'s' * (never > 1)} {verb} not joined")
+    return found
+
+
+def named_twice(answer: Mapping[str, Any]) -> list[str]:
+    """A sentence for each name that two machines have."""
+    names = sorted({node["name"] for node in answer["nodes"] if node["state"] == "refused"})
+    return [in_words(checks.named_twice(name)) for name in names]

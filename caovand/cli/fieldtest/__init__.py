@@ -1,0 +1,101 @@
+"""`caovanctl fieldtest`: everything worth knowing about caovan on this machine, in one archive."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters.directories import own_directories
+from caovand.cli import archive, waiting
+from caovand.cli.bench.drive import Order
+from caovand.cli.client import connect
+from caovand.cli.errors import Exit
+from caovand.cli.fieldtest.steps import REPORT, Subject, collected, take
+from caovand.cli.fieldtest.work import STOPPED, Work, keep
+from caovand.cli.progress import Screen
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, daemon_config, look, running
+from caovand.cli.verb import Verb
+
+ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
+QUICK = Order((256,), (1, 2), 1, 16, 1, "")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE",
+        help="the archive (default: caovan-fieldtest-DATE.tar.gz in the current folder)",
+    )  # fmt: skip
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--quick", action="store_true", help="only short prompts, one round: to see that it runs"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="drop the results of a test that was stopped"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """fieldtest."""
+    screen = Screen(sys.stderr)
+    status = running(args.runtime)
+    source = args.config or daemon_config(status) or SYSTEM_CONFIG
+    config = configuration(source)
+    target = args.file or Path(time.strftime("caovan-fieldtest-%Y%m%d-%H%M.tar.gz"))
+    folder = own_directories(os.environ, os.getuid()).state / "fieldtest"
+    with _engine_stopped(args, status, folder, screen):
+        machine = look(config, source=source).with_model(config)
+        subject = Subject(config, machine, source)
+        work = Work(folder, subject.described(), again=args.again)
+        take(subject, work, QUICK if args.quick else ORDER, screen)
+    contents = collected(subject, work)
+    archive.write(target, target.name.partition(".")[0], contents)
+    work.end()
+    print(contents[REPORT].decode(errors="replace"), end="")
+    print(f"\nwritten to {target}: all of this, with every round; read it before you post it")
+    return Exit.DONE
+
+
+@contextlib.contextmanager
+def _engine_stopped(
+    args: argparse.Namespace, status: Mapping[str, Any], folder: Path, screen: Screen
+) -> Iterator[None]:
+    """The cards to ourselves: the service's engine is stopped, and started again afterwards.
+
+    That it was running is kept in `folder`, for a test that goes on after it was killed.
+    """
+    note = folder / f"{STOPPED}.json"
+    if status and status["state"] not in waiting.NOT_STARTING:
+        screen.say("the engine of the service is stopped until the test is over")
+        keep(note, True)
+        with connect(args) as client:
+            client.ask("stop")
+            waiting.follow(client, "stopped", waiting.PATIENCE_S, quiet=True)
+    try:
+        yield
+    finally:
+        if status and note.exists():
+            with connect(args) as client:
+                client.ask("start")
+            note.unlink()
+            screen.say("the engine of the service is started again")
+
+
+VERB = Verb(
+    name="fieldtest",
+    help="measure caovan on this machine, for a report to be posted",
+    description="Measure caovan on this machine, 20 minutes and more: the machine, our kernels"
+    " against float64 and against vLLM's own, then the configured model served in several ways,"
+    " each started, measured as `bench` does and stopped: as configured, without our kernels, with"
+    " int8 activations, on one card and on two. The engine of the service is stopped meanwhile and"
+    " started again; nothing else on the machine is changed. Stopped with Ctrl-C, the same command"
+    " goes on where it was. The report and an archive with every round have no secrets.",
+    epilog="example: sudo caovanctl fieldtest",
+    arguments=arguments,
+    run=run,
+)

@@ -1,0 +1,29 @@
+"""Our kernels on this machine's card: against float64, then in time beside vLLM's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from caovand.adapters.engine_install.commands import run
+from caovand.core.facts.inventory import EngineInfo, Gpu
+
+MODULE = "caovan_vllm_sm75_turbo3.measure"
+# What belongs to the engine's environment is found by its Python, not by the caller's variables.
+PROGRAM = "import runpy, sys; sys.path.pop(0); runpy.run_module({module!r}, run_name='__main__')"
+PARTS = (
+    ("check", "correctness against float64"),
+    ("bench", "time, with those of vLLM in the same run"),
+)
+
+
+def measured(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
+    """The output of both parts, on one card."""
+    env = {"CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index), "PYTHONPATH": ""}
+    parts = []
+    for name, title in PARTS:
+        say(f"      kernels: {title}")
+        words = [engine.python, "-c", PROGRAM.format(module=f"{MODULE}.{name}")]
+        done = run(words, env, lambda: None)
+        parts.append({"title": title, "code": done.code, "text": done.output})
+    return {"why": "", "parts": parts}

@@ -1,0 +1,180 @@
+"""The steps of a field test, each taken once, and what is made of their results."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand import __version__
+from caovand.adapters import free_port
+from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli.bench.drive import Order
+from caovand.cli.errors import CommandError
+from caovand.cli.fieldtest import kernels, trial
+from caovand.cli.fieldtest.work import KERNELS, Work
+from caovand.cli.planned import Planned, make
+from caovand.cli.progress import Screen
+from caovand.core.config import Config
+from caovand.core.config_text import render
+from caovand.core.facts import inventory_file
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.fieldtest import report, trials
+from caovand.core.secrets import hide, secrets_of
+
+REPORT = "report.md"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tested: the configuration, and the machine without the engine of the service."""
+
+    config: Config
+    machine: Inventory
+    source: Path
+
+    @property
+    def cards(self) -> tuple[Gpu, ...]:
+        """Those that the configuration allows."""
+        allowed = self.config.engine.gpus
+        return tuple(gpu for gpu in self.machine.gpus if allowed is None or gpu.index in allowed)
+
+    @property
+    def card(self) -> Gpu | None:
+        """The card that the kernels are measured on: one that they are made for, if any is."""
+        turing = [gpu for gpu in self.cards if gpu.compute_capability == trials.TURING]
+        return next(iter(turing or self.cards), None)
+
+    @property
+    def no_kernels(self) -> str:
+        """Why the kernels are not measured, "" if they are."""
+        capabilities = [gpu.compute_capability for gpu in self.cards]
+        if not trials.kernels_act(self.config, capabilities):
+            return "caovan's kernels are for SM75, and no such card is used"
+        if self.machine.engine.plugin is None:
+            return "the engine has no plugin: caovanctl engine install adds it"
+        return ""
+
+    def described(self) -> dict[str, Any]:
+        """What makes earlier results worthless where it is another; not the kernels'."""
+        return {
+            "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
+            "version": __version__,
+            "engine": self._engine(),
+            "gpus": list(map(_identity, self.cards)),
+        }
+
+    def kernels_key(self) -> str:
+        """What the kernels' result depends on: it takes minutes, and no other change repeats it."""
+        seen = [self._engine(), _identity(self.card) if self.card else "", self.no_kernels]
+        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+    def _engine(self) -> list[str | None]:
+        engine = self.machine.engine
+        return [engine.python, engine.version, engine.plugin]
+
+
+def _identity(gpu: Gpu) -> str:
+    return gpu.uuid or gpu.name
+
+
+def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
+    """Take every step that was not taken yet."""
+    config, port = subject.config, free_port.free_port()
+    todo = _trials(subject)
+    total = len(todo) + 2
+    if work.of("facts") is None:
+        screen.say(f"[1/{total}] the machine")
+        work.keep("facts", _facts(subject))
+    measured, wanted = work.of(KERNELS), subject.kernels_key()
+    if measured is None or measured.get("of") != wanted:
+        screen.say(f"[2/{total}] the kernels")
+        work.keep(KERNELS, {**_kernels(subject, screen), "of": wanted})
+    seen: dict[str, str] = {}
+    for number, one in enumerate(todo, 3):
+        planned, why = _planned(subject, trials.quiet(one.config, port))
+        same = _command(planned)
+        if planned and same in seen:
+            planned, why = None, f'the same command as "{seen[same]}"'
+        seen.setdefault(same, one.title)
+        if work.of(one.name) is not None:
+            continue
+        screen.say(f"[{number}/{total}] {one.title}{f': left out: {why}' if why else ''}")
+        place = work.folder / "trial"
+        found = (
+            trial.run(one, trials.quiet(one.config, port), place, order)
+            if planned
+            else {**trial.nothing(one), "state": "left out", "why": why}
+        )
+        if planned:
+            speed = chosen_engine(config).planning.speed(planned.plan, planned.inventory)
+            found["modelled_tokens_s"] = speed
+        work.keep(one.name, found)
+
+
+def _trials(subject: Subject) -> list[trials.Trial]:
+    return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
+
+
+def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
+    """The plan of a trial, or why it has none that runs."""
+    try:
+        planned = make(config, subject.machine, None)
+    except CommandError as problem:
+        return None, problem.message
+    if planned.memory is not None and planned.memory.fits is False:
+        return None, "it does not fit into the memory"
+    return planned, ""
+
+
+def _command(planned: Planned | None) -> str:
+    return json.dumps([planned.command.argv, dict(planned.command.env)]) if planned else ""
+
+
+def _facts(subject: Subject) -> dict[str, Any]:
+    machine = subject.machine
+    return {
+        "version": __version__,
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+        "engine": chosen_engine(subject.config).title,
+        "model": Path(subject.config.model.path).name,
+        "inventory": inventory_file.render(machine.gpus, machine.host, machine.engine),
+        "doctor": _doctor(subject.source),
+    }
+
+
+def _doctor(source: Path) -> Any:
+    from caovand.cli.main import main  # noqa: PLC0415  it imports the verbs, this one too
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        main(["doctor", "--json", "--config", str(source)])
+    return json.loads(said.getvalue() or '{"checks": []}')
+
+
+def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:
+    if subject.no_kernels or subject.card is None:
+        return {"why": subject.no_kernels, "parts": []}
+    return kernels.measured(subject.machine.engine, subject.card, screen.say)
+
+
+def collected(subject: Subject, work: Work) -> dict[str, bytes]:
+    """The files of the archive, without secrets."""
+    todo, config = _trials(subject), subject.config
+    found = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}
+    served = [one for name, one in found.items() if one and name not in ("facts", KERNELS)]
+    text = "\n".join(report.lines(found["facts"], found[KERNELS], served)) + "\n"
+    texts = {
+        REPORT: text,
+        **{f"{name}.json": json.dumps(one, indent=1) for name, one in found.items() if one},
+    }
+    secrets = secrets_of(dict(config.engine.env) | dict(os.environ))
+    home = os.environ.get("HOME") or "/root"
+    return {
+        name: hide(text, secrets).replace(f"{home}/", "~/").encode() for name, text in texts.items()
+    }

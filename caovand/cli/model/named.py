@@ -1,0 +1,75 @@
+"""`caovanctl model pull --from ENGINE`: a model that an engine keeps itself, under a name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from caovand.adapters import model_folder
+from caovand.adapters.model_pull import named
+from caovand.adapters.model_pull.errors import PullError
+from caovand.cli.doctor import SERVICE_USER
+from caovand.cli.family import show
+from caovand.cli.model.shared import gib, world
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
+from caovand.core.engine import Engine
+from caovand.engines import registry
+
+KINDS = tuple(kind for kind in registry.MODULES if registry.engine_of(kind).models is not None)
+"""Engines that keep models under names."""
+
+
+def run(args: argparse.Namespace, engine: Engine) -> int:
+    """model pull --from an engine."""
+    models = engine.models
+    assert models is not None
+    refused = {"--revision": args.revision, "--to": args.to, "--trust-code": args.trust_code}
+    for option, value in refused.items():
+        if value:
+            raise PullError(
+                f"pull {args.model} with {option}",
+                f"{engine.title} keeps its models itself",
+                "leave it out",
+            )
+    if not models.entry(args.model):
+        problem = models.missing(args.model)
+        raise PullError(f"pull {args.model}", problem.fact, problem.remedy)
+    config = configuration(args.config, args.model)
+    config = replace(config, engine=replace(config.engine, kind=engine.name))
+    machine = look(config, source=args.config or SYSTEM_CONFIG)
+    if machine.engine is None or not machine.engine.executable:
+        fact, remedy = (
+            (machine.engine_problem.fact, machine.engine_problem.remedy)
+            if machine.engine_problem
+            else (f"{engine.title} is no program here", f"install {engine.title}")
+        )
+        raise PullError(f"pull {args.model}", fact, remedy)
+    environ = _environ(os.environ)
+    folders = [Path(one) for one in models.folders(config, environ)]
+    folder = next((one for one in folders if one.is_dir()), folders[0])  # the engine makes it
+    here = world()
+    here.say(f"{args.model}: {engine.title} {machine.engine.version} downloads it into {folder}")
+    named.pull(models.pull, machine.engine.executable, folder, args.model, here)
+    card = model_folder.read_named(models, config, environ)
+    assert card.gguf is not None  # it was read from a GGUF file
+    found = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
+    show(
+        args,
+        found,
+        f"{args.model} is complete: {gib(card.gguf.size)}\nin {args.config or SYSTEM_CONFIG}:"
+        f' [model] path = "{args.model}" and [engine] kind = "{engine.name}"',
+    )
+    return 0
+
+
+def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Root downloads for the service, whose home is another."""
+    try:
+        home = pwd.getpwnam(SERVICE_USER).pw_dir if os.geteuid() == 0 else ""
+    except KeyError:
+        home = ""
+    return {**environ, "HOME": home} if home else environ

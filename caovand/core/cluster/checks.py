@@ -1,0 +1,196 @@
+"""Whether a worker can serve a model together with its head: what differs, and what is bad.
+
+FAIL is what stops the engine, hangs it or makes its answers wrong; WARN is what costs speed. Texts
+name their nodes: a finding about the head alone is the same with whichever worker it is compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from shlex import quote
+
+from caovand.core.addresses import is_loopback
+from caovand.core.cluster.finding import finding, pair
+from caovand.core.cluster.link import Link
+from caovand.core.cluster.link_checks import figures, link_checks
+from caovand.core.cluster.model_files import counted, model_files
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.rdma import rdma
+from caovand.core.cluster.software import named, software
+from caovand.core.facts.checks import CheckResult
+
+ETHERNET_MTU = 1500
+SMALL_SHM_MIB = 1024
+LONG_TRIP_S = 0.002
+LARGE_OFFSET_S = 1.0
+
+
+def compare(
+    head: NodeFacts,
+    worker: NodeFacts,
+    round_trip_s: float,
+    offset_s: float,
+    link: Link | None = None,
+    sums: bool = False,
+) -> tuple[CheckResult, ...]:
+    """Everything that differs or is bad; one PASS where nothing is.
+
+    `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
+    ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
+    summed over it.
+    """
+    found = (
+        *software(head, worker),
+        *model_files(head, worker),
+        *_cards(head, worker),
+        *_peer_access(head, worker),
+        *_network(head, worker),
+        *link_checks(head, worker, link, sums),
+        *rdma(head, worker),
+        *_shared_memory(head, worker),
+        *_clock(head, worker, offset_s),
+        *_distance(head, worker, round_trip_s),
+    )
+    return found or (finding("PASS", _agreement(head, worker, round_trip_s, link)),)
+
+
+def agreed(results: Collection[CheckResult]) -> bool:
+    """Whether the nodes can serve together."""
+    return all(result.verdict != "FAIL" for result in results)
+
+
+def named_twice(name: str) -> CheckResult:
+    """That a second machine reports under a name."""
+    remedy = "set [cluster] name on one of them, and restart caovan there"
+    return finding("FAIL", f"two machines call themselves {name}", remedy)
+
+
+def _cards(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    for node, other in ((head, worker), (worker, head)):
+        if other.cards and not node.cards:
+            text = f"{node.name} has no NVIDIA card, {other.name} has {_described(other)}"
+            yield finding("FAIL", text, "check `nvidia-smi` and CUDA_VISIBLE_DEVICES", node)
+            return
+    theirs, own = _described(head), _described(worker)
+    if len(worker.cards) < len(head.cards):
+        yield finding(
+            "FAIL",
+            f"{worker.name} has {own}, {head.name} {theirs}: each node runs as many ranks",
+            f"leave caovan as many cards as {worker.name} has, by CUDA_VISIBLE_DEVICES",
+            head,
+        )
+    elif theirs != own:
+        yield finding(
+            "WARN",
+            f"cards differ: {pair(head, theirs, worker, own)}; the smallest sets the share of all",
+            "use equal cards, for example by CUDA_VISIBLE_DEVICES",
+        )
+
+
+def _peer_access(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    for node, other in ((head, worker), (worker, head)):
+        if node.p2p is False and other.p2p:
+            yield finding(
+                "WARN",
+                f"the cards of {other.name} reach each other's memory, those of {node.name} do not:"
+                f" {node.name} sets the pace of all",
+                "check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
+                " bridges; many consumer cards cannot",
+                node,
+            )
+
+
+def _described(node: NodeFacts) -> str:
+    """Such as "2 × NVIDIA A10 (22 GiB)"; drivers report the same card a few MiB apart."""
+    kinds = Counter(f"{card.name} ({round(card.memory_mib / 1024)} GiB)" for card in node.cards)
+    return ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items()))
+
+
+def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    for node in (head, worker):
+        if is_loopback(node.address):
+            yield finding(
+                "FAIL",
+                f"{node.name} would tell the others to reach it at {node.address}, which on each"
+                " of them is itself",
+                "set [cluster] head to an address of the network, since /etc/hosts may map a name"
+                " to loopback; or set [cluster] interface",
+                node,
+            )
+        elif is_loopback(node.listens_at):
+            yield finding(
+                "FAIL",
+                f"the ranks of {node.name} would listen at {node.listens_at}, where the name of its"
+                " host leads: Gloo has no interface, since [engine] env takes it away or its name"
+                " is one letter",
+                f"remove GLOO_SOCKET_IFNAME from [engine] env, or have that name lead to"
+                f" {node.address} in /etc/hosts",
+                node,
+            )
+        if node.mtu < ETHERNET_MTU:
+            yield finding(
+                "WARN",
+                f"the MTU of {node.interface} on {node.name} is {node.mtu}, less than Ethernet's:"
+                " tunnels are slow",
+                "set [cluster] interface to the one of a direct link",
+                node,
+            )
+    if head.mtu != worker.mtu:
+        # Not FAIL: TCP and RDMA agree on the smaller one, so that no packet is too large.
+        smaller, larger = (head, worker) if head.mtu < worker.mtu else (worker, head)
+        yield finding(
+            "WARN",
+            f"MTU differs: {pair(head, str(head.mtu), worker, str(worker.mtu))}; the smaller one"
+            " counts",
+            f"sudo ip link set {quote(smaller.interface)} mtu {larger.mtu}, if every switch between"
+            " them passes such packets",
+            smaller,
+        )
+
+
+def _shared_memory(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    for node in (head, worker):
+        if node.shm_free_mib < SMALL_SHM_MIB:
+            yield finding(
+                "FAIL",
+                f"/dev/shm on {node.name} has {node.shm_free_mib} MiB free; ranks and NCCL exchange"
+                " data there",
+                "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)",
+                node,
+            )
+
+
+def _clock(head: NodeFacts, worker: NodeFacts, offset_s: float) -> Iterator[CheckResult]:
+    if abs(offset_s) > LARGE_OFFSET_S:
+        side = "ahead of" if offset_s > 0 else "behind"
+        yield finding(
+            "WARN",
+            f"the clock of {worker.name} is {abs(offset_s):.1f} s {side} that of {head.name}: their"
+            " logs do not fit together",
+            "sudo timedatectl set-ntp true",
+            worker,
+        )
+
+
+def _distance(head: NodeFacts, worker: NodeFacts, round_trip_s: float) -> Iterator[CheckResult]:
+    if round_trip_s > LONG_TRIP_S:
+        yield finding(
+            "WARN",
+            f"from {head.name} to {worker.name} and back takes {_ms(round_trip_s)}: every layer"
+            " waits for it",
+            "connect them directly or by one switch",
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _agreement(head: NodeFacts, worker: NodeFacts, round_trip_s: float, link: Link | None) -> str:
+    equal = (named(head), _described(head), f"{counted(len(head.model))} of the model")
+    shared = ", ".join(filter(None, equal))
+    return (
+        f"{worker.name} agrees with {head.name}: {shared}; {_ms(round_trip_s)} there and back,"
+        f" {figures(head, link)}"
+    )

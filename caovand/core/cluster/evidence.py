@@ -1,0 +1,164 @@
+"""What a worker has of a start that failed, for the incident on the head; bounded, no secrets.
+
+The head's order names that start for as long as the head lacks this, and until then a worker sends
+it along with each report: so no loss of a message loses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from caovand.core.cluster.messages import LONGEST, VERSION, dump, finding_from, load
+from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.healing.failure import Finding
+
+MARK = b"evidence "
+"""How a frame begins by which the head tells it from a report."""
+LONGEST_LINE = 2000
+# Of each part as JSON, where a character has up to 12 bytes: with the texts less than a message.
+LOG_BYTES, STACKS_BYTES, KERNEL_BYTES, CARDS_BYTES = 80 << 10, 56 << 10, 16 << 10, 16 << 10
+NAME = 64  # characters of a phase, a signature, a time
+CARD = (
+    "index", "used_mib", "total_mib", "utilization", "temperature", "power_w", "throttled", "fault",
+)  # fmt: skip
+"""What is sent of a card's latest sample."""
+TEXTS = ("start", "at", "lacks")
+LINES = ("kernel", "stacks", "log")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a node has of the start `start`, gathered `at`, its own wall-clock time for people.
+
+    `finding` is the failure there, None where its rank ended because of another node. `lacks` says
+    what could not be gathered and why.
+    """
+
+    start: str
+    at: str = ""
+    lacks: str = ""
+    finding: Finding | None = None
+    cards: tuple[Mapping[str, Any], ...] = ()
+    kernel: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+def gathered(
+    start: str,
+    report: Mapping[str, Any],
+    files: Mapping[str, str],
+    *,
+    failed: bool,
+    lacks: str = "",
+) -> Evidence:
+    """What of a cleaned incident is sent: the latest lines, the latest sample of each card.
+
+    `failed` says that the incident's finding is one of this node.
+    """
+    latest = {sample["index"]: sample for sample in report["gpu_samples"]}
+    samples = (latest[index] for index in sorted(latest))
+    kernel, stacks, log = (_lines(files.get(f"{name}.txt", "")) for name in LINES)
+    return Evidence(
+        start=start,
+        at=report["at"][:NAME],
+        lacks=lacks[:LONGEST],
+        finding=_short(Finding(**report["finding"])) if failed else None,
+        cards=_first(({name: one[name] for name in CARD} for one in samples), CARDS_BYTES),
+        kernel=_last(kernel, KERNEL_BYTES),
+        stacks=_first(_cut(stacks), STACKS_BYTES),
+        log=_last(log, LOG_BYTES),
+    )
+
+
+def document(name: str, rank: int, evidence: Evidence) -> dict[str, Any]:
+    """The file of an incident with a node's evidence."""
+    found = asdict(evidence)
+    del found["start"]
+    return {"name": name, "rank": rank, **found}
+
+
+def missing(name: str, rank: int, why: str) -> dict[str, Any]:
+    """The same file of a node that sent nothing."""
+    return {"name": name, "rank": rank, "missing": why}
+
+
+def encode(evidence: Evidence) -> bytes:
+    """The frame of an evidence."""
+    return MARK + dump({"v": VERSION, **asdict(evidence)})
+
+
+def read_frame(frame: bytes) -> Evidence:
+    """The evidence in a frame. Raises BadDocument."""
+    if not frame.startswith(MARK):
+        raise BadDocument("it is no evidence")
+    found = load(frame[len(MARK) :], {*TEXTS, "finding", "cards", *LINES})
+    if not all(isinstance(found[name], str) and len(found[name]) <= LONGEST for name in TEXTS):
+        raise BadDocument("a text of the evidence is none, or too long")
+    if not all(_is_lines(found[name]) for name in LINES):
+        raise BadDocument("a part of the evidence is no list of lines")
+    cards, finding = found["cards"], found["finding"]
+    if not isinstance(cards, list) or not all(map(_is_card, cards)):
+        raise BadDocument("cards of the evidence are no list of samples")
+    texts: dict[str, Any] = {name: found[name] for name in TEXTS}
+    lines: dict[str, Any] = {name: tuple(found[name]) for name in LINES}
+    return Evidence(
+        **texts,
+        **lines,
+        cards=tuple(cards),
+        finding=None if finding is None else finding_from(finding),
+    )
+
+
+def _short(finding: Finding) -> Finding:
+    """The finding without what was captured in the log: its text says that."""
+    phase, signature = finding.phase[:NAME], finding.signature[:NAME]
+    text = finding.text[:LONGEST]
+    return replace(finding, text=text, phase=phase, signature=signature, captures={})
+
+
+def _lines(text: str) -> Sequence[str]:
+    return text.rstrip("\n").split("\n") if text.strip() else ()
+
+
+def _cut(lines: Sequence[str]) -> Iterable[str]:
+    return (line[:LONGEST_LINE] for line in lines)
+
+
+def _last(lines: Sequence[str], most_bytes: int) -> tuple[str, ...]:
+    return _first(_cut(lines[::-1]), most_bytes)[::-1]
+
+
+def _first(entries: Iterable[Any], most_bytes: int) -> tuple[Any, ...]:
+    """As many entries as have no more bytes of JSON."""
+    found = []
+    for entry in entries:
+        most_bytes -= len(json.dumps(entry)) + 2
+        if most_bytes < 0:
+            break
+        found.append(entry)
+    return tuple(found)
+
+
+def _is_lines(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(line, str) and len(line) <= LONGEST_LINE for line in found
+    )
+
+
+def _is_card(found: Any) -> bool:
+    if not isinstance(found, dict) or set(found) != set(CARD):
+        return False
+    texts, counts = ("throttled", "fault"), ("index", "used_mib", "total_mib")
+    return (
+        all(isinstance(found[name], str) for name in texts)
+        and all(type(found[name]) is int for name in counts)
+        and all(_is_reading(value) for name, value in found.items() if name not in texts)
+    )
+
+
+def _is_reading(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) < 1 << 53)  # NaN is not

@@ -1,0 +1,31 @@
+"""How a finding about two nodes is written."""
+
+from __future__ import annotations
+
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult, Verdict
+from caovand.core.facts.inventory import version_numbers
+
+GROUP = "cluster"
+
+
+def finding(
+    verdict: Verdict, text: str, remedy: str = "", on: NodeFacts | None = None
+) -> CheckResult:
+    """A finding; `on` is the node where its remedy is to be done."""
+    return CheckResult(GROUP, verdict, text, f"on {on.name}: {remedy}" if on else remedy)
+
+
+def pair(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
+    """What each of the two has."""
+    return f"{theirs or 'none'} on {head.name}, {own or 'none'} on {worker.name}"
+
+
+def older(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
+    """Which of the two has the older release, the worker where the numbers do not tell."""
+    return head if version_numbers(theirs) < version_numbers(own) else worker
+
+
+def in_words(found: CheckResult) -> str:
+    """A finding and its remedy, as one sentence."""
+    return f"{found.text}; {found.remedy}"

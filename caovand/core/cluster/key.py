@@ -1,0 +1,76 @@
+"""The key of a cluster: one secret, the same on every node, and the text of its file.
+
+Whoever has it may join. Both ends of the link derive their secret keys for CURVE from it, so one
+file is all that is copied from node to node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from caovand.core.problem import ProblemError
+
+SECRET_BYTES = 32
+FORMAT = "caovan-cluster-1"
+NOTES = (
+    "# The key of a caovan cluster, the same on all of its nodes. Whoever has it can join.",
+    "# Copy this file to the other nodes as it is; `caovanctl cluster init` made it.",
+)
+COPY = "copy the file from the head again, as it is"
+Side = Literal["head", "worker"]
+
+
+class BadKey(ProblemError):
+    """A cluster key cannot be used or made; no message repeats any of it."""
+
+
+@dataclass(frozen=True)
+class ClusterKey:
+    """A cluster's secret, 32 bytes, which neither repr nor a message shows."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != SECRET_BYTES:
+            raise ValueError(f"a cluster's secret has {SECRET_BYTES} bytes, not {len(self.secret)}")
+
+    def text(self) -> str:
+        """The content of its file; `parse` reads the same key back."""
+        return "\n".join((*NOTES, f"{FORMAT} {self.secret.hex()}", ""))
+
+    def curve_secret(self, side: Side) -> bytes:
+        """The secret key for CURVE of the head or of the workers, 32 bytes."""
+        person = f"caovan-{side}".encode()
+        return hashlib.blake2b(self.secret, person=person, digest_size=SECRET_BYTES).digest()
+
+
+def parse(text: str, source: str = "") -> ClusterKey:
+    """The key in a file's text: one line, and comments for people; raises BadKey otherwise.
+
+    `source` is the file, for the message.
+    """
+
+    def refuse(fact: str, remedy: str = COPY) -> BadKey:
+        return BadKey(f"use the cluster key {source}".rstrip(), fact, remedy)
+
+    lines = [line.strip() for line in text.split("\n")]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise refuse("the file has no key in it")
+    if len(found) > 1:
+        raise refuse(f"the file has {len(found)} lines where one key is expected")
+    name, _, digits = found[0].partition(" ")
+    if name != FORMAT:
+        if re.fullmatch(r"caovan-cluster-[0-9]{1,3}", name):
+            newer = "run the same release of caovan on every node"
+            raise refuse(f"it is of the format {name}, and this caovan reads {FORMAT}", newer)
+        raise refuse(f'its line does not begin with "{FORMAT} "')
+    if len(digits) != 2 * SECRET_BYTES:
+        count = f"it has {len(digits)} characters of {2 * SECRET_BYTES}"
+        raise refuse(f"{count}: the file was cut or changed")
+    if not re.fullmatch(r"[0-9a-f]+", digits):
+        raise refuse("it has characters other than 0-9 and a-f: the file was changed")
+    return ClusterKey(bytes.fromhex(digits))

@@ -1,0 +1,151 @@
+"""The link between the head and a worker, tried before a start: what is asked, reported and known.
+
+The head listens on the port that ranks will meet at, and orders a worker to connect: by a *trial*
+with a token that is used once. The worker reports the *outcome*; then the head connects to a port
+of the worker's, since ranks listen on every node. Both together are the *link*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from caovand.core.cluster.plan_document import BadDocument
+
+WORD_BYTES = 32
+LONGEST = 256
+Way = Literal["to head", "to worker"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways."""
+
+    token: str
+    host: str
+    port: int
+    transfer: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker found: `failure` is why it could not connect, "" if it did.
+
+    `connect_s` is how long that took, `down_bytes_s` what came from the head in a transfer, if any.
+    `own` is its address on that connection, `joined` where it reaches the head's daemon. It listens
+    on `listens` for the way back, 0 if it cannot.
+    """
+
+    token: str
+    failure: str = ""
+    connect_s: float = 0.0
+    down_bytes_s: float | None = None
+    own: str = ""
+    joined: str = ""
+    listens: int = 0
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is known of a link. Each failure is why a connection that way failed, "" if it did not.
+
+    `host` and `port` are what the worker connected to. `up_bytes_s` is what a transfer to the head
+    reached, `down_bytes_s` one from it; None if there was none yet, 0 if nothing came through.
+    `own` is the worker's address on its connection, `seen` what the head sees of it, and `joined`
+    where the worker reaches the head's daemon.
+    """
+
+    host: str
+    port: int
+    to_head: str = ""
+    to_worker: str = ""
+    connect_s: float = 0.0
+    up_bytes_s: float | None = None
+    down_bytes_s: float | None = None
+    own: str = ""
+    seen: str = ""
+    joined: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether both connect to each other, and data came through."""
+        return (
+            not self.to_head and not self.to_worker and bool(self.up_bytes_s and self.down_bytes_s)
+        )
+
+    def after(self, before: Link | None) -> Link:
+        """With the figures of an earlier trial, where this one had no transfer."""
+        if before is None or self.up_bytes_s is not None:
+            return self
+        return replace(self, up_bytes_s=before.up_bytes_s, down_bytes_s=before.down_bytes_s)
+
+
+def words(token: str, way: Way) -> tuple[bytes, bytes]:
+    """What the side that connects asks with, and what the other one answers: both have the token.
+
+    Others on the network may read them: each is of use for one side of one connection only.
+    """
+    asks, answers = (
+        hashlib.blake2b(f"{token} {way} {side}".encode(), digest_size=WORD_BYTES).digest()
+        for side in ("asks", "answers")
+    )
+    return asks, answers
+
+
+def shown(link: Link | None) -> dict[str, Any] | None:
+    """A link in the document of the op `cluster`; None where it was not tried."""
+    if link is None:
+        return None
+    return {
+        "works": link.works,
+        "connect_s": link.connect_s,
+        "to_head_bytes_s": link.up_bytes_s,
+        "from_head_bytes_s": link.down_bytes_s,
+    }
+
+
+def to_document(found: Trial | Outcome | None) -> dict[str, Any] | None:
+    """The document of a trial or an outcome, as JSON can hold it."""
+    return None if found is None else asdict(found)
+
+
+def trial_from(document: Any) -> Trial | None:
+    """The trial in a document. Raises BadDocument."""
+    found = _read(document, _TRIAL, "trial")
+    return None if found is None else Trial(**found)
+
+
+def outcome_from(document: Any) -> Outcome | None:
+    """The outcome in a document. Raises BadDocument."""
+    found = _read(document, _OUTCOME, "outcome")
+    return None if found is None else Outcome(**found)
+
+
+_TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool"}
+_OUTCOME: Mapping[str, str] = {
+    "token": "str", "failure": "str", "connect_s": "float", "down_bytes_s": "float or NoneType",
+    "own": "str", "joined": "str", "listens": "int",
+}  # fmt: skip
+
+
+def _read(document: Any, parts: Mapping[str, str], where: str) -> dict[str, Any] | None:
+    if document is None:
+        return None
+    if not isinstance(document, dict) or set(document) != set(parts):
+        raise BadDocument(f"{where} has other parts")
+    for name, kind in parts.items():
+        value = document[name]
+        if type(value).__name__ not in kind.split(" or ") or not _fits(value):
+            raise BadDocument(f"{name} of {where} is no {kind}, or out of range")
+    return document
+
+
+def _fits(value: str | float | None) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return len(value) <= LONGEST and value.isprintable()
+    return 0 <= value < 1 << 16 if isinstance(value, int) else 0 <= value < math.inf

@@ -1,0 +1,130 @@
+"""What a trial of the link shows: ports that are closed, addresses behind NAT, a slow way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.cluster.finding import finding
+from caovand.core.cluster.link import Link
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
+
+PIPELINE_BYTES_S = 100e6
+"""What stages need: gigabit Ethernet, less its headers."""
+SUMS_BYTES_S = 500e6
+"""What sums of layers need: what 10 Gbit/s show on a slow processor, and 2.5 Gbit/s do not."""
+ONE_STREAM_MBIT = 5000
+"""What one connection reaches on a slow processor: no link is expected to show more."""
+MBIT = 125_000  # bytes
+HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
+
+
+def link_checks(
+    head: NodeFacts, worker: NodeFacts, link: Link | None, sums: bool
+) -> Iterator[CheckResult]:
+    """What is wrong with a link; `sums`: layers are summed over it."""
+    if link is None:
+        return
+    if link.to_head:
+        yield _no_way_to_head(head, worker, link)
+    if link.to_worker:
+        yield _no_way_to_worker(head, worker, link)
+    for sender, receiver, reached in (
+        (worker, head, link.up_bytes_s),
+        (head, worker, link.down_bytes_s),
+    ):
+        if reached == 0:
+            yield finding(
+                "FAIL",
+                f"{receiver.name} gets no data from {sender.name}, though they connect: packets of"
+                f" {sender.mtu} bytes, the MTU of {sender.interface}, seem to be lost on the way",
+                f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
+                sender,
+            )
+    yield from _slow(head, worker, link, sums)
+
+
+def figures(head: NodeFacts, link: Link | None) -> str:
+    """The figures of a link, in a line."""
+    if link is None or link.up_bytes_s is None or link.down_bytes_s is None:
+        return "the link is not measured yet"
+    return f"{rate(link.up_bytes_s)} to {head.name}, {rate(link.down_bytes_s)} back"
+
+
+def rate(bytes_s: float) -> str:
+    """Such as "941 Mbit/s"."""
+    mbit = bytes_s / MBIT
+    return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
+
+
+def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+    text = f"{worker.name} cannot connect to {head.name} at port {link.port} of {link.host}"
+    if link.joined and link.joined != head.address:
+        return finding(
+            "FAIL",
+            f"{text}, where ranks meet: {link.to_head}. It joined at {link.joined}: {head.name} has"
+            " two addresses, or is behind NAT as a container with a network of its own",
+            f"set [cluster] head to an address that every worker reaches; {HOST_NETWORK}",
+            head,
+        )
+    text = f"{text}, where ranks meet: {link.to_head}{_guard(head)}"
+    return finding("FAIL", text, _opening(head, link.seen or worker.address), head)
+
+
+def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+    text = f"{head.name} cannot connect to {worker.name} at {worker.address}"
+    if link.seen != link.own:
+        return finding(
+            "FAIL",
+            f"{text}: {link.to_worker}. Its own connections come from {link.seen}: {worker.name} is"
+            " behind NAT, as a container with a network of its own",
+            HOST_NETWORK,
+            worker,
+        )
+    text = f"{text}, where ranks listen on free ports: {link.to_worker}{_guard(worker)}"
+    return finding("FAIL", text, _opening(worker, head.address), worker)
+
+
+def _guard(node: NodeFacts) -> str:
+    return f"; {node.firewall} is on there" if node.firewall else ""
+
+
+def _opening(node: NodeFacts, peer: str) -> str:
+    """How a node lets another one in."""
+    family = "ip6" if ":" in peer else "ip"
+    known = {
+        "ufw": f"sudo ufw allow from {peer}",
+        "firewalld": f"sudo firewall-cmd --permanent --zone=trusted --add-source={peer} && sudo"
+        " firewall-cmd --reload",
+        "nftables": f"add `{family} saddr {peer} accept` to the chain of input in"
+        " /etc/nftables.conf, then: sudo systemctl reload nftables",
+    }
+    unknown = f"let its firewall, and any on the way, accept all TCP from {peer}"
+    return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
+
+
+def _slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> Iterator[CheckResult]:
+    """The slower way, where it is far below what the interfaces, or the ranks, would have."""
+    if not link.up_bytes_s or not link.down_bytes_s:
+        return
+    up, down = (worker, head, link.up_bytes_s), (head, worker, link.down_bytes_s)
+    sender, receiver, reached = min(up, down, key=lambda way: way[2])
+    text = f"{sender.name} sends {rate(reached)} to {receiver.name}"
+    speeds = [node for node in (head, worker) if node.speed_mbit]
+    slowest = min(speeds, key=lambda node: node.speed_mbit) if speeds else None
+    need = SUMS_BYTES_S if sums else PIPELINE_BYTES_S
+    if slowest and reached < min(slowest.speed_mbit, ONE_STREAM_MBIT) * MBIT / 2:
+        yield finding(
+            "WARN",
+            f"{text}, and {slowest.interface} of {slowest.name} runs at"
+            f" {rate(slowest.speed_mbit * MBIT)}",
+            "check cables, switches and other traffic between them: `ip -s link`, `ethtool -S`",
+        )
+    elif reached < need:
+        waits = "sums of every layer wait" if sums else "long prompts wait"
+        yield finding(
+            "WARN",
+            f"{text}: {waits} for the link",
+            f"connect them by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, and set [cluster]"
+            " interface to it",
+        )

@@ -1,0 +1,202 @@
+"""What the head and its workers tell each other, about once a second: their whole state.
+
+The head sends each worker its *order*: the plan and rank to run now, or none. A worker sends a
+*report*: its facts, what it runs, and how that failed. Nobody asks and nobody answers: a lost,
+late or repeated message changes nothing that the next one does not put right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from caovand.core.cluster.link import Outcome, Trial, outcome_from, to_document, trial_from
+from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
+from caovand.core.healing.failure import FAILURES, Finding
+from caovand.core.plan import Plan
+
+VERSION = 1
+MAX_BYTES = 256 * 1024
+EACH_S = 1.0
+"""How often a message is sent; at once where something has changed."""
+LOST_S = 20.0
+"""Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
+LONGEST = 2048  # characters of a text
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one worker is to run: rank `rank` of start `start`, or nothing without a plan.
+
+    `start` differs for each attempt. `proven` says that the head's engine answers; until then
+    `phase`, `progress` and `detail` are how far its start is. `sent` is the head's clock, echoed
+    by reports. `refusal` says why this worker cannot take part, "" where it can.
+    `name` is the head's, while `head` differs for each run of its daemon. `evidence` is a start
+    that failed whose evidence the head lacks, "" for none; `stacks` asks for those of living ranks.
+    `trial` is one of the link, for a worker without an engine.
+    """
+
+    head: str
+    start: str = ""
+    plan: Plan | None = None
+    rank: int = 0
+    proven: bool = False
+    phase: str = ""
+    detail: str = ""
+    sent: float = 0.0
+    refusal: str = ""
+    name: str = ""
+    evidence: str = ""
+    stacks: bool = False
+    progress: float | None = None
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a worker is. `boot` differs for each run of its daemon, `facts` is a NodeFacts document.
+
+    `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
+    `finding` why. `stopped` says that its operator wants no engine. `ranks` are pairs of a rank's
+    name and pid. `echo` is the `sent` of the last order, `held_s` how long ago that came.
+    `outcome` is that of its last trial.
+    """
+
+    name: str
+    boot: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    state: str = ""
+    running: str = ""
+    failed: str = ""
+    finding: Finding | None = None
+    stopped: bool = False
+    ranks: tuple[tuple[str, int], ...] = ()
+    clock: float = 0.0
+    echo: float = 0.0
+    held_s: float = 0.0
+    outcome: Outcome | None = None
+
+
+def encode_order(order: Order) -> bytes:
+    """The frame of an order."""
+    plan = plan_to(order.plan) if order.plan is not None else None
+    fields = {name: _short(getattr(order, name)) for name in _ORDER}
+    more = {"progress": order.progress, "plan": plan, "trial": to_document(order.trial)}
+    return dump({"v": VERSION, **fields, **more})
+
+
+def decode_order(frame: bytes) -> Order:
+    """The order in a frame. Raises BadDocument."""
+    document = load(frame, {*_ORDER, "progress", "plan", "trial"})
+    plan, progress = document["plan"], document["progress"]
+    found = {name: _typed(document, name, kind) for name, kind in _ORDER.items()}
+    return Order(
+        **found,
+        progress=None if progress is None else _typed(document, "progress", float),
+        plan=None if plan is None else plan_from(plan),
+        trial=trial_from(document["trial"]),
+    )
+
+
+def encode_report(report: Report) -> bytes:
+    """The frame of a report."""
+    finding = asdict(report.finding) if report.finding else None
+    fields = {name: _short(getattr(report, name)) for name in _REPORT}
+    more = {"facts": dict(report.facts), "ranks": [list(one) for one in report.ranks]}
+    outcome = to_document(report.outcome)
+    return dump({"v": VERSION, **fields, **more, "finding": finding, "outcome": outcome})
+
+
+def decode_report(frame: bytes) -> Report:
+    """The report in a frame. Raises BadDocument."""
+    document = load(frame, {*_REPORT, "facts", "ranks", "finding", "outcome"})
+    facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
+    if not isinstance(facts, dict):
+        raise BadDocument("facts is no table")
+    if not isinstance(ranks, list) or len(ranks) > 64 or not all(map(_is_rank, ranks)):
+        raise BadDocument("ranks is no list of names and pids")
+    found = {name: _typed(document, name, kind) for name, kind in _REPORT.items()}
+    return Report(
+        **found,
+        facts=facts,
+        ranks=tuple((name, pid) for name, pid in ranks),
+        finding=None if finding is None else finding_from(finding),
+        outcome=outcome_from(document["outcome"]),
+    )
+
+
+_ORDER: Mapping[str, type] = {
+    "head": str, "start": str, "rank": int, "proven": bool, "phase": str, "detail": str,
+    "sent": float, "refusal": str, "name": str, "evidence": str, "stacks": bool,
+}  # fmt: skip
+_REPORT: Mapping[str, type] = {
+    "name": str, "boot": str, "state": str, "running": str, "failed": str, "stopped": bool,
+    "clock": float, "echo": float, "held_s": float,
+}  # fmt: skip
+
+
+def _short(value: Any) -> Any:
+    """A reason may be longer than a message takes: the sender's own status has all of it."""
+    return value[:LONGEST] if isinstance(value, str) else value
+
+
+def _typed(document: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = document[name]
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        value = float(value)
+    fits = type(value) is kind
+    if not fits or (kind is float and not math.isfinite(value)):
+        raise BadDocument(f"{name} is no {kind.__name__}")
+    if kind is str and len(value) > LONGEST:
+        raise BadDocument(f"{name} is too long")
+    return value
+
+
+def _is_rank(found: Any) -> bool:
+    if not isinstance(found, list) or len(found) != 2:
+        return False
+    name, pid = found
+    return isinstance(name, str) and len(name) <= 64 and type(pid) is int and pid > 0
+
+
+def _is_capture(found: tuple[Any, Any]) -> bool:
+    name, value = found
+    return len(name) <= 64 and isinstance(value, str) and len(value) <= LONGEST
+
+
+def finding_from(found: Any) -> Finding:
+    """The finding in a part of a message. Raises BadDocument."""
+    names = ("failure", "text", "phase", "signature")
+    if not isinstance(found, dict) or set(found) != {*names, "captures", "line"}:
+        raise BadDocument("finding has other parts")
+    if not all(isinstance(found[name], str) for name in names):
+        raise BadDocument("a part of finding is no text")
+    captures, line = found["captures"], found["line"]
+    if found["failure"] not in FAILURES or type(line) is not int:
+        raise BadDocument("finding is of an unknown failure")
+    if not isinstance(captures, dict) or not all(map(_is_capture, captures.items())):
+        raise BadDocument("captures of finding is no table of short texts")
+    return Finding(**{**found, "text": found["text"][:LONGEST]})
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """The JSON of a message."""
+    return json.dumps(document, separators=(",", ":"), default=str).encode()
+
+
+def load(frame: bytes, names: set[str]) -> dict[str, Any]:
+    """The document in a frame, with exactly these fields. Raises BadDocument."""
+    if len(frame) > MAX_BYTES:
+        raise BadDocument(f"{len(frame)} bytes are more than {MAX_BYTES}")
+    try:
+        document = json.loads(frame)
+    except (ValueError, RecursionError) as problem:
+        raise BadDocument("it is no JSON") from problem
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise BadDocument(f"it is not of version {VERSION}: nodes must have the same caovan")
+    if set(document) != {"v", *names}:
+        raise BadDocument("it has other fields: nodes must have the same caovan")
+    return document

@@ -1,0 +1,73 @@
+"""Whether two nodes have the same model, by the digests of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from caovand.core.cluster.finding import finding
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
+
+NAMED = 3
+"""Files that a finding names."""
+
+
+def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Files that only one of them has, and files whose contents differ."""
+    theirs, own = head.model, worker.model
+    if not theirs and not own:
+        yield finding(
+            "WARN",
+            f"neither {head.name} nor {worker.name} has files of the model: each would download its"
+            " own",
+            "download it on both: sudo caovanctl model pull OWNER/NAME",
+        )
+        return
+    if not theirs:
+        yield finding(
+            "FAIL",
+            f"{head.name} has no file of the model, {worker.name} has {listed(sorted(own))}",
+            _copy(worker, head),
+            head,
+        )
+        return
+    missing = sorted(theirs.keys() - own.keys())
+    extra = sorted(own.keys() - theirs.keys())
+    changed = sorted(name for name in theirs.keys() & own.keys() if theirs[name] != own[name])
+    fix = _copy(head, worker, contents=bool(changed), delete=bool(extra))
+    if missing:
+        text = f"{worker.name} lacks {listed(missing)} of the model that {head.name} has"
+        yield finding("FAIL", text, fix, worker)
+    if extra:
+        text = f"{worker.name} has {listed(extra)} of the model that {head.name} lacks"
+        yield finding("FAIL", text, fix, worker)
+    if changed:
+        text = f"{listed(changed)} of the model on {worker.name} and {head.name} differ"
+        yield finding("FAIL", text, fix, worker)
+
+
+def counted(number: int) -> str:
+    """Such as "1 file"."""
+    return f"{number} file" if number == 1 else f"{number} files"
+
+
+def listed(names: list[str]) -> str:
+    """How many, and the first names."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{counted(len(names))} ({', '.join(names[:NAMED])}{more})"
+
+
+def _copy(
+    source: NodeFacts, target: NodeFacts, *, contents: bool = False, delete: bool = False
+) -> str:
+    """The command that makes one folder equal to another; `L` follows the links of a hub's cache.
+
+    With `contents` it reads all files: a damaged one may have the size and time of the original.
+    """
+    options = "-aLc" if contents else "-aL"
+    if delete:
+        options += " --delete"
+    host = f"[{source.address}]" if ":" in source.address else source.address
+    here = quote(f"{target.model_folder or source.model_folder}/")
+    return f"sudo rsync {options} {quote(f'USER@{host}:{source.model_folder}/')} {here}"

@@ -1,0 +1,251 @@
+"""What a node reports of itself to the head, as a JSON document.
+
+A document comes over the network: it is taken as it is, or refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from caovand.core.config import ClusterSection
+from caovand.core.facts.inventory import Gpu, Node
+from caovand.core.printable import one_line
+
+LONGEST = 256
+"""Characters of a text."""
+LONGEST_PATH = 4096
+MOST_FILES = 4096
+MOST_CARDS = 64
+MOST_DEVICES = 64
+LARGEST = 1 << 40
+"""Far beyond any size in MiB, and any Unix time, of a machine."""
+CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9]{1,2})")
+
+
+class BadFacts(ValueError):
+    """A document that holds no node's facts; `field` is what is wrong in it."""
+
+    def __init__(self, field: str, fact: str) -> None:
+        self.field = field
+        super().__init__(f"cannot read a node's facts: {field} {fact}")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One NVIDIA card; memory in MiB."""
+
+    name: str
+    memory_mib: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node: what must be equal on all of them, and how the others reach it.
+
+    `engine` is its kind, such as "vllm", and `version` its release; `python` is the engine's.
+    `torch`, `cuda` (that torch was built for), `nccl`, `flashinfer`, `plugin` and `driver` are
+    empty where there is none. `address` is what it uses towards the head, on `interface`.
+    `speed_mbit` is what that one's link was negotiated at, in Mbit/s, 0 where it has no such
+    figure. `listens_at` is where its ranks listen: `address`, unless [engine] env takes the
+    interface from them, which leaves them what the host's name means. `firewall` is the one that is
+    on here, as far as caovan can see. `rdma` has the link layer, "InfiniBand" or "Ethernet", of
+    each device that NCCL can use; `memlock_mib` is what a process may lock, None without a limit.
+    `p2p` says whether each card reaches the memory of each other one, None where that is unknown.
+    `shm_free_mib` is free in /dev/shm. `model` has the digest of each file in `model_folder`; both
+    are empty for a model that is not on this machine yet. `clock` is Unix time in seconds when the
+    facts were gathered.
+    """
+
+    name: str
+    caovan: str
+    engine: str
+    version: str
+    torch: str
+    cuda: str
+    nccl: str
+    flashinfer: str
+    plugin: str
+    python: str
+    driver: str
+    cards: tuple[Card, ...]
+    address: str
+    interface: str
+    mtu: int
+    speed_mbit: int
+    listens_at: str
+    firewall: str
+    rdma: Mapping[str, str]
+    memlock_mib: int | None
+    p2p: bool | None
+    shm_free_mib: int
+    model_folder: str
+    model: Mapping[str, str]
+    clock: float
+
+
+def node_of(name: str, cards: tuple[Card, ...]) -> Node:
+    """A node as the planner sees it: what others use of its cards is not known."""
+    return Node(name, tuple(
+        Gpu(index, card.name, card.compute_capability, card.memory_mib, card.memory_mib)
+        for index, card in enumerate(cards)
+    ))  # fmt: skip
+
+
+def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
+    """The other nodes of a head before it knows them: as if each had its cards."""
+    if section.role != "head":
+        return ()
+    cards = tuple(Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in gpus)
+    return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
+
+
+def read_cards(document: Any) -> tuple[Card, ...]:
+    """The cards in the document of a node's facts; BadFacts for anything else."""
+    return _cards(document, "cards")
+
+
+NAMES = tuple(entry.name for entry in fields(NodeFacts))
+CARD_NAMES = tuple(entry.name for entry in fields(Card))
+NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
+"""Texts that are never empty."""
+
+
+def to_document(facts: NodeFacts) -> dict[str, Any]:
+    """The facts as plain values for JSON."""
+    cards = [
+        {**asdict(card), "compute_capability": "{}.{}".format(*card.compute_capability)}
+        for card in facts.cards
+    ]
+    return {**{name: getattr(facts, name) for name in NAMES}, "cards": cards,
+            "model": dict(facts.model), "rdma": dict(facts.rdma)}  # fmt: skip
+
+
+def from_document(document: Any) -> NodeFacts:
+    """The facts in a document; BadFacts for anything else."""
+    values = _table(document, "the document", NAMES)
+    return NodeFacts(**{name: _read(value, name) for name, value in values.items()})
+
+
+def _read(value: Any, name: str) -> Any:
+    reader = READERS.get(name)
+    return reader(value, name) if reader else _text(value, name)
+
+
+def _table(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """A table with exactly these keys."""
+    if not isinstance(value, dict):
+        raise BadFacts(where, "is not a table")
+    for key in value:
+        if key not in names:
+            shown = one_line(key[:LONGEST]) if isinstance(key, str) else "a key"
+            raise BadFacts(shown, f"is unknown in {where}")
+    for name in names:
+        if name not in value:
+            raise BadFacts(name, f"is missing in {where}")
+    return {name: value[name] for name in names}
+
+
+def _text(value: Any, where: str, longest: int = LONGEST) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise BadFacts(where, f"is not a text of at most {longest} characters")
+    if one_line(value) != value:
+        raise BadFacts(where, "has control characters")
+    if not value and where.rpartition(".")[2] in NEEDED:
+        raise BadFacts(where, "is empty")
+    return value
+
+
+def _path(value: Any, where: str) -> str:
+    return _text(value, where, LONGEST_PATH)
+
+
+def _address(value: Any, where: str) -> str:
+    text = _text(value, where)
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise BadFacts(where, "is not an IP address") from None
+    return text
+
+
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise BadFacts(where, f"is not a whole number from 0 to {LARGEST}")
+    return value
+
+
+def _limit(value: Any, where: str) -> int | None:
+    return None if value is None else _whole(value, where)
+
+
+def _known(value: Any, where: str) -> bool | None:
+    if value is not None and type(value) is not bool:
+        raise BadFacts(where, "is neither true nor false, nor null")
+    return value
+
+
+def _seconds(value: Any, where: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= LARGEST:  # NaN is in no range
+        raise BadFacts(where, f"is not a number from 0 to {LARGEST}")
+    return float(value)
+
+
+def _cards(value: Any, where: str) -> tuple[Card, ...]:
+    if not isinstance(value, list) or len(value) > MOST_CARDS:
+        raise BadFacts(where, f"is not a list of at most {MOST_CARDS} cards")
+    return tuple(_card(entry, f"{where}[{at}]") for at, entry in enumerate(value))
+
+
+def _card(value: Any, where: str) -> Card:
+    table = _table(value, where, CARD_NAMES)
+    capability = _text(table["compute_capability"], f"{where}.compute_capability")
+    match = CAPABILITY.fullmatch(capability)
+    if match is None:
+        raise BadFacts(f"{where}.compute_capability", 'is not such as "7.5"')
+    return Card(
+        _text(table["name"], f"{where}.name"),
+        _whole(table["memory_mib"], f"{where}.memory_mib"),
+        (int(match[1]), int(match[2])),
+    )
+
+
+def _model(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > MOST_FILES:
+        raise BadFacts(where, f"is not a table of at most {MOST_FILES} files")
+    return {
+        _text(name, f"a file's name in {where}"): _text(digest, f"a file's digest in {where}")
+        for name, digest in value.items()
+    }
+
+
+def _devices(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > MOST_DEVICES:
+        raise BadFacts(where, f"is not a table of at most {MOST_DEVICES} devices")
+    return {
+        _text(name, f"a device's name in {where}"): _text(
+            layer, f"a device's link layer in {where}"
+        )
+        for name, layer in value.items()
+    }
+
+
+READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "cards": _cards,
+    "address": _address,
+    "mtu": _whole,
+    "speed_mbit": _whole,
+    "listens_at": _address,
+    "rdma": _devices,
+    "memlock_mib": _limit,
+    "p2p": _known,
+    "shm_free_mib": _whole,
+    "model_folder": _path,
+    "model": _model,
+    "clock": _seconds,
+}
+"""How each field is read that is not a text."""

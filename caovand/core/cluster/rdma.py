@@ -1,0 +1,56 @@
+"""InfiniBand and RoCE: NCCL uses them only if every node can, with the same link layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from caovand.core.cluster.finding import finding
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
+
+NCCL_MIB = 1024
+"""What NCCL may lock for the buffers of a rank, generously."""
+
+
+def no_rdma(nodes: Collection[NodeFacts]) -> str:
+    """Why these nodes cannot reach each other by InfiniBand or RoCE, "" if they can."""
+    if not any(node.rdma for node in nodes):
+        return "no node has InfiniBand or RoCE"
+    if set.intersection(*(set(node.rdma.values()) for node in nodes)):
+        return ""
+    without = sorted(node.name for node in nodes if not node.rdma)
+    if without:
+        return f"NCCL finds no InfiniBand or RoCE on {', '.join(without)}"
+    return "the nodes have InfiniBand and RoCE, but not the same"
+
+
+def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Devices that only one of them has, and a limit of memory that NCCL runs into."""
+    if not head.cards or not worker.cards:
+        return
+    why = no_rdma((head, worker))
+    if why and (head.rdma or worker.rdma):
+        lacking = next((node for node in (head, worker) if not node.rdma), None)
+        yield finding(
+            "WARN",
+            f"{head.name} has {_listed(head)}, {worker.name} {_listed(worker)}: NCCL goes over TCP",
+            "check `ibstat`, /dev/infiniband and the package libibverbs1" if lacking else
+            "connect all nodes by the same one",
+            lacking,
+        )  # fmt: skip
+    for node in (head, worker):
+        if node.rdma and node.memlock_mib is not None and node.memlock_mib < NCCL_MIB and not why:
+            yield finding(
+                "WARN",
+                f"a process on {node.name} may lock {node.memlock_mib} MiB of memory: too little"
+                f" for NCCL's buffers on {_listed(node)}, and a start may fail",
+                "LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
+                " memlock=-1)",
+                node,
+            )
+
+
+def _listed(node: NodeFacts) -> str:
+    """Such as "mlx5_0 (InfiniBand)"."""
+    shown = [f"{name} ({layer})" for name, layer in sorted(node.rdma.items())]
+    return ", ".join(shown) or "no InfiniBand or RoCE"

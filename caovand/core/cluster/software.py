@@ -1,0 +1,125 @@
+"""What two nodes must have installed alike: caovan, the engine's environment, the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.cluster.finding import finding, older, pair
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import version_numbers
+from caovand.core.facts.shortfalls import DRIVER_OF_CUDA
+
+
+def software(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Every release that differs."""
+    yield from _caovan(head, worker)
+    if head.engine != worker.engine:
+        yield finding(
+            "FAIL",
+            f"engine differs: {pair(head, head.engine, worker, worker.engine)}",
+            f'set [engine] kind = "{head.engine}" in /etc/caovan.toml, then: sudo systemctl restart'
+            " caovan",
+            worker,
+        )
+    else:  # releases of two programs cannot be compared
+        yield from _environment(head, worker)
+    yield from _driver(head, worker)
+
+
+def named(facts: NodeFacts) -> str:
+    """What is installed, in a line."""
+    releases = (
+        ("caovan", facts.caovan),
+        (facts.engine, facts.version),
+        ("torch", facts.torch),
+        ("CUDA", facts.cuda),
+        ("NCCL", facts.nccl),
+        ("FlashInfer", facts.flashinfer),
+        ("plugin", facts.plugin),
+        ("Python", _minor(facts.python)),
+        ("driver", facts.driver),
+    )
+    return ", ".join(f"{what} {release}" for what, release in releases if release)
+
+
+def _caovan(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    if head.caovan == worker.caovan:
+        return
+    behind = older(head, head.caovan, worker, worker.caovan)
+    newest = worker.caovan if behind is head else head.caovan
+    yield finding(
+        "FAIL",
+        f"caovan differs: {pair(head, head.caovan, worker, worker.caovan)}",
+        f"sudo apt install ./caovan*.deb, the packages of {newest}",
+        behind,
+    )
+
+
+def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    install = _install(head, worker)
+    for what, theirs, own in (
+        (head.engine, head.version, worker.version),
+        ("torch", head.torch, worker.torch),
+        ("CUDA", head.cuda, worker.cuda),
+        ("NCCL", head.nccl, worker.nccl),
+        ("FlashInfer", head.flashinfer, worker.flashinfer),
+    ):
+        if theirs != own:
+            text = f"{what} differs: {pair(head, theirs, worker, own)}"
+            yield finding("FAIL", text, install, worker)
+    if head.plugin != worker.plugin:
+        yield finding(
+            "FAIL",
+            f"caovan's plugin differs: {pair(head, head.plugin, worker, worker.plugin)}",
+            f"install the package caovan-kernels, then: {install}",
+            older(head, head.plugin, worker, worker.plugin),
+        )
+    theirs, own = _minor(head.python), _minor(worker.python)
+    if theirs != own:
+        yield finding(
+            "FAIL",
+            f"the engine's Python differs: {pair(head, theirs, worker, own)}; its processes send"
+            " each other pickled objects",
+            f"{install} --python {theirs}" if theirs else install,
+            worker,
+        )
+
+
+def _install(head: NodeFacts, worker: NodeFacts) -> str:
+    command = f"sudo caovanctl engine install {head.version.partition('+')[0]}"
+    if "+cpu" in head.version:
+        command += " --build cpu"
+    # Without --again nothing would happen: that release is installed already.
+    return f"{command} --again" if head.version == worker.version else command
+
+
+def _minor(python: str) -> str:
+    """3.12.7 as 3.12: bytecode, which pickled functions contain, is the same for both."""
+    return ".".join(python.split(".")[:2])
+
+
+def _driver(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Never FAIL, not even for different branches.
+
+    A process talks to the driver of its own node only, and NCCL over the network to processes, not
+    to drivers. Each driver must serve its own node's CUDA, and even where it is too old CUDA's
+    compatibility packages can stand in.
+    """
+    for node in (head, worker):
+        major = next(iter(version_numbers(node.cuda)), 0)
+        need = DRIVER_OF_CUDA.get(major, "")
+        if node.driver and version_numbers(node.driver) < version_numbers(need):
+            yield finding(
+                "WARN",
+                f"driver {node.driver} on {node.name} is too old for CUDA {node.cuda}",
+                f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot",
+                node,
+            )
+    if head.cards and worker.cards and head.driver != worker.driver:
+        yield finding(
+            "WARN",
+            f"driver differs: {pair(head, head.driver, worker, worker.driver)}",
+            "sudo ubuntu-drivers install, then reboot",
+            older(head, head.driver, worker, worker.driver),
+        )

@@ -1,0 +1,1 @@
+"""What `caovanctl fieldtest` tries on a machine, and what it reports."""

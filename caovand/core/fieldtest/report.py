@@ -1,0 +1,118 @@
+"""The results of a field test as text to be posted: Markdown, measured beside modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from caovand.core.bench import record
+
+HEAD = (
+    "serving", "prompt", "at once", "prefill tok/s", "decode tok/s", "modelled", "first token",
+    "tok/J",
+)  # fmt: skip
+NOTHING = "-"
+Document = Mapping[str, Any]
+
+
+def lines(facts: Document, kernels: Document | None, trials: Sequence[Document]) -> Iterator[str]:
+    """The report. The three are documents of the steps, in the order they were taken."""
+    yield f"# caovan {facts['version']}: field test of {facts['at']}"
+    yield ""
+    yield from _machine(facts)
+    yield ""
+    yield from _kernels(kernels)
+    yield "## Serving"
+    yield ""
+    yield from _row(HEAD)
+    yield from _row(["---"] * len(HEAD))
+    for trial in trials:
+        yield from _speeds(trial)
+    yield ""
+    yield from _others(trials)
+    yield "## Memory and start"
+    yield ""
+    yield from _row(("serving", "start", "what", "forecast", "found", "off"))
+    yield from _row(["---"] * 6)
+    for trial in trials:
+        yield from _forecast(trial)
+    yield ""
+    yield (
+        "Modelled: tokens a second of one answer, as the plan expects them. All figures are"
+        " medians; the archive has every round."
+    )
+
+
+def _machine(facts: Document) -> Iterator[str]:
+    machine = facts["inventory"]
+    cards = machine["gpus"]
+    for gpu in cards:
+        yield f"- GPU {gpu['index']}: {gpu['name']}, {gpu['total_mib']:,} MiB"
+    if not cards:
+        yield "- no NVIDIA GPU"
+    if cards and cards[0].get("driver"):
+        yield f"- driver {cards[0]['driver']}"
+    host, engine = machine["host"], machine["engine"]
+    yield f"- {host['cpus']} cores, {host['ram_mib']:,} MiB of memory"
+    yield f"- {facts['engine']} {engine['version']}, torch {engine.get('torch') or NOTHING}"
+    yield f"- model {facts['model']}"
+    for check in facts["doctor"]["checks"]:
+        if check["verdict"] != "PASS":
+            yield f"- doctor, {check['verdict']}: {check['text']}"
+
+
+def _kernels(kernels: Document | None) -> Iterator[str]:
+    if kernels is None:
+        return
+    yield "## Kernels"
+    yield ""
+    if kernels["why"]:
+        yield f"Not measured: {kernels['why']}."
+    for part in kernels["parts"]:
+        yield f"{part['title']}: {'done' if part['code'] == 0 else 'FAILED'}"
+        yield ""
+        yield from ("```", *part["text"].strip().splitlines(), "```", "")
+    yield ""
+
+
+def _speeds(trial: Document) -> Iterator[str]:
+    for cell in (trial["bench"] or {"cells": ()})["cells"]:
+        requests = len(cell["rounds"]) * cell["at_once"]
+        prompt = sum(one["prompt_tokens"] for one in cell["rounds"]) / requests
+        modelled = trial["modelled_tokens_s"] if cell["at_once"] == 1 else None
+        first = record.pooled(cell, "first_token_s", 0.5)
+        yield from _row((
+            trial["title"], f"{prompt:,.0f}", str(cell["at_once"]),
+            _middle(cell, "prefill_tokens_per_s"), _middle(cell, "decode_tokens_per_s"),
+            NOTHING if modelled is None else f"{modelled:,.0f}",
+            NOTHING if first is None else f"{first * 1000:,.0f} ms",
+            f"{cell['tokens_per_j']:.2f}" if cell["tokens_per_j"] else NOTHING,
+        ))  # fmt: skip
+
+
+def _middle(cell: Document, name: str) -> str:
+    found = record.values(cell, name)
+    return f"{median(found):,.1f}" if found else NOTHING
+
+
+def _others(trials: Sequence[Document]) -> Iterator[str]:
+    left = [trial for trial in trials if trial["why"]]
+    for trial in left:
+        yield f"- {trial['title']}: {trial['state']}: {trial['why']}"
+    if left:
+        yield ""
+
+
+def _forecast(trial: Document) -> Iterator[str]:
+    start = NOTHING if trial["start_s"] is None else f"{trial['start_s']:.0f} s"
+    found = trial["forecast"] or {}
+    for name, one in found.items():
+        pair = (f"{one['forecast']:,}", f"{one['reported']:,}", f"{one['off']:+.1%}")
+        yield from _row((trial["title"], start, name.replace("_", " "), *pair))
+    if not found and trial["state"] == "measured":
+        yield from _row((trial["title"], start, *[NOTHING] * 4))
+
+
+def _row(parts: Sequence[str]) -> Iterator[str]:
+    yield f"| {' | '.join(parts)} |"

@@ -1,0 +1,61 @@
+"""The ways of serving that are measured beside each other: each differs in one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from caovand.core.config import Config
+
+FORCE = "CAOVAN_SM75_FORCE"
+"""Set to 1 in [engine] env, it has our kernels act on cards that they were not made for."""
+TURING = (7, 5)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way of serving, by its configuration."""
+
+    name: str
+    title: str
+    config: Config
+
+
+def quiet(config: Config, port: int) -> Config:
+    """The same with an address of its own, and nothing that acts while it is measured."""
+    return replace(
+        config,
+        server=replace(config.server, host="127.0.0.1", port=port),
+        policy=replace(config.policy, tune="off"),
+        watch=replace(config.watch, idle_probe_s=0.0),
+        metrics=replace(config.metrics, listen=""),
+        history=replace(config.history, days=0),
+    )
+
+
+def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
+    """Every trial that may make sense; `cards` are the indices of those that may be used."""
+    engine, policy = config.engine, config.policy
+    yield Trial("configured", "as configured", config)
+    if engine.plugin:
+        off = replace(engine, plugin=False)
+        yield Trial("kernels-off", "caovan's kernels off", replace(config, engine=off))
+    other = "half" if policy.activations == "int8" else "int8"
+    rounded = replace(policy, activations=other)
+    yield Trial(f"{other}-activations", f"{other} activations", replace(config, policy=rounded))
+    for count, title in ((1, "one card"), (2, "two cards")):
+        if count < len(cards):
+            fewer = replace(config, engine=replace(engine, gpus=tuple(cards[:count])))
+            # Tensor parallelism that the file names is for all of the cards.
+            if policy.tensor_parallel_size is not None:
+                fewer = replace(fewer, policy=replace(policy, tensor_parallel_size=count))
+            yield Trial(title.replace(" ", "-"), title, fewer)
+
+
+def kernels_act(config: Config, capabilities: Sequence[tuple[int, int]]) -> bool:
+    """Whether our kernels are used on a card of these compute capabilities."""
+    return (
+        config.engine.plugin
+        and bool(capabilities)
+        and (TURING in capabilities or dict(config.engine.env).get(FORCE) == "1")
+    )

@@ -1,0 +1,97 @@
+"""The GGUF models of a repository: publishers put several of them there, each in other types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from caovand.core.model_source.listing import RemoteFile
+
+SUFFIX = ".gguf"
+TYPE = re.compile(
+    r"[-._]((?:UD-)?(?:(?:I?Q\d|TQ\d|MXFP4|NVFP4)\w{0,16}|BF16|F16|F32))(?=[-.]|$)", re.I
+)
+"""The type of the weights in a GGUF file's name; the number of the part may follow."""
+USUAL = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "UD-Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "MXFP4")
+"""Types of some four bits, the usual compromise, best first."""
+WHOLE = ("BF16", "F16", "F32")
+"""Types that are not quantised: eight bits answer the same, in half the memory."""
+CARD_SHARE = 0.75
+"""Of the cards' free memory, for weights; the rest is for caches and compute buffers."""
+HOST_SHARE = 0.7
+PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+"""A file's path, where the model is split over several."""
+NO_MODEL = re.compile(r"mmproj|imatrix", re.I)
+"""How the names of files begin that are no model by themselves: vision towers, and statistics."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model of the repository: the type in its file's name, and its parts in order."""
+
+    label: str
+    files: tuple[RemoteFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.size_bytes for one in self.files)
+
+
+def type_of(path: str) -> str:
+    """The type of the weights by a file's name, in capitals; empty if the name has none."""
+    found = TYPE.findall(path.rpartition("/")[2].removesuffix(SUFFIX))
+    return found[-1].upper() if found else ""
+
+
+def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
+    """Every complete model, the smallest first.
+
+    A name without a type is its own label, so that each label names one model.
+    """
+    groups: dict[str, list[RemoteFile]] = {}
+    for one in sorted(files, key=lambda one: one.path):
+        name = one.path.rpartition("/")[2]
+        if name.endswith(SUFFIX) and not NO_MODEL.match(name):
+            part = PART.fullmatch(one.path)
+            groups.setdefault(part["stem"] + SUFFIX if part else one.path, []).append(one)
+    found: dict[str, Variant] = {}
+    for path, parts in groups.items():
+        part = PART.fullmatch(parts[0].path)
+        if part and len(parts) != int(part["count"]):
+            continue
+        stem = path.rpartition("/")[2].removesuffix(SUFFIX)
+        label = type_of(path) or stem
+        if label in found:
+            label = stem
+        found[label] = Variant(label, tuple(parts))
+    return tuple(sorted(found.values(), key=lambda one: one.size_bytes))
+
+
+def named(found: Sequence[Variant], label: str) -> Variant | None:
+    """The model of this label, whatever its case."""
+    return next((one for one in found if one.label.casefold() == label.casefold()), None)
+
+
+def preferred(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
+    """The model for a machine with so much free memory on cards and host.
+
+    The best that lies on the cards as a whole; else one of four bits, which cards and host share;
+    else the largest that there is room for. Without a card a smaller model is a quicker one, so
+    that four bits come first.
+    """
+    quantised = [one for one in found if one.label not in WHOLE] or list(found)
+    usual = next((one for label in USUAL if (one := named(found, label))), None)
+    least = usual.size_bytes if usual else 0
+    on_cards = _largest(quantised, card_bytes * CARD_SHARE)
+    if on_cards is not None and on_cards.size_bytes >= least:
+        return on_cards
+    room = card_bytes * CARD_SHARE + host_bytes * HOST_SHARE
+    if usual is not None and usual.size_bytes <= room:
+        return usual
+    return _largest(quantised, room) or quantised[0]
+
+
+def _largest(found: Sequence[Variant], room: float) -> Variant | None:
+    fitting = [one for one in found if one.size_bytes <= room]
+    return fitting[-1] if fitting else None

@@ -1,0 +1,27 @@
+"""A card's latest sample in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def reading(gpu: Mapping[str, Any]) -> str:
+    """What it does and what slows it down, or its fault."""
+    if gpu["fault"]:
+        return str(gpu["fault"])
+    return ", ".join(filter(None, [load(gpu), slowdown(gpu)]))
+
+
+def load(gpu: Mapping[str, Any]) -> str:
+    """A card's memory, load, temperature and power."""
+    parts = [f"{gpu['used_mib']:,} of {gpu['total_mib']:,} MiB"]
+    for name, unit in (("utilization", "% busy"), ("temperature", " °C"), ("power_w", " W")):
+        if gpu[name] is not None:
+            parts.append(f"{gpu[name]:.0f}{unit}")
+    return ", ".join(parts)
+
+
+def slowdown(gpu: Mapping[str, Any]) -> str:
+    """What slows a card down, in words; empty for nothing."""
+    return f"slowed down by {gpu['throttled']}" if gpu["throttled"] else ""

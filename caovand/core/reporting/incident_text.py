@@ -1,0 +1,73 @@
+"""An incident's report in lines for people, for the command line and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from caovand.core.reporting import card_text
+
+REPORT = "incident.json"
+"""The file of an incident with its report."""
+LOG_LINES, KERNEL_LINES = 10, 5  # of another node, the latest
+Nodes = Mapping[str, Mapping[str, Any]]
+
+
+def node_files(report: Mapping[str, Any], files: Mapping[str, int]) -> list[str]:
+    """Which of an incident's files hold the evidence of other nodes."""
+    # An incident from before an upgrade names no nodes.
+    return [node["file"] for node in report.get("nodes", ()) if node["file"] in files]
+
+
+def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> Iterator[str]:
+    """An incident for people; `nodes` are the documents in its `node_files`."""
+    finding = report["finding"]
+    yield f"incident {report['number']}, {report['at']}: {report['failure']}"
+    yield f"  phase     {finding['phase'] or '-'}"
+    yield f"  what      {finding['text']}"
+    decision = report["decision"]
+    if decision:
+        yield f"  action    {decision['text'] or decision['verdict']}"
+        for obstacle in decision["obstacles"]:
+            yield f"            {obstacle}"
+    plan = report["plan"]
+    if plan:
+        yield f"  plan      {plan['model']}, rungs: {', '.join(plan['rungs']) or 'none'}"
+    for process in report["processes"]:
+        yield f"  process   {process['name']} (pid {process['pid']}) {process.get('State', '')}"
+    cause = report["cause"]
+    if cause:
+        yield "  log"
+        yield from (f"    {line}" for line in cause["before"][-5:])
+        yield f"  > {cause['line']}"
+        yield from (f"    {line}" for line in cause["after"][:5])
+    yield f"  files     {', '.join(f'{name} ({size} B)' for name, size in files.items())}"
+    for node in report.get("nodes", ()):
+        yield from _node(node, nodes.get(node["file"]))
+
+
+def _node(node: Mapping[str, Any], found: Mapping[str, Any] | None) -> Iterator[str]:
+    """What another node has of it, which comes a few seconds after the rest."""
+    title = f"node {node['name']}, rank {node['rank']}"
+    if found is None:
+        yield f"{title}: its evidence has not come"
+        return
+    if "missing" in found:
+        yield f"{title}: no evidence: {found['missing']}"
+        return
+    finding = found["finding"]
+    yield f"{title}, {found['at']}: {finding['failure'] if finding else 'ended with the others'}"
+    if finding:
+        yield f"  phase     {finding['phase'] or '-'}"
+        yield f"  what      {finding['text']}"
+    if found["lacks"]:
+        yield f"  lacks     {found['lacks']}"
+    for card in found["cards"]:
+        label = f"GPU {card['index']}"
+        yield f"  {label:<9} {card_text.reading(card)}"
+    for name, most in (("kernel", KERNEL_LINES), ("log", LOG_LINES)):
+        if found[name]:
+            yield f"  {name}"
+            yield from (f"    {line}" for line in found[name][-most:])
+    if found["stacks"]:
+        yield f"  stacks    {len(found['stacks'])} lines in {node['file']}"

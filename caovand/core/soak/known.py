@@ -1,0 +1,85 @@
+"""Known greedy answers, and what a difference from them proves.
+
+The answers are taken at the start while nothing else is asked, each several times, so that those
+with and without a hit of the prefix cache are known. Later ones are compared token by token up to
+the first difference: all after it is another text.
+
+Rounding is no fault: who else is in the batch, and how much of a prompt a cache had, change the
+order of sums, so that two tokens which were nearly equal may trade places (health/canary.py). So:
+
+- A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure.
+- Next to other requests, any other difference is counted. It fails where such differences become
+  more frequent, which rounding has no reason for (Fisher's exact test, second half of the soak
+  against the first).
+- Alone, the second of two answers in a row has the same batch and the same hit as one of the start:
+  any difference of it is a failure. The first of the two may have hit what is left of the prompt
+  in a cache: within the margin it is counted.
+- Where an engine reports no logprobs, no margin is known: alone, any difference is a failure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caovand.core.health.canary import MARGIN, Greedy
+
+WORD = re.compile(r"\S+\s*|\s+")
+MORE_OFTEN = 0.001
+"""The chance below which differences next to other requests are called more frequent."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token that is another one; `margin` is how far the known one led, None unknown."""
+
+    place: int
+    token: str
+    known: str
+    margin: float | None
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding cannot be the reason."""
+        return self.margin is not None and self.margin > MARGIN
+
+    @property
+    def text(self) -> str:
+        """What differs."""
+        led = "" if self.margin is None else f", which led by {self.margin:.1f} nats"
+        return f"token {self.place} is {self.token!r} instead of {self.known!r}{led}"
+
+
+def worded(text: str) -> Greedy:
+    """The answer of an engine that reports no logprobs: its words, their margins unknown."""
+    return Greedy(tuple(WORD.findall(text)), ())
+
+
+def difference(known: Sequence[Greedy], now: Greedy) -> Difference | None:
+    """How an answer differs from every known one, by the one it follows longest; None if not."""
+    found = [one for one in (_difference(each, now) for each in known) if one]
+    return max(found, key=lambda one: one.place) if len(found) == len(known) else None
+
+
+def _difference(known: Greedy, now: Greedy) -> Difference | None:
+    for place, was in enumerate(known.tokens):
+        token = now.tokens[place] if place < len(now.tokens) else ""
+        if token != was:
+            margin = known.margins[place] if known.margins else None
+            return Difference(place + 1, token, was, margin)
+    return None
+
+
+def more_often(before: int, of: int, after: int, of_them: int) -> float:
+    """How likely at least `after` of the second ones would be if both were equally frequent.
+
+    Fisher's exact test, one-sided: `before` of the `of` first ones, `after` of `of_them`.
+    """
+    both, every = before + after, of + of_them
+    ways = math.comb(every, both)
+    upto = min(both, of_them)
+    return (
+        sum(math.comb(of_them, n) * math.comb(of, both - n) for n in range(after, upto + 1)) / ways
+    )

@@ -1,0 +1,115 @@
+"""What clients do during a soak: each piece of work follows from the seed and its number alone."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(str, Enum):
+    """What a client does."""
+
+    CHAT = "chat"
+    """A conversation of several turns, each of which sends all that came before."""
+    SHORT = "short"
+    LONG = "long"
+    LEFT = "left"
+    """The client disconnects in the middle of its answer."""
+    CONSTRAINED = "constrained"
+    """The answer must be JSON of a schema."""
+    KNOWN = "known"
+    """A prompt whose answer is known, next to other requests."""
+
+
+SHARES = {
+    Kind.CHAT: 0.30,
+    Kind.SHORT: 0.30,
+    Kind.LONG: 0.10,
+    Kind.LEFT: 0.10,
+    Kind.CONSTRAINED: 0.10,
+    Kind.KNOWN: 0.10,
+}
+MOST_TURNS = 5
+MOST_PAUSE_S = 2.0
+RESTS = 0.4
+"""Share of the work after which its client pauses."""
+WHOLE = 0.25
+"""Share of the answers that are not streamed."""
+SAMPLED = 0.3
+"""Share of the answers that are sampled; the others are greedy."""
+TEMPERATURE = 0.8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Tokens of a short prompt, of the longest and of an answer, and how many known prompts."""
+
+    short: int
+    long: int
+    answer: int
+    known: int
+    constrained: bool
+    """Whether the engine can hold answers to a schema."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one client does next, and how long it pauses afterwards.
+
+    `left_after` are the pieces of the answer after which the client leaves, 0 if it stays. `known`
+    is the number of the known prompt.
+    """
+
+    number: int
+    kind: Kind
+    prompt_tokens: int
+    answer_tokens: int
+    turns: int
+    streamed: bool
+    temperature: float
+    left_after: int
+    known: int
+    pause_s: float
+
+
+def work(seed: int, number: int, limits: Limits) -> Work:
+    """The work of this number, from 0 on; each kind comes once before chance decides."""
+    kinds = [kind for kind in SHARES if limits.constrained or kind is not Kind.CONSTRAINED]
+
+    def draw(what: str) -> float:
+        return drawn(f"{seed} {number} {what}")
+
+    kind = kinds[number] if number < len(kinds) else _chosen(kinds, draw("kind"))
+    # The longest comes early, so that its memory belongs to the warm-up.
+    share = 1.0 if number < len(kinds) else draw("length")
+    low, high = (
+        (limits.short, limits.long) if kind is Kind.LONG else (limits.short // 4, limits.short)
+    )
+    answer = max(int(limits.answer * (0.25 + 0.75 * draw("answer"))), 4)
+    return Work(
+        number=number,
+        kind=kind,
+        prompt_tokens=max(int(low + (high - low) * share), 16),
+        answer_tokens=answer,
+        turns=2 + int(draw("turns") * (MOST_TURNS - 1)) if kind is Kind.CHAT else 1,
+        streamed=kind is Kind.LEFT or draw("streamed") >= WHOLE,
+        temperature=TEMPERATURE if draw("sampled") < SAMPLED else 0.0,
+        left_after=1 + int(draw("left") * answer / 2) if kind is Kind.LEFT else 0,
+        known=int(draw("known") * limits.known),
+        pause_s=round(MOST_PAUSE_S * draw("pause"), 3) if draw("rests") < RESTS else 0.0,
+    )
+
+
+def _chosen(kinds: list[Kind], place: float) -> Kind:
+    left = place * sum(SHARES[kind] for kind in kinds)
+    for kind in kinds[:-1]:
+        left -= SHARES[kind]
+        if left < 0:
+            return kind
+    return kinds[-1]
+
+
+def drawn(text: str) -> float:
+    """A number from 0 up to 1 that follows from the text, on every machine and Python."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,0 +1,87 @@
+"""Whether a series rises steadily: Theil and Sen's slope, Mann and Kendall's test.
+
+Both depend on no distribution, and a few outliers move neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+Point = tuple[float, float]
+"""Seconds, and a value."""
+
+BINS = 36
+LEAST_BINS = 9
+"""With fewer, nothing is concluded."""
+CHANCE = 0.001
+"""A rise that noise alone makes more often than this is called noise."""
+STEADY = 1 / 3
+"""Share of the whole slope that each half must have: a step, or a rise that ends, is no leak."""
+SPREADS = 2.0
+"""A leak grows by more than so many standard deviations of the points around the fitted line."""
+NORMAL = 1.4826
+"""Standard deviations of a normal distribution in one median deviation."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a series gained between its first and last point by its slope, and that an hour."""
+
+    gained: float
+    per_hour: float
+
+
+def growth(points: Sequence[Point], least: float) -> Growth | None:
+    """How a series grows, None if it does not: by `least`, more than by noise, and throughout."""
+    kept = binned(points)
+    if len(kept) < LEAST_BINS:
+        return None
+    slope = theil_sen(kept)
+    middle = len(kept) // 2
+    # Both have the middle, so that neither is empty of the step between them.
+    halves = kept[: middle + 1], kept[middle:]
+    gained = slope * (kept[-1][0] - kept[0][0])
+    rest = [value - slope * at for at, value in kept]
+    spread = NORMAL * median(abs(one - median(rest)) for one in rest)
+    leaks = (
+        gained > max(least, SPREADS * spread)
+        and rise_chance([value for _, value in kept]) <= CHANCE
+        and min(map(theil_sen, halves)) >= STEADY * slope
+    )
+    return Growth(gained, slope * 3600) if leaks else None
+
+
+def binned(points: Sequence[Point], most: int = BINS) -> list[Point]:
+    """At most so many points: the medians of equal numbers of neighbours."""
+    size = max(math.ceil(len(points) / most), 1)
+    groups = [points[n : n + size] for n in range(0, len(points), size)]
+    return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
+
+
+def theil_sen(points: Sequence[Point]) -> float:
+    """The median of the slopes of all pairs of points."""
+    slopes = [
+        (b - a) / (after - before)
+        for n, (before, a) in enumerate(points)
+        for after, b in points[n + 1 :]
+        if after > before
+    ]
+    return median(slopes) if slopes else 0.0
+
+
+def rise_chance(values: Sequence[float]) -> float:
+    """How likely values without a trend rise at least so consistently, by Mann and Kendall."""
+    number = len(values)
+    score = sum((b > a) - (b < a) for n, a in enumerate(values) for b in values[n + 1 :])
+    ties = sum(count * (count - 1) * (2 * count + 5) for count in _counts(values))
+    variance = (number * (number - 1) * (2 * number + 5) - ties) / 18
+    if variance <= 0 or score <= 0:
+        return 1.0
+    return math.erfc((score - 1) / math.sqrt(2 * variance)) / 2
+
+
+def _counts(values: Sequence[float]) -> list[int]:
+    return [values.count(one) for one in set(values)]

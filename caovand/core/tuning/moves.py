@@ -1,0 +1,207 @@
+"""The draft tuner's decisions: what to suggest, where to move, and when a move must wait.
+
+A move is a change of depth, which costs a restart; another depth is on trial until enough of its
+steps were measured, and given up if it was not faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caovand.core.tuning.evidence import BANDS, DEPTHS, Seen
+from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
+from caovand.core.tuning.record import MOST_MOVES, Record
+
+WORTH = 0.02  # a smaller gain is not worth a restart
+COOL_DOWN_S = 3600.0
+REST_S = 7 * 86400.0
+"""In which there are at most MOST_MOVES moves."""
+LONGEST_TRIAL_S, LONGEST_TRIAL_STEPS = 3 * 86400.0, 5 * ENOUGH_STEPS
+"""After which a depth is left that met too few requests to compare: other contexts, never alone."""
+TRIAL = (1, 3)
+"""Depths that show, together with another one, what a draft costs."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The best depth, its modelled gain over the present one, and what both are based on.
+
+    A `trial` is no gain expected: its step shows what drafts cost, which one depth alone does not.
+    """
+
+    depth: int
+    best: int
+    gain: float
+    basis: Estimate
+    trial: bool = False
+
+    @property
+    def text(self) -> str:
+        """In one sentence."""
+        depths = ", ".join(map(str, self.basis.depths))
+        measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing}"
+        if self.trial:
+            return f"try drafting depth {self.best}, to see what a draft costs ({measured})"
+        if self.best == self.depth:
+            return f"drafting depth {self.depth} is the fastest ({measured})"
+        gain = f"{self.gain:+.0%}" + ("" if self.best in self.basis.depths else " expected")
+        return f"drafting depth {self.best} instead of {self.depth}: {gain} ({measured})"
+
+    @property
+    def loses_from(self) -> int | None:
+        """The context from which on no depth is faster than none, None if that is not so."""
+        bands = sorted(self.basis.by_band)
+        drafts = [max(DEPTHS, key=self.basis.by_band[band].__getitem__) > 0 for band in bands]
+        if all(drafts) or not any(drafts) or drafts != sorted(drafts, reverse=True):
+            return None
+        return BANDS[bands[drafts.index(False)]]
+
+    @property
+    def _losing(self) -> str:
+        if self.loses_from is None:
+            return ""
+        return f"; drafts lose in contexts from {self.loses_from:,} tokens on"
+
+    def describe(self) -> dict[str, Any]:
+        """As a document."""
+        return {
+            "depth": self.depth,
+            "best": self.best,
+            "gain": round(self.gain, 3),
+            "trial": self.trial,
+            "tokens": self.basis.tokens,
+            "measured": list(self.basis.depths),
+            "tokens_per_s": _rounded(self.basis.per_s),
+            "by_context": [
+                {"from": BANDS[band], "tokens_per_s": _rounded(rates)}
+                for band, rates in sorted(self.basis.by_band.items())
+            ],
+            "drafts_lose_from": self.loses_from,
+        }
+
+
+def _rounded(rates: tuple[float, ...]) -> list[float]:
+    return [round(rate, 2) for rate in rates]
+
+
+def suggestion(record: Record, depth: int) -> Suggestion | None:
+    """What to suggest at the present `depth`; None until enough was measured at it."""
+    basis = estimate(record.evidence, depth) if depth in DEPTHS else None
+    if basis is None:
+        return None
+    allowed = [one for one in DEPTHS if one == depth or one not in record.refused]
+    best = max(allowed, key=basis.per_s.__getitem__)
+    if basis.gain(best, depth) >= WORTH:
+        return Suggestion(depth, best, basis.gain(best, depth), basis)
+    trials = [one for one in TRIAL if one in allowed and one != depth]
+    if len(basis.depths) == 1 and trials:
+        return Suggestion(depth, trials[0], 0.0, basis, trial=True)
+    return Suggestion(depth, depth, 0.0, basis)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a move has to wait for, besides a reason for one.
+
+    `failed_s` is the time since an engine of the slot failed, None if none did; `idle_s` that since
+    its last request.
+    """
+
+    stable: bool
+    failed_s: float | None
+    idle_s: float
+    quiet_s: float
+
+    @property
+    def obstacle(self) -> str:
+        """Why the engine may not be restarted now, "" if it may."""
+        if self.failed_s is not None and self.failed_s < COOL_DOWN_S:
+            minutes = (COOL_DOWN_S - self.failed_s) / 60
+            return f"an engine failed: no change for {minutes:.0f} min"
+        if not self.stable:
+            return "the engine has not served for [watch] stable_after_s yet"
+        if self.idle_s < self.quiet_s:
+            return f"waiting for {self.quiet_s:.0f} s without a request"
+        return ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The record after a decision, and the decision in words; `text` is empty without one."""
+
+    record: Record
+    text: str = ""
+
+
+def judge(record: Record) -> Step:
+    """Keep the depth on trial, or leave the record alone; it needs no restart."""
+    basis = _of_trial(record)
+    if basis is None or basis.gain(record.depth, record.home) <= 0:
+        return Step(record)
+    return Step(record.kept(), f"drafting depth {_compared(basis, record)}: it stays")
+
+
+def move(record: Record, at: float) -> Step:
+    """The next move, if any: to another depth on trial, or back from one that was not faster.
+
+    A depth that was never measured needs two moves left, one of them for the way back.
+    """
+    basis = _of_trial(record)
+    home = replace(record, depth=record.home)
+    if record.trying:
+        if basis is None and _is_over(record, at):
+            text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
+            return Step(record.moved(record.home, at), f"{text}: back to {record.home}")
+        if basis is None or basis.gain(record.depth, record.home) > 0:
+            return Step(record)
+        home = replace(home, refused=record.refused | {record.depth})
+    found = suggestion(home, record.home)
+    left = left_of(record, at)
+    target, measured = record.home, False
+    if found is not None:
+        measured = found.best in found.basis.depths
+        if left >= (1 if measured else 2):
+            target = found.best
+    if target == record.depth:
+        return Step(record)
+    moved = record.moved(target, at)
+    if basis is not None:
+        how = f"back to {target}" if target == record.home else f"{target} is next"
+        text = f"drafting depth {_compared(basis, record)}: {how}"
+    else:
+        text = found.text if found else ""
+    return Step(moved.kept() if measured else moved, text)
+
+
+def left_of(record: Record, at: float) -> int:
+    """How many moves may still be made."""
+    return MOST_MOVES - sum(at - REST_S < one <= at for one in record.moves)
+
+
+def waits(record: Record, depth: int) -> str:
+    """How far the trial of a depth is; "" without one that is under way."""
+    if not record.trying or depth != record.depth or _of_trial(record) is not None:
+        return ""
+    known = {band for (d, band), s in record.evidence.items()
+             if d == record.home and s.steps >= ENOUGH_STEPS}  # fmt: skip
+    steps = max((record.evidence.get((depth, band), Seen()).steps for band in known), default=0.0)
+    return f"drafting depth {depth} on trial: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured"
+
+
+def _is_over(record: Record, at: float) -> bool:
+    """Whether a trial without a result has lasted long enough."""
+    steps = sum(s.steps for (depth, _), s in record.evidence.items() if depth == record.depth)
+    began = record.moves[-1] if record.moves else at
+    return steps >= LONGEST_TRIAL_STEPS or at - began >= LONGEST_TRIAL_S
+
+
+def _of_trial(record: Record) -> Estimate | None:
+    """The estimate in which the depth on trial and the one before can be compared."""
+    return estimate(record.evidence, record.depth, record.home) if record.trying else None
+
+
+def _compared(basis: Estimate, record: Record) -> str:
+    new, old = record.depth, record.home
+    speeds = f"{basis.per_s[new]:.1f} tokens/s, {basis.per_s[old]:.1f} at depth {old}"
+    return f"{new} yields {speeds} ({basis.gain(new, old):+.1%})"

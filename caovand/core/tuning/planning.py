@@ -1,0 +1,41 @@
+"""A plan with the depth that the draft tuner chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from caovand.core.config import Config, PolicySection
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.tuning.record import Record
+
+
+def may_tune(plan: Plan) -> bool:
+    """Whether the depth of this plan is the tuner's to choose."""
+    return plan.policy_drafts and not plan.taken
+
+
+def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, Record]) -> int | None:
+    """The depth that was chosen instead of the policy's in `plan`, None for that one."""
+    record = records.get(plan.step_basis)
+    if policy.tune != "apply" or record is None or not may_tune(plan):
+        return None
+    return record.depth if record.own == plan.mtp != record.depth else None
+
+
+def tuned(
+    plan: Plan,
+    depth: int | None,
+    config: Config,
+    make: Callable[[Config], Plan],
+    fits: Callable[[Plan], bool | None],
+) -> Plan:
+    """The plan with that depth, or itself where there is none or anything else is lost by it."""
+    if depth is None:
+        return plan
+    try:
+        other = make(replace(config, policy=replace(config.policy, mtp=depth)))
+    except Unplannable:
+        return plan
+    kept = other.tuned(plan) if other.mtp == depth and fits(other) is not False else None
+    return kept or plan

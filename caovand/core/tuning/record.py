@@ -1,0 +1,152 @@
+"""What the draft tuner remembers of one model on one plan, as a value and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Seen
+
+MOST_RECORDS = 8
+MOST_MOVES = 4
+_MOST_TEXT = 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """`basis` is what the figures are valid for, `own` the depth of the policy.
+
+    `depth` is the one to plan with, `home` the one that is gone back to while another is on trial.
+    `refused` are depths that failed or do not fit. `moves` are the times of the latest moves and
+    `used` that of the last change, Unix time.
+    """
+
+    basis: str
+    own: int
+    depth: int
+    home: int
+    evidence: Evidence = field(default_factory=dict)
+    refused: frozenset[int] = frozenset()
+    moves: tuple[float, ...] = ()
+    used: float = 0.0
+
+    @property
+    def trying(self) -> bool:
+        """Whether a depth is on trial."""
+        return self.depth != self.home
+
+    def with_steps(self, depth: int, band: int, more: Seen) -> Record:
+        """With more steps, at the depth that served them."""
+        seen = self.evidence.get((depth, band), Seen()).plus(more)
+        return replace(self, evidence={**self.evidence, (depth, band): seen})
+
+    def moved(self, depth: int, at: float) -> Record:
+        """With another depth to plan with; `home` stays."""
+        return replace(self, depth=depth, moves=(*self.moves, at)[-MOST_MOVES:], used=at)
+
+    def kept(self) -> Record:
+        """The depth on trial was not slower."""
+        return replace(self, home=self.depth)
+
+    def failed(self, at: float) -> Record:
+        """The depth on trial failed: a restart goes back from it."""
+        return replace(self.moved(self.home, at), refused=self.refused | {self.depth})
+
+    def unplanned(self) -> Record:
+        """The depth on trial cannot be planned: no restart was made for it."""
+        refused = self.refused | {self.depth}
+        return replace(self, depth=self.home, refused=refused, moves=self.moves[:-1])
+
+
+def begin(basis: str, own: int) -> Record:
+    """The record of a plan that was never tuned; `own` is its depth."""
+    return Record(basis, own, own, own)
+
+
+def to_document(records: Iterable[Record], failed_at: float) -> dict[str, Any]:
+    """The document to keep of the latest records, and of when an engine failed last."""
+    latest = sorted(records, key=lambda record: record.used)[-MOST_RECORDS:]
+    return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
+
+
+def from_document(found: Any) -> tuple[dict[str, Record], float] | None:
+    """Records by basis and the time of the last failure; None if something does not belong."""
+    if not isinstance(found, dict) or not _is_count(found.get("failed_at")):
+        return None
+    rows = found.get("records")
+    if not isinstance(rows, list) or len(rows) > MOST_RECORDS:
+        return None
+    records = [_record(row) for row in rows]
+    if not all(records):
+        return None
+    return {record.basis: record for record in records if record}, float(found["failed_at"])
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return {
+        "basis": record.basis,
+        "own": record.own,
+        "depth": record.depth,
+        "home": record.home,
+        "refused": sorted(record.refused),
+        "moves": list(record.moves),
+        "used": record.used,
+        "evidence": [
+            [depth, band, seen.steps, seen.seconds, list(seen.accepted)]
+            for (depth, band), seen in record.evidence.items()
+        ],
+    }
+
+
+def _record(row: Any) -> Record | None:
+    if not isinstance(row, dict) or not isinstance(row.get("basis"), str):
+        return None
+    depths: list[Any] = [row.get(name) for name in ("own", "depth", "home")]
+    lists: list[Any] = [row.get(name) for name in ("refused", "moves", "evidence")]
+    refused, moves, evidence = lists
+    fits = (
+        0 < len(row["basis"]) <= _MOST_TEXT
+        and all(map(_is_depth, depths))
+        and isinstance(refused, list)
+        and all(map(_is_depth, refused))
+        and _are_counts(moves, MOST_MOVES)
+        and _is_count(row.get("used"))
+        and isinstance(evidence, list)
+        and all(map(_is_seen, evidence))
+    )
+    if not fits:
+        return None
+    seen = {(e[0], e[1]): Seen(float(e[2]), float(e[3]), tuple(map(float, e[4]))) for e in evidence}
+    times = tuple(map(float, moves))
+    own, depth, home = depths
+    return Record(
+        row["basis"], own, depth, home, seen, frozenset(refused), times, float(row["used"])
+    )
+
+
+def _is_seen(found: Any) -> bool:
+    return (
+        isinstance(found, list)
+        and len(found) == 5
+        and _is_depth(found[0])
+        and isinstance(found[1], int)
+        and not isinstance(found[1], bool)
+        and 0 <= found[1] < len(BANDS)
+        and all(map(_is_count, found[2:4]))
+        and (found[2] == 0) == (found[3] == 0)
+        and _are_counts(found[4], DEEPEST)
+    )
+
+
+def _is_depth(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= DEEPEST
+
+
+def _is_count(found: Any) -> bool:
+    number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return number and 0 <= found <= LARGEST
+
+
+def _are_counts(found: Any, most: int) -> bool:
+    return isinstance(found, list) and len(found) <= most and all(map(_is_count, found))

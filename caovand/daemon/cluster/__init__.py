@@ -1,0 +1,1 @@
+"""A slot's part in a cluster: alone, the head, or a worker."""

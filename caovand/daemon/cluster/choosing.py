@@ -1,0 +1,91 @@
+"""Which workers a start takes, and for how long it waits for those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from caovand.core.cluster.finding import in_words
+from caovand.core.facts.checks import CheckResult
+from caovand.daemon.cluster.members import Member
+from caovand.daemon.shared import now
+
+
+class Quorum:
+    """How many nodes serve: all `nodes`, or fewer, at least `least`, once those were missing long.
+
+    `wait_s` is how long that is. Numbers count the head.
+    """
+
+    def __init__(self, nodes: int, least: int, wait_s: float) -> None:
+        self.nodes, self._least, self._wait_s = nodes, least, wait_s
+        self._since: float | None = None
+
+    @property
+    def strict(self) -> bool:
+        """Whether only all of them serve."""
+        return self._least >= self.nodes
+
+    def waits(self, here: int) -> bool:
+        """Whether a start that so many nodes can take part in has to wait for the others."""
+        if here >= self.nodes:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now()
+        return here < self._least or not self._long(self._since)
+
+    def is_back(self, member: Member) -> bool:
+        """Whether a worker has been here long enough for a restart that takes it in."""
+        return self._long(member.since)
+
+    def _long(self, since: float) -> bool:
+        return now() - since >= self._wait_s
+
+
+def choose(
+    members: Mapping[str, Member],
+    found: Sequence[tuple[str, CheckResult]],
+    wanted: int,
+    also: Sequence[str] = (),
+    ours: Collection[str] = (),
+) -> tuple[dict[str, Member], str]:
+    """At most `wanted` workers that can take part, and why there are fewer, "" where there are not.
+
+    `found` are the findings about them by name, `also` other reasons why one may be missing. The
+    rank of one of `ours` is no obstacle.
+    """
+    present = {
+        name: member
+        for name, member in sorted(members.items())
+        if not member.lost and not member.report.stopped and member.facts is not None
+    }
+    wrong = {name: one for name, one in reversed(found) if one.verdict == "FAIL"}
+    busy = [name for name, one in present.items() if one.report.running and name not in ours]
+    fit = [name for name in present if name not in wrong and name not in busy]
+    chosen = {name: present[name] for name in fit[:wanted]}
+    if len(chosen) == wanted:
+        return chosen, ""
+    if (lacking := wanted - len(present)) > 0:
+        away = [_obstacle(one) for name, one in members.items() if name not in present]
+        why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
+        return chosen, f"{lacking} of {wanted + 1} nodes missing: {why}"
+    for name, first in ((name, one) for name, one in wrong.items() if name in present):
+        return chosen, f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
+    return chosen, "; ".join(unended(present[name]) for name in busy)
+
+
+def unended(member: Member) -> str:
+    """What keeps a worker that still has its rank of an earlier start."""
+    return (
+        f"node {member.report.name} still has its rank of the start before: {member.report.state}"
+    )
+
+
+def _obstacle(member: Member) -> str:
+    """Why a worker that was heard of cannot take part."""
+    name, report = member.report.name, member.report
+    if member.lost:
+        return f"{name} is silent: see whether its machine and caovan are up"
+    if report.stopped:
+        return f"{name} was stopped by its operator: `caovanctl start` there"
+    return f"{name} has joined and cannot serve: {report.state}"

@@ -1,0 +1,452 @@
+"""The head starts, proves and ends the ranks of all nodes in step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from caovand.adapters.cluster_key import Pairs
+from caovand.adapters.cluster_link import HeadLink, numeric
+from caovand.adapters.http import Endpoint
+from caovand.core import addresses
+from caovand.core.cluster import checks, evidence, messages
+from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
+from caovand.core.cluster.node import NodeFacts, from_document, node_of
+from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.cluster.rdma import no_rdma
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import Node
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import ProblemError
+from caovand.daemon.chronicle import Then
+from caovand.daemon.cluster import here
+from caovand.daemon.cluster.choosing import Quorum, choose, unended
+from caovand.daemon.cluster.evidence import WAIT_S, Collector
+from caovand.daemon.cluster.measuring import Links
+from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals
+from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
+from caovand.daemon.inspection import Obstacle, check_port
+from caovand.daemon.shared import now
+
+ENDING_S = 60.0
+"""How long a worker may take to end its rank."""
+
+
+class Head(Part):
+    """The part of the head called `name`, which the workers join at `address`."""
+
+    role = "head"
+
+    def __init__(self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: Slot) -> None:
+        self._name, self._address = name, address
+        self._quorum = quorum
+        self._pairs, self._slot = pairs, slot
+        self._boot = os.urandom(8).hex()
+        self._members: dict[str, Member] = {}
+        self._rivals = Rivals(name)
+        self._facts: NodeFacts | None = None
+        self._start, self._generation = "", 0
+        self._plan: Plan | None = None
+        self._ranks: dict[str, int] = {}
+        self._boots: dict[str, str] = {}
+        self._no_rdma, self._sums = "", False
+        self._others: tuple[Node, ...] = ()  # of the last start, by rank
+        self._told = Told(slot.notice)
+        self._unread, self._deaf = "", ""
+        self._since = now()
+        self._changed, self._gone = Changed(), Changed()
+        self._own_ranks = here.Ranks(slot)
+        self._latest = ""  # the last start, also once it has ended
+        self._evidence = Collector(slot, self._silence)
+        host, port = addresses.split(address)
+        self._links = Links(host, port + 1, self._changed)
+
+    async def begin(self) -> None:
+        """Hear the workers and send each its order, until cancelled."""
+        link = await linked(self._listen, self._told)
+        try:
+            while True:
+                self._look()
+                self._reconsider()
+                self._own_ranks.look()
+                for name, member in list(self._members.items()):
+                    order = self._evidence.ask(name, self._order(name))
+                    frame = messages.encode_order(order)
+                    member.gone = not await link.send(member.identity, frame)
+                for rival in self._rivals.all():
+                    await link.send(rival.identity, messages.encode_order(self._refusal(rival)))
+                for rival in self._rivals.freed(self._members):
+                    self._hear(rival.identity, rival.report, rival.facts)
+                await self._changed.within(EACH_S)
+        finally:
+            link.close()
+
+    async def _listen(self) -> HeadLink:
+        try:
+            link = await self._opened()
+        except ProblemError as problem:
+            self._deaf = str(problem)
+            raise
+        self._deaf = ""
+        return link
+
+    async def _opened(self) -> HeadLink:
+        address = await asyncio.to_thread(numeric, self._address)
+        if addresses.is_loopback(addresses.split(address)[0]):
+            fact = f"{self._address} is this machine's own loopback address, {address}"
+            remedy = "set [cluster] head to an address that workers reach"
+            raise ProblemError("hear any worker", fact, remedy)
+        return HeadLink(address, self._pairs, self._on_frame, self._slot.runtime)
+
+    # -- hearing ----------------------------------------------------------------------------
+
+    def _on_frame(self, identity: bytes, frame: bytes) -> None:
+        if frame.startswith(evidence.MARK):
+            self._take(identity, frame)
+            return
+        try:
+            report = messages.decode_report(frame)
+            facts = from_document(report.facts) if report.facts else None
+        except (BadDocument, ValueError) as problem:
+            self._unread = f"cannot read what a worker reports: {problem}"
+            self._told.tell(self._unread)
+            return
+        self._unread = ""
+        self._hear(identity, report, facts)
+
+    def _take(self, identity: bytes, frame: bytes) -> None:
+        """Take the evidence of a worker that is known by its reports."""
+        for name, member in self._members.items():
+            if member.identity == identity:
+                try:
+                    self._evidence.take(name, frame)
+                except BadDocument as problem:
+                    self._told.tell(f"cannot read the evidence of node {name}: {problem}")
+                return
+
+    def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
+        name, at = report.name, now()
+        before = self._members.get(name)
+        another = before is not None and before.report.boot != report.boot and not before.away
+        if another or name == self._name:
+            self._contest(Member(identity, report, at, at, facts), before)
+            return
+        if before is None and len(self._members) >= MOST_MEMBERS and not self._make_room():
+            return
+        new = before is None or before.lost or before.report.boot != report.boot
+        known = None if new else before
+        member = Member(identity, report, at, known.since if known else at, facts)
+        if report.echo:
+            trip_s = max(at - report.echo - report.held_s, 0.0)
+            # The shortest is the network's; others waited for a busy machine.
+            shortest_s = known.round_trip_s if known else 0.0
+            member.round_trip_s = min(trip_s, shortest_s or trip_s)
+            member.offset_s = report.clock + member.round_trip_s / 2 - time.time()
+        self._members[name] = member
+        self._links.heard(report.outcome)
+        if known is None:
+            self._slot.notice("cluster", f"node {name} joined")
+        if known is None or _standing(member) != _standing(known):
+            self._gone.wake()
+            self._changed.wake()
+            self._try_again()
+        if name in self._ranks and self._start:
+            if report.boot != self._boots[name]:
+                self._fail("node-lost", f"node {name}: its daemon was started anew")
+            elif report.failed == self._start and report.finding is not None:
+                found = report.finding
+                self._fail(found.failure, f"node {name}: {found.text}", found)
+            elif report.stopped:
+                self._fail("node-lost", f"node {name}: its operator stopped it")
+
+    def _contest(self, rival: Member, holder: Member | None) -> None:
+        """Hear a worker whose name another one has, the `holder`, or the head."""
+        if self._rivals.hear(rival, holder):
+            self._slot.notice("cluster", in_words(checks.named_twice(rival.report.name)))
+            self._changed.wake()
+        elif not rival.refused:
+            self._changed.wake()  # so that both answer
+
+    def _make_room(self) -> bool:
+        """Forget the worker that is lost the longest; False where all are here or needed."""
+        lost = [name for name, one in self._members.items() if one.lost and name not in self._ranks]
+        if lost:
+            del self._members[min(lost, key=lambda name: self._members[name].heard)]
+        return bool(lost)
+
+    def _try_again(self) -> None:
+        """A node came, or its facts changed: what waits for that need not wait for its turn."""
+        snapshot = self._slot.snapshot()
+        waits = snapshot.finding is not None and snapshot.finding.failure == "node-missing"
+        if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
+            self._slot.apply(events.Reconfigured(at=now(), changed=False))
+
+    def _look(self) -> None:
+        for name in self._ranks if self._start else ():
+            if self._members[name].lost:
+                self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
+
+    def _fail(self, failure: Failure, text: str, found: Finding | None = None) -> None:
+        """End everything over what happened on another node, once."""
+        if not self._start:
+            return
+        self._start = ""
+        phase = self._slot.snapshot().phase or "serving"
+        finding = replace(found, text=text, line=0) if found else Finding(failure, text, phase)
+        failed = events.Failed(at=now(), generation=self._generation, finding=finding)
+        self._slot.apply(failed)
+
+    # -- the start --------------------------------------------------------------------------
+
+    def _order(self, name: str) -> Order:
+        rank = self._ranks.get(name)
+        if not self._start or rank is None or self._plan is None:
+            trial = self._links.trial(name)
+            return Order(head=self._boot, name=self._name, sent=now(), trial=trial)
+        snapshot = self._slot.snapshot()
+        return Order(
+            head=self._boot,
+            name=self._name,
+            start=self._start,
+            plan=self._plan,
+            rank=rank,
+            proven=snapshot.state is State.SERVING,
+            phase=snapshot.phase,
+            progress=snapshot.progress,
+            detail=snapshot.detail,
+            sent=now(),
+        )
+
+    def _refusal(self, rival: Member) -> Order:
+        """What one is told whose name another has: nothing, until that is certain."""
+        text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
+        return Order(head=self._boot, name=self._name, sent=now(), refusal=text)
+
+    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan over all nodes; raises Obstacle while one is missing or differs."""
+        plan, endpoint = await make()
+        inventory, nodes = self._slot.inventory(), self._slot.engine.nodes
+        assert inventory is not None
+        assert nodes is not None
+        host, port = addresses.split(self._address)
+        self._facts = await here.facts(self._name, self._slot, inventory, host)
+        if not living:
+            async with self._links.turn:
+                why = await self._choose(port + 1)
+            if why:
+                self._slot.notice(
+                    "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
+                )
+        plan = await self._slot.over(plan, self._others, self._links.network(self._boots))
+        if self._count == 1:
+            self._sums = False
+            return plan, endpoint
+        try:
+            spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma)
+        except Unplannable as problem:
+            raise Obstacle(problem.failure, str(problem), hold=False) from problem
+        self._sums = nodes.sums(spread)
+        return spread, endpoint
+
+    async def _choose(self, port: int) -> str:
+        """Choose the workers of the next start, and try their links; as `_ready`."""
+        self._links.forget_failures()
+        why = self._ready()
+        await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
+        tried: set[str] = set()
+        while new := self._ranks.keys() - tried:
+            tried |= new
+            await self._measure(sorted(new))
+            why = self._ready()  # a link that fails may leave another worker to choose
+        facts = (self._members[name].facts for name in self._ranks)
+        self._no_rdma = no_rdma([one for one in (self._facts, *facts) if one is not None])
+        return why
+
+    async def _measure(self, names: Sequence[str]) -> None:
+        for name in names:
+            member = self._members.get(name)
+            if member is not None and member.facts is not None and not member.lost:
+                await self._links.measure(name, member.report.boot, member.facts.address)
+
+    async def measure(self) -> None:
+        """Try the links that no start has tried, and those that failed, while no engine runs."""
+        async with self._links.turn:
+            snapshot = self._slot.snapshot()
+            idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
+            untried = [
+                name
+                for name, one in self._heard.items()
+                if not one.report.running and not self._links.works(name, one.report.boot)
+            ]
+            if idle and untried and not self._slot.pids():
+                await self._measure(untried)
+                self._try_again()
+
+    def _ready(self) -> str:
+        """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
+        chosen, why = self._fit()
+        if self._quorum.waits(1 + len(chosen)):
+            raise Obstacle("node-missing", f"cannot start: {why}", hold=True)
+        self._ranks = {name: rank for rank, name in enumerate(chosen, 1)}
+        self._boots = {name: member.report.boot for name, member in chosen.items()}
+        known = ((name, one.facts) for name, one in chosen.items())
+        self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
+        return why
+
+    def _fit(self, ours: Collection[str] = ()) -> tuple[dict[str, Member], str]:
+        """The workers that a start can take, and why they are fewer than all."""
+        twice = [in_words(one) for _, one in self._named_twice()]
+        found = self._compare(self._heard)
+        return choose(
+            self._members, found, self._quorum.nodes - 1, [self._deaf, *twice, self._unread], ours
+        )
+
+    def _reconsider(self) -> None:
+        """Where fewer nodes may serve: begin with those, and take in others that are back."""
+        snapshot = self._slot.snapshot()
+        if self._quorum.strict or snapshot.inspecting:
+            return
+        if snapshot.state is State.HOLD:
+            if not self._quorum.waits(1 + len(self._fit()[0])):
+                self._try_again()
+        elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
+            chosen, _ = self._fit(self._ranks)
+            back = [
+                name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
+            ]
+            if back and self._slot.idle():
+                text = f"node {', '.join(sorted(back))} is back"
+                self._slot.command(events.Restart(at=now(), reason=text, by="head"))
+
+    @property
+    def _count(self) -> int:
+        """How many nodes the last start has."""
+        return 1 + len(self._ranks)
+
+    def _named_twice(self) -> list[tuple[str, CheckResult]]:
+        """The names that two machines have, each with its finding."""
+        names = sorted({rival.report.name for rival in self._rivals.refused()})
+        return [(name, checks.named_twice(name)) for name in names]
+
+    def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
+        found = []
+        for name, one in members.items():
+            if self._facts is not None and one.facts is not None:
+                link = self._links.of(name, one.report.boot)
+                results = checks.compare(
+                    self._facts, one.facts, one.round_trip_s, one.offset_s, link, self._sums
+                )
+                found += [(name, result) for result in results]
+        return found
+
+    def own(self, plan: Plan) -> Plan:
+        """The head's share of the plan: rank 0."""
+        if self._count == 1:
+            return plan
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        assert self._facts is not None
+        return nodes.own(plan, 0, self._facts.address, self._facts.interface)
+
+    def started(self, plan: Plan, generation: int) -> None:
+        """The engine is being started here: let the workers start theirs."""
+        self._generation, self._plan = generation, plan
+        self._start = self._latest = f"{self._boot}-{generation}"
+        self._changed.wake()
+
+    def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
+        """Collect what the workers have of the start that failed."""
+        self._changed.wake()
+        return self._ranks, self._evidence.begin(self._latest, self._ranks, finding)
+
+    def _silence(self, name: str) -> str:
+        """What is known of a worker that sends no evidence."""
+        member = self._members.get(name)
+        if member is None or member.lost:
+            return "nothing is heard of it: see whether its machine and caovan are up"
+        return f"it sent none within {WAIT_S:.0f} s"
+
+    async def ended(self, *, left: bool) -> None:
+        """Let the workers end their ranks; comes back once they have, or are lost."""
+        self._start = ""
+        self._changed.wake()
+        until = now() + ENDING_S
+        while now() < until:
+            busy = [name for name in self._ranks if self._still_runs(name)]
+            if not busy:
+                return
+            await self._gone.within(EACH_S)
+        for name in busy:
+            self._slot.notice("noticed", unended(self._members[name]))
+
+    def _still_runs(self, name: str) -> bool:
+        member = self._members.get(name)
+        return member is not None and not member.lost and bool(member.report.running)
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """What `status` shows: how many nodes there are to be, and which are here."""
+        return {
+            "role": self.role, "name": self._name,
+            "nodes": self._quorum.nodes, "missing": self._missing,
+            "serving": self._count if self._start else 0,
+            "joined": sorted(self._heard),
+            "lost": sorted(name for name, one in self._members.items() if one.lost),
+            "refused": sorted({one.report.name for one in self._rivals.refused()}),
+        }  # fmt: skip
+
+    @property
+    def _heard(self) -> dict[str, Member]:
+        """The workers that are not lost."""
+        return {name: one for name, one in self._members.items() if not one.lost}
+
+    @property
+    def _missing(self) -> int:
+        return max(self._quorum.nodes - 1 - len(self._heard), 0)
+
+    def describe(self) -> dict[str, Any]:
+        """The document of the op `cluster`."""
+        at, ranks = now(), self._own_ranks.known
+        host = addresses.split(self._address)[0]
+        own = here.entry(self._name, "here", at - self._since, self._facts, ranks, host)
+        others = [
+            here.entry(
+                name,
+                "lost" if member.lost else "joined",
+                at - (member.heard if member.lost else member.since),
+                member.facts,
+                member.report.ranks,
+                link=self._links.of(name, member.report.boot),
+            )
+            for name, member in sorted(self._members.items())
+        ]
+        refused = [
+            here.entry(one.report.name, "refused", at - one.since, one.facts, one.report.ranks)
+            for one in self._rivals.refused()
+        ]
+        # A finding about the head alone comes with each worker: it is shown once.
+        every = [*self._named_twice(), *self._compare(self._heard)]
+        found = {one: name for name, one in reversed(every)}
+        return {
+            "role": self.role, "name": self._name, "head": self._address,
+            "nodes": [own, *others, *refused], "missing": self._missing,
+            "checks": [
+                {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
+                for one, name in reversed(found.items())
+            ],
+        }  # fmt: skip
+
+
+def _standing(member: Member) -> Any:
+    """What of a worker decides whether a start can begin."""
+    facts = member.facts and replace(member.facts, clock=0.0, shm_free_mib=0)
+    return facts, member.report.running, member.report.stopped

@@ -1,0 +1,93 @@
+"""What a node tells the others of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from caovand.adapters import node_facts, processes
+from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import shown as shown_link
+from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.facts.inventory import Inventory
+from caovand.core.problem import ProblemError
+from caovand.daemon.cluster.part import Slot
+from caovand.daemon.inspection import Obstacle
+from caovand.daemon.shared import now
+
+RANKS_S = 2.0
+Pairs = tuple[tuple[str, int], ...]
+"""Names of ranks, such as "TP1", each with the pid of its process."""
+
+
+async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
+    """The facts of this node, called `name`; raises Obstacle where it has no way to `head`."""
+    config, nodes = slot.config(), slot.engine.nodes
+    assert nodes is not None
+    by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
+    try:
+        return await asyncio.to_thread(
+            node_facts.read, name, inventory, head, config.cluster.interface,
+            kind=slot.engine.name, cache=slot.cache, by_host_name=by_host_name,
+        )  # fmt: skip
+    except ProblemError as problem:
+        raise Obstacle("node-missing", str(problem), hold=True) from problem
+
+
+def entry(
+    name: str,
+    state: str,
+    since_s: float,
+    facts: NodeFacts | None,
+    ranks: Pairs,
+    address: str = "",
+    link: Link | None = None,
+) -> dict[str, Any]:
+    """A node in the document of the op `cluster`; the model's files are counted, not listed.
+
+    `link` is the one to the head, where it was tried.
+    """
+    shown = {**to_document(facts), "model": len(facts.model)} if facts else {}
+    return {
+        "name": name,
+        "address": address or shown.get("address", ""),
+        "state": state,
+        "since_s": round(since_s, 1),
+        "facts": shown,
+        "link": shown_link(link),
+        "ranks": [{"rank": rank, "pid": pid} for rank, pid in ranks],
+    }
+
+
+class Ranks:
+    """The ranks of the engine that are on this node, `known` by the titles of their processes.
+
+    Reading a title may hang with its process.
+    """
+
+    def __init__(self, slot: Slot) -> None:
+        self.known: Pairs = ()
+        self._slot = slot
+        self._next = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Read them anew, now and then."""
+        if now() < self._next or (self._reading is not None and not self._reading.done()):
+            return
+        self._next = now() + RANKS_S
+        if pids := self._slot.pids():
+            self._reading = asyncio.ensure_future(self._read(pids))
+        else:
+            self.known = ()
+
+    async def _read(self, pids: Sequence[int]) -> None:
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        with contextlib.suppress(RuntimeError):  # too many threads: the next time is soon
+            titles = await asyncio.to_thread(lambda: [(processes.command_of(p), p) for p in pids])
+            named = ((nodes.rank_of(title), pid) for title, pid in titles)
+            self.known = tuple(sorted((rank, pid) for rank, pid in named if rank))

@@ -1,0 +1,206 @@
+"""The links between the head and its workers, tried one after the other while no engine runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+from caovand.adapters import link_trial
+from caovand.adapters.link_trial import Door, Failed
+from caovand.core import addresses
+from caovand.core.cluster.link import LONGEST, Link, Outcome, Trial, words
+from caovand.core.facts.inventory import Network
+from caovand.daemon.cluster.part import Changed
+
+REPORT_S = 60.0
+"""How long a worker may take to report: it tries several addresses of the head's name."""
+LISTEN_S = 90.0
+MOST_LINKS = 256
+CANNOT_LISTEN = "caovan cannot listen there"
+
+
+class Links:
+    """What the head knows of the links to its workers, whose ranks will meet at `host` and `port`.
+
+    `changed` wakes what sends the orders. A link is known for one run of a worker's daemon, its
+    `boot`.
+    """
+
+    def __init__(self, host: str, port: int, changed: Changed) -> None:
+        self._host, self._port, self._changed = host, port, changed
+        self._known: dict[str, tuple[str, Link]] = {}
+        self._stale: set[str] = set()  # those of them that are to be tried anew
+        self._trials: dict[str, Trial] = {}
+        self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
+        self.turn = asyncio.Lock()
+        """Whoever measures holds it: the port is one."""
+
+    def of(self, name: str, boot: str) -> Link | None:
+        """The link to the worker `name`, None if none is known of this run of its daemon."""
+        return self._found(name, boot) if name not in self._stale else None
+
+    def works(self, name: str, boot: str) -> bool:
+        """Whether that link is known to work."""
+        link = self.of(name, boot)
+        return link is not None and link.works
+
+    def network(self, boots: Mapping[str, str]) -> Network | None:
+        """The slowest of the links to these workers, each with its boot; None if one is unknown."""
+        links = [self.of(name, boot) for name, boot in boots.items()]
+        ways = [way for one in links if one for way in (one.up_bytes_s, one.down_bytes_s) if way]
+        trips = [one.connect_s for one in links if one and one.connect_s]
+        if not links or len(ways) < 2 * len(links) or len(trips) < len(links):
+            return None
+        return Network(min(ways), max(trips))
+
+    def trial(self, name: str) -> Trial | None:
+        """What this worker is to try now."""
+        return self._trials.get(name)
+
+    def heard(self, outcome: Outcome | None) -> None:
+        """What a worker reports."""
+        waiting = self._outcomes.get(outcome.token) if outcome else None
+        if outcome and waiting is not None and not waiting.done():
+            waiting.set_result(outcome)
+
+    def forget_failures(self) -> None:
+        """Forget that links did not work, and keep their figures."""
+        self._stale.update(name for name, (_, link) in self._known.items() if not link.works)
+
+    async def measure(self, name: str, boot: str, address: str) -> None:
+        """Try the link to a worker whose ranks will listen at `address`; in turn.
+
+        Data is sent the first time only; that both can connect is found out each time.
+        """
+        before = self._found(name, boot)
+        transfer = before is None or not before.up_bytes_s or not before.down_bytes_s
+        link = await self._try(name, address, transfer)
+        self._known.pop(name, None)
+        if len(self._known) >= MOST_LINKS:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._stale.discard(oldest)
+        self._known[name] = (boot, link.after(before))
+        self._stale.discard(name)
+
+    def _found(self, name: str, boot: str) -> Link | None:
+        known, link = self._known.get(name, ("", None))
+        return link if known == boot else None
+
+    async def _try(self, name: str, address: str, transfer: bool) -> Link:
+        trial = Trial(secrets.token_hex(32), self._host, self._port, transfer)
+        link = Link(self._host, self._port)
+        try:
+            door = await asyncio.to_thread(Door, self._host, self._port)
+        except OSError as problem:
+            return replace(link, to_head=f"{CANNOT_LISTEN}: {problem.strerror}")
+        outcome = asyncio.get_running_loop().create_future()
+        guest = asyncio.ensure_future(_receive(door, trial))
+        self._trials[name], self._outcomes[trial.token] = trial, outcome
+        self._changed.wake()
+        try:
+            found = await asyncio.wait_for(outcome, REPORT_S)
+            link = replace(
+                link, to_head=found.failure, own=found.own, joined=found.joined,
+                connect_s=found.connect_s, down_bytes_s=found.down_bytes_s,
+                to_worker=await _knock(address, found),
+            )  # fmt: skip
+            if not found.failure:
+                seen, up_bytes_s = await asyncio.wait_for(guest, REPORT_S)
+                link = replace(link, seen=seen, up_bytes_s=up_bytes_s)
+            return link
+        except asyncio.TimeoutError:
+            return replace(link, to_head=f"it reported nothing for {REPORT_S:.0f} s")
+        except Failed as problem:
+            return replace(link, to_head=str(problem))
+        finally:
+            del self._trials[name], self._outcomes[trial.token]
+            guest.add_done_callback(lambda _: door.close())
+            guest.cancel()
+            await asyncio.wait({guest})
+
+
+async def _receive(door: Door, trial: Trial) -> tuple[str, float | None]:
+    """Where the worker's connection comes from, and the bytes/s that came in a transfer."""
+    link, seen = await door.admit(*words(trial.token, "to head"))
+    if trial.transfer:
+        return seen, await link_trial.transfer(link, sends_first=False)
+    link.close()
+    return seen, None
+
+
+async def _knock(address: str, found: Outcome) -> str:
+    """Why the worker's port cannot be connected to, "" if it can."""
+    if not found.listens:
+        return CANNOT_LISTEN
+    try:
+        link, _ = await link_trial.connect(address, found.listens, *words(found.token, "to worker"))
+    except Failed as problem:
+        return str(problem)
+    link.close()
+    return ""
+
+
+class Trying:
+    """A worker's part: it carries out the head's last trial, and has its `outcome`.
+
+    `head` is where it joins, HOST:PORT.
+    """
+
+    def __init__(self, head: str, changed: Changed) -> None:
+        self.outcome: Outcome | None = None
+        self._head, self._changed = head, changed
+        self._token = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, trial: Trial | None, address: str) -> None:
+        """Begin this trial if it is new, and end the one before; ranks will listen at `address`."""
+        token = trial.token if trial else ""
+        if token == self._token:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._token, self.outcome, self._task = token, None, None
+        if trial is not None:
+            self._task = asyncio.ensure_future(self._carry_out(trial, address))
+
+    async def _carry_out(self, trial: Trial, address: str) -> None:
+        with contextlib.ExitStack() as stack:
+            door = None
+            with contextlib.suppress(OSError):
+                door = stack.enter_context(contextlib.closing(Door(address)))
+            outcome = await self._connect(trial)
+            self.outcome = replace(outcome, listens=door.port if door else 0)
+            self._changed.wake()
+            if door is not None:
+                way = words(trial.token, "to worker")
+                with contextlib.suppress(asyncio.TimeoutError):
+                    link, _ = await asyncio.wait_for(door.admit(*way), LISTEN_S)
+                    link.close()
+
+    async def _connect(self, trial: Trial) -> Outcome:
+        outcome = Outcome(trial.token, joined=await _resolved(self._head))
+        way = words(trial.token, "to head")
+        try:
+            link, connect_s = await link_trial.connect(trial.host, trial.port, *way)
+            own = link_trial.plain(link.getsockname())
+            if not trial.transfer:
+                link.close()
+                return replace(outcome, connect_s=connect_s, own=own)
+            down_bytes_s = await link_trial.transfer(link, sends_first=True)
+        except Failed as problem:
+            return replace(outcome, failure=str(problem)[:LONGEST])
+        return replace(outcome, connect_s=connect_s, own=own, down_bytes_s=down_bytes_s)
+
+
+async def _resolved(endpoint: str) -> str:
+    """The address of HOST:PORT, "" if its host has none."""
+    host, port = addresses.split(endpoint)
+    with contextlib.suppress(OSError, UnicodeError, RuntimeError):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return link_trial.plain(found[0][4])
+    return ""

@@ -1,0 +1,158 @@
+"""What a slot does for a cluster, by its role; by itself it does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caovand.adapters.http import Endpoint
+from caovand.adapters.incidents import Incidents
+from caovand.core.config import Config
+from caovand.core.engine import Engine
+from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.plan import Plan
+from caovand.core.problem import ProblemError
+from caovand.daemon.chronicle import Then
+
+IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
+"""States without an engine that one may follow."""
+RETRY_S = 5.0
+MOST_TEXTS = 32
+Link = TypeVar("Link")
+MakePlan = Callable[[], Awaitable[tuple[Plan, Endpoint]]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a part needs of its slot.
+
+    `look` inspects engine, model and machine, and raises inspection.Obstacle; `adopt` makes a plan
+    from elsewhere the slot's own; `over` makes its own plan for other nodes as well, and for the
+    link to them where that was measured, and raises Obstacle. `cache` is the daemon's folder for
+    what it finds out, `runtime` that of its sockets. `pids` are the engine's processes, `idle` says
+    whether it was seen without a request. `gather`
+    gathers the evidence of a failure, with the stacks of its processes where its second argument
+    says so; without a failure, what one elsewhere left here.
+    """
+
+    config: Callable[[], Config]
+    engine: Engine
+    cache: Path
+    runtime: Path
+    apply: Callable[[Event], None]
+    command: Callable[[Event], None]
+    notice: Callable[[str, str], None]
+    snapshot: Callable[[], Snapshot]
+    inventory: Callable[[], Inventory | None]
+    look: Callable[[], Awaitable[Inventory]]
+    adopt: Callable[[Plan, Inventory], tuple[Plan, Endpoint]]
+    over: Callable[[Plan, tuple[Node, ...], Network | None], Awaitable[Plan]]
+    serves: Callable[[], None]
+    pids: Callable[[], Sequence[int]]
+    idle: Callable[[], bool]
+    incidents: Incidents
+    gather: Callable[[Finding | None, bool, Then], None]
+
+
+class Part:
+    """The part of a slot that serves alone, and what the others have in common."""
+
+    role = "off"
+    answers = True
+    """Whether the engine here answers requests, and is proven and watched by them."""
+    planned_by = ""
+    """Where the head is that makes this node's plan; "" for a node that makes its own."""
+
+    async def begin(self) -> None:
+        """Begin to work; ends when it is cancelled."""
+
+    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan of the next engine, or of the `living` one; raises inspection.Obstacle."""
+        return await make()
+
+    def own(self, plan: Plan) -> Plan:
+        """This node's share of a plan."""
+        return plan
+
+    def started(self, plan: Plan, generation: int) -> None:
+        """The engine of this generation is being started here."""
+
+    async def ended(self, *, left: bool) -> None:
+        """The engine here is ended, but for what is `left` of it: processes that outlived KILL.
+
+        Comes back once it is ended everywhere.
+        """
+
+    def refused(self, finding: Finding) -> None:
+        """No engine can start here, for this reason."""
+
+    def judge(self, finding: Finding) -> Decision | None:
+        """The answer to a failure here, None if that is the ladder's."""
+        return None
+
+    def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then | None]:
+        """An incident of an engine's failure is begun: the other nodes of it, and what follows."""
+        return {}, None
+
+    def summary(self) -> dict[str, Any] | None:
+        """What `status` shows of the cluster, None without one."""
+        return None
+
+    async def measure(self) -> None:
+        """Find out what only a trial shows, if no engine runs."""
+
+    def describe(self) -> dict[str, Any]:
+        """The document of the op `cluster`."""
+        return {"role": self.role}
+
+
+class Told:
+    """Tells people each text once, however often it comes, and no endless number of them."""
+
+    def __init__(self, notice: Callable[[str, str], None]) -> None:
+        self._notice = notice
+        self._texts: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        """Tell this one, if it is new."""
+        if text not in self._texts and len(self._texts) < MOST_TEXTS:
+            self._texts.add(text)
+            self._notice("cluster", text)
+
+
+async def linked(link: Callable[[], Awaitable[Link]], told: Told) -> Link:
+    """The link, made as soon as that is possible; a ProblemError of an attempt is told."""
+    while True:
+        try:
+            return await link()
+        except ProblemError as problem:
+            told.tell(str(problem))
+        await asyncio.sleep(RETRY_S)
+
+
+class Changed:
+    """Wakes one waiter when something has changed."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._event.set()
+
+    async def within(self, seconds: float) -> None:
+        """Wait for a change, at most so long."""
+        # Before Python 3.12 wait_for forgets that it was cancelled where a change came as well.
+        timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
+        try:
+            await self._event.wait()
+        finally:
+            timer.cancel()
+            self._event.clear()

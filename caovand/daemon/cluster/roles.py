@@ -1,0 +1,33 @@
+"""Gives a slot its part by [cluster] role."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from caovand.adapters import cluster_key
+from caovand.core.config import ConfigError
+from caovand.core.problem import ProblemError
+from caovand.daemon.cluster.choosing import Quorum
+from caovand.daemon.cluster.head import Head
+from caovand.daemon.cluster.part import Part, Slot
+from caovand.daemon.cluster.worker import Worker
+
+
+def part_of(slot: Slot) -> Part:
+    """The slot's part. Raises ConfigError where [cluster] cannot be used."""
+    section = slot.config().cluster
+    if section.role == "off":
+        return Part()
+    if slot.engine.nodes is None:
+        fact = f"{slot.engine.title} serves from one machine"
+        raise ConfigError([f"[cluster] role is {section.role}, and {fact}; use vLLM, or remove it"])
+    try:
+        pairs = cluster_key.pairs(cluster_key.read(Path(section.key_file)))
+    except ProblemError as problem:
+        raise ConfigError([f"[cluster] key_file: {problem}"]) from None
+    name = section.name or socket.gethostname()
+    if section.role == "worker":
+        return Worker(name, section.head, pairs, slot)
+    quorum = Quorum(section.nodes, section.min_nodes or section.nodes, section.wait_s)
+    return Head(name, section.head, quorum, pairs, slot)

@@ -1,0 +1,263 @@
+"""A worker runs its rank of the head's plan and reports on it; it decides nothing itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from caovand.adapters.cluster_key import Pairs
+from caovand.adapters.cluster_link import WorkerLink
+from caovand.adapters.http import Endpoint
+from caovand.core import addresses
+from caovand.core.cluster import messages
+from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
+from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.plan import Plan, Unplannable
+from caovand.daemon.chronicle import Then
+from caovand.daemon.cluster import here
+from caovand.daemon.cluster.evidence import Witness
+from caovand.daemon.cluster.measuring import Trying
+from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
+from caovand.daemon.inspection import Obstacle
+from caovand.daemon.shared import now
+
+ALIVE = frozenset({State.STARTING, State.SERVING})
+Stage = tuple[str, float | None, str]
+"""How far the head's start is: phase, progress and detail."""
+
+
+class Worker(Part):
+    """The part of a worker called `name`, under the head at `head`, HOST:PORT."""
+
+    role = "worker"
+    answers = False
+
+    def __init__(self, name: str, head: str, pairs: Pairs, slot: Slot) -> None:
+        self._name, self._head, self._pairs, self._slot = name, head, pairs, slot
+        self.planned_by = head
+        self._boot = os.urandom(8).hex()
+        self._facts: NodeFacts | None = None
+        self._order, self._heard = Order(head=""), float("-inf")
+        self._planned = self._order  # what the next rank is started for
+        self._running = ""  # the start whose engine is here
+        self._generation = 0
+        self._failed: tuple[str, Finding | None] = ("", None)
+        self._shown: Stage = ("", None, "")
+        self._told = Told(slot.notice)
+        self._since = now()
+        self._changed = Changed()
+        self._ranks = here.Ranks(slot)
+        self._witness = Witness(slot)
+        self._trying = Trying(head, self._changed)
+
+    async def begin(self) -> None:
+        """Tell the head how this node is, and do what it orders, until cancelled."""
+        link = await linked(self._connect, self._told)
+        try:
+            while True:
+                # Before it ends a rank: the living one has more to tell.
+                self._witness.look(self._order, self._failed)
+                self._follow()
+                self._try()
+                self._ranks.look()
+                await link.send(messages.encode_report(self._report()))
+                if found := self._witness.frame(self._order):
+                    await link.send(found)
+                await self._changed.within(EACH_S)
+        finally:
+            self._trying.follow(None, "")
+            link.close()
+
+    async def _connect(self) -> WorkerLink:
+        return WorkerLink(self._head, self._pairs, self._on_frame)
+
+    def _on_frame(self, sender: bytes, frame: bytes) -> None:
+        try:
+            order = messages.decode_order(frame)
+        except BadDocument as problem:
+            self._told.tell(f"cannot read the head's order: {problem}")
+            return
+        if self._lost:
+            self._since = now()
+            self._slot.notice("cluster", f"joined the head at {self._head}")
+        before, self._order, self._heard = self._order, order, now()
+        if _news(order) != _news(before):
+            self._changed.wake()
+        if order.refusal != before.refusal:
+            self._try_again()
+
+    @property
+    def _lost(self) -> bool:
+        return now() - self._heard > LOST_S
+
+    @property
+    def _wanted(self) -> str:
+        """The start to run now, "" for none."""
+        order = self._order
+        if self._lost or order.plan is None or order.start == self._failed[0]:
+            return ""
+        return order.start
+
+    def _follow(self) -> None:
+        """Do what the order asks for, one step at a time."""
+        snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
+        if self._running and wanted != self._running:
+            if snapshot.state in ALIVE and snapshot.generation == self._generation:
+                why = "the head ended this start"
+                if self._lost:
+                    why = f"the head has been silent for {LOST_S:.0f} s"
+                self._slot.command(events.Restart(at=now(), reason=why, by="head"))
+            return
+        if not self._running:
+            if wanted and snapshot.state in IDLE:
+                self._slot.command(events.Start(at=now()))
+            return
+        if snapshot.state is not State.STARTING or not snapshot.spawned:
+            return
+        generation = snapshot.generation
+        if order.proven:
+            self._slot.serves()
+        elif (stage := (order.phase, order.progress, order.detail)) != self._shown:
+            self._shown = stage
+            step = events.Progressed(
+                at=now(),
+                generation=generation,
+                phase=order.phase or snapshot.phase,
+                progress=order.progress,
+                detail=f"the head: {order.detail or order.phase}",
+            )
+            self._slot.apply(step)
+
+    def _try_again(self) -> None:
+        """The head refuses this node, or no longer does: the reason to wait is another."""
+        snapshot = self._slot.snapshot()
+        if snapshot.state is State.HOLD and not snapshot.inspecting:
+            self._slot.apply(events.Reconfigured(at=now(), changed=False))
+
+    def _try(self) -> None:
+        """Carry out the trial of the link that the head asks for, unless an engine is here."""
+        free = not self._lost and not self._running and not self._slot.pids()
+        address = self._facts.address if self._facts else ""
+        self._trying.follow(self._order.trial if free and address else None, address)
+
+    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
+        """The head's plan for this node; raises Obstacle while there is none."""
+        if self._running and not living:
+            self._ended()  # what had outlived KILL is gone now
+        inventory = await self._slot.look()
+        self._facts = await here.facts(
+            self._name, self._slot, inventory, addresses.split(self._head)[0]
+        )
+        self._changed.wake()
+        order = self._planned = self._order
+        if not self._wanted or order.plan is None:
+            silent = self._lost
+            fact = "it does not answer" if silent else order.refusal or "it has ordered no start"
+            text = f"waits for the head at {self._head}: {fact}"
+            raise Obstacle("node-missing", text, hold=True)
+        config, nodes = self._slot.config(), self._slot.engine.nodes
+        assert nodes is not None
+        try:
+            plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
+        except Unplannable as problem:
+            raise Obstacle(problem.failure, str(problem), hold=True) from problem
+        return self._slot.adopt(plan, inventory)
+
+    def own(self, plan: Plan) -> Plan:
+        """This node's share of the plan."""
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        assert self._facts is not None
+        return nodes.own(plan, self._planned.rank, self._facts.address, self._facts.interface)
+
+    def started(self, plan: Plan, generation: int) -> None:
+        """The rank is being started."""
+        self._running, self._generation = self._planned.start, generation
+        self._witness.started(self._running)
+        self._shown = ("", None, "")
+        self._changed.wake()
+
+    async def ended(self, *, left: bool) -> None:
+        """The rank is ended; where the head still wants it, it has to start all anew."""
+        if self._running and self._running == self._wanted:
+            text = "its rank was ended by an operator there"
+            self._failed = (self._running, Finding("node-lost", text))
+        if left:
+            self._changed.wake()
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        """Nothing of the rank is left here: the head may start another."""
+        self._running = ""
+        self._changed.wake()
+
+    def refused(self, finding: Finding) -> None:
+        """No rank can start here: the head hears of it, and orders another start."""
+        if self._wanted:
+            self._failed = (self._wanted, finding)
+            self._changed.wake()
+
+    def judge(self, finding: Finding) -> Decision:
+        """Wait for the head, which hears of the failure."""
+        self._failed = (self._running or self._planned.start, finding)
+        self._changed.wake()
+        return Decision("hold", text="the head decides what follows")
+
+    def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
+        """Its evidence is what the head will ask for."""
+        return {}, self._witness.recorded(self._failed[0])
+
+    def _report(self) -> Report:
+        snapshot, at = self._slot.snapshot(), now()
+        failed, finding = self._failed
+        return Report(
+            name=self._name,
+            boot=self._boot,
+            facts=to_document(self._facts) if self._facts else {},
+            state=snapshot.reason if snapshot.state in IDLE else snapshot.state.value,
+            running=self._running,
+            failed=failed,
+            finding=finding,
+            stopped=snapshot.state in (State.STOPPED, State.STOPPING),
+            ranks=self._ranks.known if self._running else (),
+            clock=time.time(),
+            echo=self._order.sent,
+            outcome=self._trying.outcome,
+            held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What `status` shows: under which head, and whether that answers."""
+        lost = [self._head] if self._lost else []
+        return {
+            "role": self.role, "name": self._name, "head": self._head,
+            "head_name": self._order.name, "missing": len(lost), "lost": lost,
+        }  # fmt: skip
+
+    def describe(self) -> dict[str, Any]:
+        """The document of the op `cluster`: this node, and the head as it sees it."""
+        age_s, ranks = now() - self._since, self._ranks.known
+        own = here.entry(self._name, "here", age_s, self._facts, ranks)
+        state = "lost" if self._lost else "joined"
+        host = addresses.split(self._head)[0]
+        head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
+        return {
+            "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
+            "missing": 0, "checks": [],
+        }  # fmt: skip
+
+
+def _news(order: Order) -> tuple[Any, ...]:
+    """What of an order is not left to the next look."""
+    return (
+        order.head, order.start, order.proven, order.refusal, order.evidence, order.trial
+    )  # fmt: skip

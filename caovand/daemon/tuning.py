@@ -1,0 +1,223 @@
+"""The draft tuner of one slot: takes the steps that were counted, suggests a depth, and moves.
+
+What was measured outlives the daemon, in the slot's folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import store
+from caovand.core.config import PolicySection
+from caovand.core.figures.track import Point, Track
+from caovand.core.healing.ladder import Decision
+from caovand.core.plan import Plan
+from caovand.core.tuning import moves
+from caovand.core.tuning.evidence import DEEPEST, measured
+from caovand.core.tuning.moves import Moment, Suggestion
+from caovand.core.tuning.planning import depth_for, may_tune
+from caovand.core.tuning.record import MOST_MOVES, Record, begin, from_document, to_document
+
+FILE = "tuning.json"  # in the folder of the slot's state
+SAVE_S = 600.0
+WARM_STEPS = 50  # an engine's first steps compile kernels
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The engine that serves: its plan and generation, and the tokens that its cache holds.
+
+    `replanning` means that another plan is being made; `stable` that its failures are forgotten.
+    `probed_at` is when caovan's own test completion ended last.
+    """
+
+    plan: Plan
+    generation: int
+    cache_tokens: float
+    replanning: bool
+    stable: bool
+    probed_at: float
+
+
+class DraftTuner:
+    """Remembers in the file `path`; `notice` is for people, `mark` for the history.
+
+    `warn` takes what went wrong with the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policy: PolicySection,
+        notice: Callable[[str, str], None],
+        mark: Callable[[str, str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.policy = policy
+        self._path, self._notice, self._mark, self._warn = path, notice, mark, warn
+        self._records, self._failed_at = from_document(store.read_json(path)) or ({}, 0.0)
+        self._generation = -1
+        self._before: Point | None = None
+        self._warm = self._busy_at = 0.0
+        self._saved_at = float("-inf")
+        self._unsaved = False
+        self._found: Suggestion | None = None
+        self._text = ""
+        self._shown: tuple[int, int] | None = None
+
+    # -- what others ask --------------------------------------------------------------------
+
+    def depth_for(self, plan: Plan) -> int | None:
+        """The depth to plan with instead of the policy's, None for that; from any thread."""
+        return depth_for(plan, self.policy, self._records)
+
+    def after(self, plan: Plan, decision: Decision) -> Decision:
+        """What follows a failure: a depth on trial is given up for the one before."""
+        record = self._records.get(plan.step_basis)
+        ours = record is not None and record.trying and record.depth == plan.mtp
+        if not ours or record is None or decision.excused or decision.verdict == "hold":
+            return decision
+        self._give_up(record, record.failed(time.time()), "failed on trial")
+        text = f"drafting depth {record.depth} failed on trial: back to {record.home}"
+        return Decision("lower", text=text)
+
+    def failed(self) -> None:
+        """An engine failed: no move follows for a while, not even after the daemon's restart."""
+        self._failed_at = time.time()
+        if self.policy.tune == "apply":
+            self._save()
+
+    def describe(self) -> dict[str, Any] | None:
+        """Suggestion and state as a document; None as long as nothing can be told."""
+        if not self._text:
+            return None
+        return {**(self._found.describe() if self._found else {}), "text": self._text}
+
+    # -- what it does every few seconds -----------------------------------------------------
+
+    def look(self, serving: Serving | None, track: Track) -> bool:
+        """Take what was counted since the last look; whether the engine is to be planned anew."""
+        latest = track.recent[-1] if track.last else None
+        if self.policy.tune == "off" or serving is None or latest is None:
+            self._before, self._found, self._text = None, None, ""
+            return False
+        if serving.generation != self._generation:
+            self._generation, self._before, self._warm = serving.generation, None, 0.0
+            self._busy_at = latest.at
+        before, self._before = self._before, latest
+        if before is None or latest is before:
+            return False
+        if _is_busy(before, latest, serving.probed_at):
+            self._busy_at = latest.at
+        record = self._measure(serving, before, latest)
+        applies = self.policy.tune == "apply" and not serving.replanning
+        if applies and may_tune(serving.plan):
+            return self._apply(record, serving, latest.at - self._busy_at)
+        self._show(record, serving.plan)
+        if applies and self._found:
+            self._text += "; the plan is degraded"
+        return False
+
+    def _measure(self, serving: Serving, before: Point, latest: Point) -> Record:
+        """The plan's record, with the steps between two scrapes where they count."""
+        plan, basis = serving.plan, serving.plan.step_basis
+        record = self._records.get(basis) or begin(basis, plan.mtp)
+        found = measured(before, latest, serving.cache_tokens)
+        if found is None or plan.mtp > DEEPEST:
+            return record
+        band, seen = found
+        warm, self._warm = self._warm, self._warm + seen.steps
+        if warm < WARM_STEPS:
+            return record
+        record = replace(record.with_steps(plan.mtp, band, seen), used=time.time())
+        self._records[basis] = record
+        if latest.at - self._saved_at > SAVE_S:
+            self._saved_at = latest.at
+            self._save()
+        return record
+
+    def _apply(self, record: Record, serving: Serving, idle_s: float) -> bool:
+        plan, now = serving.plan, time.time()
+        if plan.mtp != record.depth:
+            if plan.mtp != record.own:  # the policy has changed
+                record = replace(record, own=plan.mtp, depth=plan.mtp, home=plan.mtp)
+                self._records[record.basis] = record
+            elif record.trying:
+                why = "cannot be planned without less context or fewer requests"
+                self._give_up(record, record.unplanned(), why)
+                return False
+            else:
+                self._show(record, plan)
+                self._text += f"; depth {record.depth}, kept so far, cannot be planned at present"
+                return False
+        kept = moves.judge(record)
+        if kept.text and self._decide(kept.record, kept.text):
+            record = kept.record
+        self._show(record, plan)
+        step = moves.move(record, now)
+        if not step.text:
+            self._text = moves.waits(record, plan.mtp) or self._text
+            if self._found and self._found.best != plan.mtp and not record.trying:
+                self._text += f"; {MOST_MOVES} moves in a week are the most"
+            return False
+        self._failed_at = min(self._failed_at, now)
+        moment = Moment(
+            stable=serving.stable,
+            failed_s=now - self._failed_at if self._failed_at else None,
+            idle_s=idle_s,
+            quiet_s=self.policy.tune_quiet_s,
+        )
+        if moment.obstacle:
+            self._text = f"{step.text}; {moment.obstacle}"
+            return False
+        return self._decide(step.record, step.text)
+
+    def _decide(self, record: Record, text: str) -> bool:
+        """Take a decision over and report it, unless it cannot be written down; whether it was."""
+        before, self._records = self._records, {**self._records, record.basis: record}
+        if not self._save():
+            self._records = before
+            return False
+        self._notice("tune", text)
+        self._mark("tune", f"depth {record.depth}{' on trial' if record.trying else ''}")
+        return True
+
+    def _give_up(self, record: Record, after: Record, why: str) -> None:
+        text = f"drafting depth {record.depth} {why}: back to {record.home}, it is not tried again"
+        self._records = {**self._records, record.basis: after}  # even on a full disk
+        if not self._decide(after, text):
+            self._notice("tune", text)
+
+    def _show(self, record: Record, plan: Plan) -> None:
+        """Suggest a depth; one that was typed is measured only."""
+        found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
+        self._found, self._text = found, found.text if found else ""
+        if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
+            self._shown = (found.depth, found.best)
+            self._notice("tune", found.text)
+
+    def _save(self) -> bool:
+        """Write the records down; whether that succeeded."""
+        document = to_document(self._records.values(), self._failed_at)
+        self._records = (from_document(document) or ({}, 0.0))[0]
+        try:
+            store.write_json(self._path, document)
+        except OSError as problem:
+            if not self._unsaved:
+                self._warn(f"cannot remember what the draft tuner measured: {problem}")
+            self._unsaved = True
+            return False
+        self._unsaved = False
+        return True
+
+
+def _is_busy(before: Point, latest: Point, probed_at: float) -> bool:
+    """Whether others than caovan asked for something between two scrapes."""
+    if latest.running or latest.waiting:
+        return True
+    more = latest.total.generation_tokens > before.total.generation_tokens
+    return more and probed_at < before.at

@@ -1,0 +1,15 @@
+"""How an environment with SGLang is proven."""
+
+from __future__ import annotations
+
+from caovand.core.install import Imports, Install
+
+# The driver's own library is linked into them: without a driver none of them loads.
+_KERNELS = """
+for name in ("sgl_kernel", "sgl_kernel.flash_attn", "flashinfer"):
+    attempt(name)
+"""
+INSTALL = Install(
+    versions={"cuda": "0.5.17"},
+    imports=Imports(modules=("sglang", "sglang.srt.server_args"), kernels=_KERNELS),
+)

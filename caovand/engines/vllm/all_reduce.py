@@ -1,0 +1,50 @@
+"""How a plan of vLLM sums over several cards, and what the doctor reports of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.facts.all_reduce import AllReduce
+from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.core.facts.inventory import Inventory
+from caovand.core.plan import Plan
+from caovand.engines.vllm.memory.forecast import gpus_of
+from caovand.engines.vllm.planning.spelling import count
+
+OWN = """
+from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
+own = CustomAllreduce(group=group, device=device)
+custom = None if own.disabled else own.custom_all_reduce
+"""
+"""vLLM disables it itself where cards cannot reach each other, and takes no tensor above 8 MiB."""
+OF_SUMS = ("NCCL_", "VLLM_SKIP_P2P_CHECK", "CUDA_VISIBLE_DEVICES")
+
+
+def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
+    """None for one card here, and for a CPU build."""
+    wanted = count(plan.value("tensor_parallel_size")) or 1
+    ranks = min(wanted, len(gpus_of(plan, inventory)))  # the others are another node's
+    if inventory.engine.build != "cuda" or ranks < 2:
+        return None
+    settings = {
+        name: str(setting.value)
+        for name, setting in plan.env.items()
+        if name.startswith(OF_SUMS) and setting.value is not None
+    }
+    return AllReduce(ranks, "" if plan.value("disable_custom_all_reduce") else OWN, settings)
+
+
+def sums(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Cards that exchange wrong data answer NVML well, and the engine on them answers nonsense."""
+    if facts.sums is None:
+        return
+    found, name = facts.sums, "sums over the plan's cards"
+    if found.verdict == "right":
+        yield CheckResult("GPUs", "PASS", f"{name} were right when they were checked")
+    elif found.verdict == "unclear":
+        fix = "see the daemon's log; delete all-reduce.json in its cache folder to check again"
+        yield CheckResult("GPUs", "WARN", f"{name} could not be checked: {found.text}", fix)
+    else:
+        how = "were wrong" if found.verdict == "wrong" else "did not end"
+        fix = "check `nvidia-smi topo -p2p r`, IOMMU and ACS; each start checks again"
+        yield CheckResult("GPUs", "WARN", f"{name} {how}: {found.by}, {found.text}", fix)

@@ -1,0 +1,97 @@
+"""One plan for several machines, by vLLM's own `--nnodes`: ranks, and where they meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from caovand.core.config import Config
+from caovand.core.engine import Nodes
+from caovand.core.facts.inventory import Inventory, device_name
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.compilers import JOBS, THREADS
+from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR
+
+OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
+ADDRESSING = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
+_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
+
+
+def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -> Plan:
+    """The plan over `nodes` that meet at this address; raises Unplannable.
+
+    How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
+    rank a node and no cards to split over: there it is tensor parallel. `no_rdma` is why NCCL must
+    not use InfiniBand or RoCE, "" if it may.
+    """
+    typed = [name for name in OURS if name in plan.verbatim]
+    if typed:
+        flag = "--" + typed[0].replace("_", "-")
+        raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
+    settings = dict(plan.settings)
+    over = f"{nodes} nodes, [cluster]"
+    settings["nnodes"] = Setting(nodes, "user", over)
+    settings["master_addr"] = Setting(address, "policy", "the head's address in [cluster]")
+    settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
+    if plan.device == "cpu" and not {TENSOR, PIPELINE} & plan.verbatim:
+        settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
+    env = plan.env
+    if no_rdma and plan.device != "cpu":
+        env = {"NCCL_IB_DISABLE": Setting("1", "policy", no_rdma), **env}
+    return replace(plan, settings=settings, env=env)
+
+
+def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
+    """The head's plan on another node: with what depends on that one's cards and processors."""
+    env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
+    if inventory.gpus and inventory.engine.build == "cuda":
+        names = ",".join(device_name(gpu) for gpu in choose_gpus(config, inventory))
+        env["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this node")
+    if inventory.engine.cuda_home:
+        env["CUDA_HOME"] = Setting(inventory.engine.cuda_home, "policy", "this engine's compiler")
+    typed = {
+        name: Setting(value, "user", "[engine] env of this node")
+        for name, value in config.engine.env
+        if name != PARTITION  # layers are dealt once, for all nodes
+    }
+    return replace(plan, env={**env, **typed})
+
+
+def own(plan: Plan, rank: int, address: str, interface: str) -> Plan:
+    """The part of one node: its rank, and the address that the other nodes reach it at."""
+    settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
+    if rank:
+        settings["headless"] = Setting(True, "policy", "the head alone answers clients")
+    reached = Setting(address, "policy", f"this node's address on {interface}")
+    by = Setting(interface, "policy", "the interface towards the other nodes")
+    env: Mapping[str, Setting] = {"VLLM_HOST_IP": reached, "GLOO_SOCKET_IFNAME": by}
+    if plan.device != "cpu":
+        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
+        exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
+        env = {**env, "NCCL_SOCKET_IFNAME": exact}
+    return replace(plan, settings=settings, env={**env, **plan.env})
+
+
+def sums(plan: Plan) -> bool:
+    """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
+    return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
+
+
+def by_host_name(env: Mapping[str, str], interface: str) -> bool:
+    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
+    return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
+
+
+def rank_of(title: str) -> str:
+    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it has none."""
+    found = _TITLE.match(title)
+    return (found["rank"] or found["core"] or "") if found else ""
+
+
+NODES = Nodes(
+    spread=spread, local=local, own=own, sums=sums, by_host_name=by_host_name, rank_of=rank_of
+)

@@ -1,0 +1,174 @@
+"""Pipeline stages: who may have them, and how a model is split over several nodes.
+
+What vLLM refuses was read in 0.32: `supports_pp` of its model classes, and vllm#46994, by which MTP
+drafts over stages with the heads of Qwen3.5 and DeepSeek.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.common.tensors import element_bytes, of_rank
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW
+from caovand.engines.vllm.memory.load import dealt
+from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning import devices
+from caovand.engines.vllm.planning.dealing import anchored
+from caovand.engines.vllm.planning.devices import indivisible, shards_whole_experts
+from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.offload import experts_read
+from caovand.engines.vllm.planning.pace import WORKLOADS
+from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.planning.spanning import Work, decide
+from caovand.engines.vllm.planning.spelling import count
+
+WITHOUT_STAGES = frozenset({
+    "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
+    "DiffusionGemmaForBlockDiffusion", "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration",
+    "HrmTextForCausalLM", "IQuestLoopCoderForCausalLM", "Idefics3ForConditionalGeneration",
+    "Mamba2ForCausalLM", "NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2",
+    "NemotronH_Omni_Reasoning_V3", "NemotronH_Super_Omni_Reasoning_V3",
+    "NemotronParseForConditionalGeneration", "PaddleOCRVLForConditionalGeneration",
+    "Phi4MMForCausalLM", "SmolVLMForConditionalGeneration", "WhisperForConditionalGeneration",
+    "Zamba2ForCausalLM",
+})  # fmt: skip
+DRAFTS_OVER_STAGES = frozenset({
+    "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "qwen3_5", "qwen3_5_moe",
+    "qwen3_5_moe_text", "qwen3_5_text",
+})  # fmt: skip
+CARDS_ALIKE = 0.02
+"""Cards whose memory differs by less than this part are of one kind."""
+
+
+def anchors(model: ModelCard) -> list[int]:
+    """Layers of which every stage needs one: attention, where there is any.
+
+    Stages with and without it support other layouts of the cache, and vLLM takes one for all.
+    """
+    found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
+    return found or list(range(len(model.layer_types)))
+
+
+def refusal(
+    values: Mapping[str, Any], env: Mapping[str, Any], machine: Inventory
+) -> Problem | None:
+    """Why vLLM does not serve the model in these stages; None where it does, or without stages."""
+    model, stages = machine.model, count(values.get(PIPELINE)) or 1
+    if stages == 1 or not model.architecture:
+        return None
+    cannot = f"serve the model in {stages} pipeline stages"
+    if model.architecture in WITHOUT_STAGES:
+        fact = f"vLLM {machine.engine.version} has none for {model.architecture}"
+        return Problem(cannot, fact, "use --tensor-parallel-size, or serve another model")
+    layers = len(model.layer_types)
+    if stages > layers:
+        return Problem(cannot, f"it has {layers} layers", "use fewer stages")
+    found = dealt(values, env, layers)
+    if not found:
+        fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
+        remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
+        return Problem(cannot, fact, remedy)
+    if not anchored(found, anchors(model)):
+        shown = ",".join(map(str, found))
+        fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
+        return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
+    return None
+
+
+def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
+    """Why MTP does not draft over these stages; empty where it does, or without stages."""
+    if (count(values.get(PIPELINE)) or 1) == 1:
+        return ""
+    if machine.engine.release < releases.DRAFTS_OVER_STAGES:
+        since = releases.name(releases.DRAFTS_OVER_STAGES)
+        return (
+            f"vLLM {machine.engine.version} refuses MTP with pipeline stages, and {since} is the"
+            " first to draft over them"
+        )
+    if machine.model.model_type not in DRAFTS_OVER_STAGES:
+        return (
+            f"vLLM {machine.engine.version} drafts over pipeline stages with the MTP heads of"
+            " Qwen3.5 and DeepSeek V3 alone"
+        )
+    return ""
+
+
+def alike(one: Gpu, other: Gpu) -> bool:
+    """Whether two cards have the same memory and speed."""
+    larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
+    return larger - smaller <= CARDS_ALIKE * larger and stated(one) == stated(other)
+
+
+def tensor_parallel_size(draft: Draft) -> Setting | None:
+    """The split inside each node, or over all of them where their link is fast enough."""
+    found = devices.tensor_parallel_size(draft)
+    spans = _spans(draft, found)
+    if not found or not spans or not spans[0]:
+        return found
+    return policy(found.value * (1 + len(draft.inventory.others)), spans[1])
+
+
+def pipeline_parallel_size(draft: Draft) -> Setting | None:
+    """A stage on each of several nodes, unless the split goes over them all. Raises Unplannable."""
+    spans = _spans(draft, devices.tensor_parallel_size(draft))
+    if spans is None or spans[0]:
+        return None
+    nodes = 1 + len(draft.inventory.others)
+    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    if refused:
+        raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
+    return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {spans[1]}")
+
+
+def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
+    """Whether tensor parallel goes over the nodes, and why; None where there is only one, and where
+    the operator has typed a split."""
+    machine, given = draft.inventory, draft.given
+    if not machine.others or not draft.cuda or inside is None or {TENSOR, PIPELINE} & given.keys():
+        return None
+    nodes, each = 1 + len(machine.others), inside.value
+    if draft.config.policy.tensor_parallel_size is not None:
+        return False, "[policy] tensor_parallel_size is the split inside each node"
+    usual = "the link is slower than what sums of layers need"
+    whole = shards_whole_experts(given)
+    problem = indivisible(draft.model, nodes * each, whole_experts=whole)
+    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
+    if refused and not problem:
+        return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
+    held = [draft.gpus, *(node.gpus for node in machine.others)]
+    cards = [gpu for gpus in held for gpu in gpus[:each]]
+    if machine.link is None or not cards or not draft.model.architecture:
+        return False, usual
+    if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
+        return False, "their cards differ, and tensor parallel takes memory evenly"
+    if problem:
+        return False, problem.fact
+    speeds = [sum(stated(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
+    speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
+    faster, why = decide(_work(draft), machine.link, speeds)
+    return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
+
+
+def _work(draft: Draft) -> Work:
+    """What a token of the usual request takes of the model."""
+    model, usual = draft.model, WORKLOADS[draft.config.policy.workload]
+    parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
+    if not model.size("head"):
+        parts["embedding"] = 1.0
+    read = sum(of_rank(one.size, one, model, 1) * parts.get(one.part, 0.0) for one in model.weights)
+    return Work(
+        hidden=model.hidden_size,
+        layers=len(model.layer_types),
+        vocabulary=model.vocab_size,
+        element=element_bytes(str(draft.value("dtype") or model.dtype)),
+        read=read,
+        prompt=usual.prompt,
+        answer=usual.answer,
+        users=usual.users,
+    )

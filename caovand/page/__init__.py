@@ -1,0 +1,1 @@
+"""The web page's server: a process of its own, which reads from the daemon and changes nothing."""

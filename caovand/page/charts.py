@@ -1,0 +1,58 @@
+"""Answers of the daemon as columns for the page's charts: one list of times, and one a series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+Column = list["float | None"]
+# How several cards become one line, and the series' name.
+OVER_CARDS = (
+    ("power_w", "gpu_power_w", sum),
+    ("temperature", "gpu_temperature_c", max),
+    ("utilization", "gpu_utilization", mean),
+    ("used_mib", "gpu_used_mib", sum),
+    ("throttled", "gpu_throttled", max),
+)
+
+
+def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The `history` op's answer; a step of which nothing is kept is null in every series."""
+    step = answer["step_s"]
+    known = sorted({*answer["at"], *(at for card in answer["cards"].values() for at in card["at"])})
+    times = list(range(known[0], known[-1] + step, step)) if known else []
+    series = {
+        name: _spread(answer["at"], values, times) for name, values in answer["figures"].items()
+    }
+    cards = {
+        gpu: {name: _spread(card["at"], card[name], times) for name, _, _ in OVER_CARDS}
+        for gpu, card in answer["cards"].items()
+    }
+    for name, shown, combine in OVER_CARDS if cards else ():
+        columns = [card[name] for card in cards.values()]
+        series[shown] = [
+            combine(values) if (values := [v for v in row if v is not None]) else None
+            for row in zip(*columns, strict=True)
+        ]
+    return {
+        "times": times,
+        "series": series,
+        "cards": cards,
+        "marks": answer["marks"],
+        "since": answer["since"],
+        "until": answer["until"],
+        "problem": answer["problem"],
+    }
+
+
+def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The `recent` op's answer; `now` is Unix time."""
+    times = [round(now - age_s, 1) for age_s in answer["age_s"]]
+    series = {name: values for name, values in answer.items() if name != "age_s"}
+    return {"times": times, "series": series, "cards": {}, "marks": [], "problem": ""}
+
+
+def _spread(at: Sequence[int], values: Sequence[float | None], times: Sequence[int]) -> Column:
+    found = dict(zip(at, values, strict=False))
+    return [found.get(moment) for moment in times]

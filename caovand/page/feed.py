@@ -1,0 +1,178 @@
+"""Asks the daemon for all readers of one model, as long as there are any.
+
+One poll serves everybody: what a tick brings goes to each reader, and what it changes is kept for
+those who come later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from caovand.core.problem import ProblemError
+from caovand.page.ask import Daemon, Unreachable
+from caovand.page.reader import Reader, frame
+
+TICK_S = 0.5
+STATUS_S = 1.0
+RECENT_S = 5.0
+CLUSTER_S = 2.0
+EVENTS = 100
+LINES = 200
+BEHIND = 2000  # lines: whoever is that late is shown the latest instead
+# What differs between two looks although nothing happened.
+ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
+
+
+class Feed:
+    """The live data of one model, "" for the only one or the first."""
+
+    def __init__(self, daemon: Daemon, model: str) -> None:
+        self._daemon, self._model = daemon, model
+        self._readers: dict[Reader, asyncio.Event] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._latest: dict[str, bytes] = {}
+        self._events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._seq, self._end = 0, -1  # of the log: -1 before the first look
+        self._pid: int | None = None
+        self._steady: dict[str, Any] = {}
+        self._nodes: Mapping[str, Any] | None = None
+        self._status_at = self._recent_at = self._nodes_at = float("-inf")
+
+    @contextlib.contextmanager
+    def reading(self, seen: str) -> Iterator[tuple[Reader, asyncio.Event]]:
+        """A reader as Reader(seen), and what is set when there is news for it."""
+        reader, news = Reader(seen), asyncio.Event()
+        for kind, message in self._latest.items():
+            reader.put(kind, message)
+        if self._events:
+            reader.put_events(self._events)
+        if self._end >= 0:
+            reader.put_lines(list(self._lines), self._end)
+        news.set()
+        self._readers[reader] = news
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        try:
+            yield reader, news
+        finally:
+            del self._readers[reader]
+            if not self._readers and self._task is not None:
+                self._task.cancel()
+                self._task = None
+                self._forget()
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            try:
+                await self._look(began)
+            except ProblemError as problem:
+                if isinstance(problem, Unreachable) or "daemon" not in self._latest:
+                    data = {"reachable": False, "message": str(problem)}
+                    self._send("daemon", frame("daemon", data))
+            for news in self._readers.values():
+                news.set()
+            await asyncio.sleep(max(began + TICK_S - clock(), TICK_S / 2))
+
+    async def _look(self, now: float) -> None:
+        status = await self._daemon.ask("status")
+        pid = status["daemon"]["pid"]
+        if self._pid not in (None, pid):
+            self._seq, self._end = 0, -1
+            self._events.clear()
+            self._lines.clear()
+            for reader in self._readers:
+                reader.begin_again()
+        if pid != self._pid or "daemon" in self._latest:
+            self._send("daemon", frame("daemon", {"reachable": True}))
+            del self._latest["daemon"]  # whoever comes later takes it for granted
+        self._pid = pid
+        steady = {name: value for name, value in status.items() if name not in ALWAYS_MOVING}
+        if steady != self._steady or now >= self._status_at + STATUS_S:
+            self._steady, self._status_at = steady, now
+            self._send("status", frame("status", status))
+        model = self._model or default_model(status)
+        await self._look_at_nodes(model, status.get("cluster"), now)
+        await self._look_at_events()
+        await self._look_at_log(model)
+        if now >= self._recent_at + RECENT_S:
+            self._recent_at = now
+            recent = await self._daemon.ask("recent", model)
+            self._send("recent", frame("recent", recent))
+
+    async def _look_at_nodes(
+        self, model: str, summary: Mapping[str, Any] | None, now: float
+    ) -> None:
+        """All of a cluster's nodes: at once where one of them comes or goes."""
+        if summary and (summary != self._nodes or now >= self._nodes_at + CLUSTER_S):
+            self._nodes, self._nodes_at = summary, now
+            self._send("cluster", frame("cluster", await self._daemon.ask("cluster", model)))
+
+    async def _look_at_events(self) -> None:
+        fresh: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
+        while events := (await self._daemon.ask("events", since=self._seq))["events"]:
+            self._seq = events[-1]["seq"]
+            fresh.extend(events)
+        self._events.extend(fresh)
+        if any(event["kind"] == "incident" for event in fresh):
+            self._daemon.forget("incidents")  # readers ask once they hear of it
+        for reader in self._readers if fresh else ():
+            reader.put_events(fresh)
+
+    async def _look_at_log(self, model: str) -> None:
+        wanted = {"lines": LINES} if self._end < 0 else {"since": self._end}
+        found = await self._daemon.ask("logs", model, **wanted)
+        if found["end"] - found["last"] > BEHIND:
+            found = await self._daemon.ask("logs", model, lines=LINES)
+        if found["lines"] or self._end < 0:
+            self._lines.extend(found["lines"])
+            for reader in self._readers:
+                reader.put_lines(found["lines"], found["last"])
+        self._end = found["last"]
+
+    def _send(self, kind: str, message: bytes) -> None:
+        self._latest[kind] = message
+        for reader in self._readers:
+            reader.put(kind, message)
+
+
+def default_model(status: Mapping[str, Any]) -> str:
+    """The model meant where none is named: "" for the only one, else the first by name."""
+    names = sorted(slot["name"] for slot in status["slots"])
+    return names[0] if len(names) > 1 else ""
+
+
+class Feeds:
+    """The feeds by model, made when somebody reads them; at most `most` readers of all."""
+
+    def __init__(self, daemon: Daemon, most: int) -> None:
+        self._daemon, self._left = daemon, most
+        self._feeds: dict[str, Feed] = {}
+        self._readers: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def reading(self, model: str, seen: str) -> Iterator[tuple[Reader, asyncio.Event] | None]:
+        """As Feed.reading; None where all seats are taken."""
+        if not self._left:
+            yield None
+            return
+        self._left -= 1
+        self._readers[model] = self._readers.get(model, 0) + 1
+        feed = self._feeds.setdefault(model, Feed(self._daemon, model))
+        try:
+            with feed.reading(seen) as found:
+                yield found
+        finally:
+            self._left += 1
+            self._readers[model] -= 1
+            if not self._readers[model]:
+                del self._readers[model], self._feeds[model]

@@ -1,0 +1,54 @@
+"""The page's own files, read once: a request names one of them or none."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from caovand.core.problem import Problem
+
+FOLDER = Path(__file__).with_name("static")
+INDEX, LOGIN = "index.html", "login.html"
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".txt": "text/plain",
+    ".woff2": "font/woff2",
+}
+PROBLEM = "<!--problem-->"
+"""Where login.html shows why a token was not accepted."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is sent."""
+
+    kind: str
+    data: bytes
+    tag: str
+
+
+def load(folder: Path = FOLDER) -> dict[str, File]:
+    """The files by name."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in KINDS and path.is_file():
+            data = path.read_bytes()
+            tag = hashlib.sha256(data).hexdigest()[:32]
+            found[path.name] = File(KINDS[path.suffix], data, tag)
+    return found
+
+
+def login(page: bytes, problem: Problem | None) -> bytes:
+    """The login page, with the problem of the last try."""
+    if problem is None:
+        return page
+    text = f'<p class="problem" role="alert">{escape(str(problem))}</p>'
+    return page.replace(PROBLEM.encode(), text.encode())

@@ -1,0 +1,149 @@
+"""Bounds what connections may use up, whoever opens them.
+
+One request a connection, whose head must be there within REQUEST_S; a whole exchange takes at most
+EXCHANGE_S unless its handler `streams`, which is cancelled when the reader goes. Where all seats
+are taken, the connection that has waited longest without a request gives way: a flood of silent
+ones keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+MOST_CONNECTIONS = 192
+REQUEST_S = 10.0
+EXCHANGE_S = 60.0
+HEAD_BYTES = 16 << 10
+BODY_BYTES = 512 << 10
+END = b"\r\n\r\n"
+LENGTH = re.compile(rb"(?i)\ncontent-length:[ \t]*(\d+)[ \t]*\r\n")
+
+Protocol = asyncio.Protocol
+Transport = asyncio.BaseTransport
+
+
+class Guard:
+    """All connections; `make` is the protocol behind each."""
+
+    def __init__(self, make: Callable[[], Protocol], most: int = MOST_CONNECTIONS) -> None:
+        self._make, self._most = make, most
+        self._open: dict[Transport, asyncio.TimerHandle | None] = {}
+        self._waiting: dict[Transport, None] = {}
+        self._streaming: dict[Transport, asyncio.Task[object]] = {}
+
+    def __call__(self) -> Protocol:
+        """The protocol of a new connection."""
+        return _Guarded(self, self._make())
+
+    def opened(self, transport: asyncio.Transport) -> bool:
+        """Admit a connection, or not."""
+        if len(self._open) >= self._most:
+            if not self._waiting:
+                return False
+            oldest = next(iter(self._waiting))
+            self.closed(oldest)
+            _abort(oldest)
+        self._open[transport] = self._limit(transport, REQUEST_S)
+        self._waiting[transport] = None
+        return True
+
+    def closed(self, transport: Transport) -> None:
+        """A connection is gone."""
+        self._waiting.pop(transport, None)
+        if task := self._streaming.pop(transport, None):
+            task.cancel()
+        timer = self._open.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
+
+    def asked(self, transport: Transport | None) -> None:
+        """The head of a request is there."""
+        self._again(transport, EXCHANGE_S)
+
+    def streams(self, transport: Transport | None) -> None:
+        """The handler, which calls this, bounds what follows itself."""
+        self._again(transport, None)
+        task = asyncio.current_task()
+        if transport in self._open and task is not None:
+            self._streaming[transport] = task
+            task.add_done_callback(lambda _: self._streaming.pop(transport, None))
+
+    def _again(self, transport: Transport | None, limit_s: float | None) -> None:
+        if transport is None or transport not in self._open:
+            return  # gone meanwhile
+        self._waiting.pop(transport, None)
+        timer = self._open[transport]
+        if timer is not None:
+            timer.cancel()
+        self._open[transport] = None if limit_s is None else self._limit(transport, limit_s)
+
+    @staticmethod
+    def _limit(transport: Transport, limit_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(limit_s, _abort, transport)
+
+
+def _abort(transport: Transport) -> None:
+    assert isinstance(transport, asyncio.Transport)
+    transport.abort()
+
+
+class _Guarded(Protocol):
+    """Passes one request to the protocol inside, if the guard admits the connection.
+
+    What follows it is dropped: the library would parse any number of requests ahead.
+    """
+
+    def __init__(self, guard: Guard, inside: Protocol) -> None:
+        self._guard, self._inside = guard, inside
+        self._transport: asyncio.Transport | None = None
+        self._head = b""
+        self._body_left: int | None = None  # before the head is complete
+
+    def connection_made(self, transport: Transport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if not self._guard.opened(transport):
+            transport.abort()
+            return
+        self._transport = transport
+        self._inside.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._guard.closed(self._transport)
+            self._inside.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._body_left is None:
+            got = self._head + data
+            head, end, data = got.partition(END)
+            if len(head) > HEAD_BYTES or _length(head) > BODY_BYTES:
+                self._transport.abort()
+                return
+            if not end:
+                self._head = got
+                return
+            self._head, self._body_left = b"", _length(head)
+            self._inside.data_received(head + end)
+        data = data[: self._body_left]
+        self._body_left -= len(data)
+        if data:
+            self._inside.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inside.eof_received() if self._transport is not None else None
+
+    def pause_writing(self) -> None:
+        self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inside.resume_writing()
+
+
+def _length(head: bytes) -> int:
+    """The announced size of a body; one that is sent in chunks counts as none."""
+    found = LENGTH.search(head + b"\r\n")
+    return int(found[1]) if found else 0

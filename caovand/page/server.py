@@ -1,0 +1,255 @@
+"""The routes of the page, and what holds for every request and every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from caovand.core.problem import Problem, ProblemError
+from caovand.core.reporting.incident_text import REPORT, lines, node_files
+from caovand.page import charts, files, live
+from caovand.page.access import COOKIE, Access
+from caovand.page.ask import Daemon, Declined
+from caovand.page.feed import Feeds, default_model
+from caovand.page.guard import BODY_BYTES, Guard
+from caovand.page.refusal import Refusal, document
+from caovand.page.tries import Tries
+
+SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
+PUBLIC = ("/static/", "/login")
+LONGEST_MODEL = 200
+TRACES = 10  # of faults of ours: no more are printed
+LINGER_S = 1.0  # for the rest of a body that is not wanted
+# The daemon's codes for what a reader asked wrongly; any other is its own trouble.
+STATUS_OF = {
+    "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
+    "no-plan": 409, "no-history": 409,
+}  # fmt: skip
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none';"
+    " form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Page:
+    """All that answers; `start` puts it behind a listening socket."""
+
+    def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
+        self._daemon, self._access, self._files = daemon, access, own
+        self._feeds = Feeds(daemon, live.MOST_READERS)
+        self._tries = Tries(daemon)
+        self._faults = 0
+        self.guard: Guard | None = None
+        self.app = web.Application(middlewares=[self._rules], client_max_size=BODY_BYTES)
+        self.app.on_response_prepare.append(self._add_headers)
+        self.app.add_routes([
+            web.get("/", self._index),
+            web.get("/static/{name}", self._static),
+            web.post("/login", self._login),
+            web.get("/api/live", self._live),
+            web.get("/api/history", self._history),
+            web.get("/api/plan", self._plan),
+            web.get("/api/incidents", self._incidents),
+            web.get("/api/incidents/{number:[0-9]{1,9}}", self._incident),
+            web.post("/api/try", self._try),
+        ])  # fmt: skip
+
+    # -- what holds for every request -------------------------------------------------------
+
+    @web.middleware
+    async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.guard is not None:
+            self.guard.asked(request.transport)
+        try:
+            self._check(request)
+            return await handler(request)
+        except Refusal as problem:
+            return _problem(problem.problem, problem.status)
+        except Declined as problem:
+            return _problem(problem.problem, STATUS_OF.get(problem.code, 502))
+        except ProblemError as problem:
+            return _problem(problem.problem, 503)
+        except web.HTTPException as found:
+            fact = f"{request.method} {request.path[:100]}: {found.reason}"
+            return _problem(Problem("answer", fact, "open /"), found.status)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except MemoryError:
+            sys.exit(1)  # whatever is left is not worth much: the daemon starts another
+        except Exception:
+            self._faults += 1
+            if self._faults <= TRACES:
+                traceback.print_exc()
+            fact = "a fault in caovan"
+            return _problem(Problem("answer", fact, "report it with the daemon's log"), 500)
+
+    def _check(self, request: web.Request) -> None:
+        access = self._access
+        if not access.knows_host(request.headers.get("Host", "")):
+            fact = f"the Host header is {request.headers.get('Host', '')[:100]!r}"
+            raise Refusal(421, "answer", fact, "open the address that `caovanctl status` shows")
+        if request.method == "POST":
+            origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
+            if not access.is_own(origin, host):
+                fact = "another site's page sent it"
+                raise Refusal(403, "take this request", fact, "send it from caovan's own page")
+        if request.path == "/" or request.path.startswith(PUBLIC):
+            return
+        if not self._admitted(request):
+            raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")
+
+    def _admitted(self, request: web.Request) -> bool:
+        authorization = request.headers.get("Authorization", "")
+        return self._access.admits(request.cookies, authorization, request.remote or "")
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.force_close()
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers["Connection"] = "close"  # this is called after the library has set it
+        response.headers["Server"] = "caovan"
+
+    # -- the page ---------------------------------------------------------------------------
+
+    async def _index(self, request: web.Request) -> web.Response:
+        if not self._admitted(request):
+            return self._login_page(None, 200)
+        return _html(self._files[files.INDEX].data, 200)
+
+    async def _static(self, request: web.Request) -> web.Response:
+        file = self._files.get(request.match_info["name"])
+        if file is None:
+            raise Refusal(404, "answer", "there is no such file", "open /")
+        headers = {"Cache-Control": "no-cache", "ETag": f'"{file.tag}"'}
+        if request.headers.get("If-None-Match") == f'"{file.tag}"':
+            return web.Response(status=304, headers=headers)
+        charset = "utf-8" if file.kind.startswith("text/") else None
+        return web.Response(
+            body=file.data, content_type=file.kind, charset=charset, headers=headers
+        )
+
+    async def _login(self, request: web.Request) -> web.Response:
+        address = request.remote or ""
+        if not self._access.asks:
+            raise web.HTTPNotFound
+        form = await request.post()
+        token = form.get("token", "")
+        if isinstance(token, str) and self._access.is_token(token.strip(), address):
+            answer = web.Response(status=303, headers={"Location": "/"})
+            answer.set_cookie(COOKIE, self._access.cookie, httponly=True, samesite="Strict")
+            return answer
+        if self._access.is_blocked(address):
+            fact = "too many wrong tokens came from this address"
+            return self._login_page(Problem("log in", fact, "wait a minute"), 429)
+        fact = "this is not the token"
+        remedy = "enter the one in [page] token_file"
+        return self._login_page(Problem("log in", fact, remedy), 403)
+
+    def _login_page(self, problem: Problem | None, status: int) -> web.Response:
+        answer = _html(files.login(self._files[files.LOGIN].data, problem), status)
+        # With "no-referrer" browsers send a form's Origin as "null".
+        answer.headers["Referrer-Policy"] = "same-origin"
+        return answer
+
+    # -- what the daemon knows --------------------------------------------------------------
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        self._streams(request)
+        return await live.stream(request, self._feeds, _model(request))
+
+    async def _try(self, request: web.Request) -> web.StreamResponse:
+        self._streams(request)
+        return await self._tries.handle(request)
+
+    def _streams(self, request: web.Request) -> None:
+        if self.guard is not None:
+            self.guard.streams(request.transport)
+
+    async def _history(self, request: web.Request) -> web.Response:
+        span = request.query.get("span", "1d")
+        if span not in SPANS:
+            fact = f"span is {span[:20]!r}"
+            raise Refusal(400, "show a history", fact, f"use one of {', '.join(SPANS)}")
+        model = await self._slot(request)
+        if span == "5m":
+            found = await self._daemon.shared("recent", model)
+            return _json(charts.of_recent(found, time.time()))
+        found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
+        return _json(charts.of_minutes(found))
+
+    async def _plan(self, request: web.Request) -> web.Response:
+        return _json(await self._daemon.shared("plan", await self._slot(request)))
+
+    async def _incidents(self, request: web.Request) -> web.Response:
+        return _json(await self._daemon.shared("incidents", await self._slot(request)))
+
+    async def _incident(self, request: web.Request) -> web.Response:
+        model, number = await self._slot(request), int(request.match_info["number"])
+        found = await self._daemon.shared("incident", model, number=number, offset=0)
+        report = json.loads(await self._daemon.file(REPORT, number, model))
+        nodes = {
+            name: json.loads(await self._daemon.file(name, number, model))
+            for name in node_files(report, found["files"])
+        }
+        decision = report["decision"] or {}
+        return _json({
+            "number": report["number"],
+            "at": report["at"],
+            "failure": report["failure"],
+            "text": "\n".join(lines(report, found["files"], nodes)),
+            "cause": report["cause"],
+            "remedy": decision.get("text", ""),
+            "obstacles": decision.get("obstacles", []),
+        })  # fmt: skip
+
+    async def _slot(self, request: web.Request) -> str:
+        """The model that a request names or means."""
+        return _model(request) or default_model(await self._daemon.shared("status"))
+
+
+def _model(request: web.Request) -> str:
+    name = request.query.get("model", "")
+    if len(name) > LONGEST_MODEL:
+        raise Refusal(
+            400, "answer", "the model's name is too long", "name one of `caovanctl status`"
+        )
+    return name
+
+
+def _html(data: bytes, status: int) -> web.Response:
+    return web.Response(body=data, status=status, content_type="text/html", charset="utf-8")
+
+
+def _json(document: Mapping[str, Any], status: int = 200) -> web.Response:
+    text = json.dumps(document, separators=(",", ":"))
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def _problem(problem: Problem, status: int) -> web.Response:
+    return _json(document(problem), status)
+
+
+async def start(listener: socket.socket, listen: str, daemon: Path, token: str) -> Page:
+    """Serve on `listener` as long as the loop runs."""
+    page = Page(Daemon(daemon), Access(listen, token, time.monotonic), files.load())
+    runner = web.AppRunner(page.app, access_log=None, lingering_time=LINGER_S)
+    await runner.setup()
+    assert runner.server is not None
+    page.guard = Guard(runner.server)
+    loop = asyncio.get_running_loop()
+    await loop.create_server(page.guard, sock=listener, backlog=32)
+    return page

@@ -1,0 +1,64 @@
+// The machines of a cluster: which are there, what runs on each, and what differs between them.
+
+import { $, el, icon, redraw } from "./draw.js";
+import { duration, gib } from "./format.js";
+import { notice } from "./state.js";
+import { t } from "./words.js";
+
+const ICONS = { here: "serving", joined: "serving", lost: "failed", refused: "failed" };
+const NOTICES = { FAIL: "failed", WARN: "warning" };
+
+/** Show what the daemon knows of its cluster; null where it serves alone. */
+export function show(cluster) {
+  $("nodes").hidden = $("nodes-link").hidden = !cluster;
+  if (!cluster) return;
+  // The clocks of the facts run on though nothing happened.
+  const seen = cluster.nodes.map(({ since_s, facts, ...rest }) =>
+    [rest, duration(since_s), facts.engine, facts.version, facts.cards]);
+  redraw($("node-list"), [seen, cluster.missing, cluster.head, cluster.checks, t("nodes")], () => [
+    ...cluster.nodes.map(node),
+    never(cluster),
+    ...cluster.checks.map(finding),
+  ].filter(Boolean));
+}
+
+function node({ name, state, since_s, address, facts, ranks }) {
+  const rows = [];
+  const row = (key, text) => text && rows.push(el("div", {}, el("dt", {}, t(key)), el("dd", {}, text)));
+  row("address", address);
+  if (facts.engine) {
+    row("engine", `${facts.engine} ${facts.version}`);
+    row("cards", kinds(facts.cards) || t("no-card"));
+  }
+  row("ranks", ranks.map(({ rank, pid }) => t("rank-pid", { rank, pid })).join(", "));
+  return entry(ICONS[state], state, name, [t(`node-${state}`), t("for", { time: duration(since_s) })].join(" · "),
+    el("dl", { class: "readings" }, ...rows), state === "lost" ? t("lost-remedy") : "");
+}
+
+/** The nodes that have never joined: nobody knows their names. */
+function never({ nodes, missing, head }) {
+  const count = missing - nodes.filter((one) => one.state === "lost").length;
+  if (count <= 0) return null;
+  return entry("unknown", "missing", t("node-missing", { n: count }), "", "", t("missing-remedy", { head }));
+}
+
+function entry(symbol, state, name, how, readings, remedy) {
+  return el("div", { class: "node", data: { node: name, state } },
+    el("div", { class: "node-head" }, icon(symbol), el("h3", {}, name), el("small", {}, how)),
+    el("div", {}, readings, remedy && el("p", { class: "below alert" }, remedy)));
+}
+
+/** The cards by kind: "2 × Tesla T4 15.0 GiB". */
+function kinds(cards) {
+  const counts = new Map();
+  for (const { name, memory_mib } of cards) {
+    const kind = `${name} ${gib(memory_mib)} GiB`;
+    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+  }
+  return [...counts].map(([kind, count]) => `${count} × ${kind}`).join(", ");
+}
+
+function finding({ node: name, verdict, text, remedy }) {
+  if (!(verdict in NOTICES)) return el("p", { class: "below agreed", lang: "en" }, icon("serving"), text);
+  return notice(NOTICES[verdict], name, [text, remedy && t("remedy", { text: remedy })].filter(Boolean));
+}

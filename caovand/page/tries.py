@@ -1,0 +1,149 @@
+"""The page's box to try the model: one chat to the engine, streamed on as it comes.
+
+The API key is added here and shown to nobody; two at a time, so that readers cannot load the
+engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+
+from caovand.core.problem import ProblemError
+from caovand.page.ask import Daemon
+from caovand.page.refusal import Refusal
+
+MOST_PROMPT = 32_000
+MOST_TOKENS = 1024
+DEFAULT_TOKENS = 256
+AT_ONCE = 2
+WHOLE_S = 600.0
+SILENCE_S = 180.0
+WRITE_S = 30.0
+BODY_S = 10.0
+PIECE_BYTES = 16 << 10
+QUOTED = 300
+
+
+def body_of(document: Any) -> tuple[str, dict[str, Any]]:
+    """The model and the chat in a request's JSON; raises Refusal for a forbidden key or value."""
+    if not isinstance(document, dict):
+        raise _bad("the body is not a JSON object", 'send {"prompt": "..."}')
+    unknown = sorted(document.keys() - {"prompt", "max_tokens", "model"})
+    if unknown:
+        raise _bad(f'"{unknown[0][:64]}" is unknown', "send prompt, max_tokens and model only")
+    prompt, model = document.get("prompt"), document.get("model", "")
+    tokens = document.get("max_tokens", DEFAULT_TOKENS)
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise _bad("prompt is not a text", "enter a prompt")
+    if len(prompt) > MOST_PROMPT:
+        fact = f"the prompt has {len(prompt):,} characters, more than {MOST_PROMPT:,}"
+        raise _bad(fact, "shorten it")
+    if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
+        raise _bad("max_tokens is not a whole number in range", f"choose 1 to {MOST_TOKENS}")
+    if not isinstance(model, str):
+        raise _bad("model is not a text", "name a model of `caovanctl status`")
+    chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
+    return model, {**chat, "stream": True, "stream_options": {"include_usage": True}}
+
+
+class ReaderGone(Exception):
+    """The reader has gone, or reads no more."""
+
+
+class Tries:
+    """The chats under way."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._under_way = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """POST /api/try."""
+        if request.content_type != "application/json":
+            fact = "the body is not application/json"
+            raise Refusal(415, "try the model", fact, "send JSON")
+        if self._under_way >= AT_ONCE:
+            fact = f"{AT_ONCE} answers are already under way"
+            raise Refusal(429, "try the model", fact, "wait until one has ended")
+        self._under_way += 1
+        try:
+            try:
+                document = await asyncio.wait_for(_json(request), BODY_S)
+            except asyncio.TimeoutError:
+                fact = f"its body did not come within {BODY_S:.0f} s"
+                raise Refusal(408, "try the model", fact, "send it again") from None
+            model, chat = body_of(document)
+            try:
+                target = await self._daemon.ask("endpoint", model)
+            except ProblemError as found:
+                problem = found.problem
+                raise Refusal(503, "try the model", problem.fact, problem.remedy) from None
+            return await self._stream(request, target, chat)
+        finally:
+            self._under_way -= 1
+
+    async def _stream(
+        self, request: web.Request, target: Mapping[str, Any], chat: Mapping[str, Any]
+    ) -> web.StreamResponse:
+        host = f"[{target['host']}]" if ":" in target["host"] else target["host"]
+        url = f"http{'s' * target['tls']}://{host}:{target['port']}{target['path']}"
+        headers = {"Authorization": f"Bearer {target['key']}"} if target["key"] else {}
+        chat = {**chat, "model": target["model"]}
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        limits = ClientTimeout(total=WHOLE_S, sock_connect=5.0, sock_read=SILENCE_S)
+        # Its certificate is not checked: it is the daemon's own child on this machine.
+        connector = TCPConnector(force_close=True, ssl=False)
+        try:
+            async with (
+                ClientSession(connector=connector, timeout=limits) as session,
+                session.post(url, json=chat, headers=headers, allow_redirects=False) as got,
+            ):
+                if got.status != 200:
+                    text = (await got.content.read(4096)).decode("utf-8", "replace")
+                    raise _unanswered(f"HTTP {got.status}: {_quoted(text, target['key'])}")
+                await response.prepare(request)
+                async for piece in got.content.iter_chunked(PIECE_BYTES):
+                    await _write(response, piece)
+        except ReaderGone:
+            if request.transport is not None:
+                request.transport.abort()
+        except (ClientError, OSError, asyncio.TimeoutError) as problem:
+            told = _unanswered(_quoted(str(problem) or "it took too long", target["key"]))
+            if not response.prepared:
+                raise told from None
+            with contextlib.suppress(ReaderGone):
+                await _write(response, f"data: {json.dumps(told.document)}\n\n".encode())
+        return response
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    try:
+        await asyncio.wait_for(response.write(data), WRITE_S)
+    except (OSError, asyncio.TimeoutError):
+        raise ReaderGone from None
+
+
+async def _json(request: web.Request) -> Any:
+    try:
+        return json.loads(await request.read())
+    except (ValueError, RecursionError):
+        raise _bad("the body is not JSON", 'send {"prompt": "..."}') from None
+
+
+def _quoted(text: str, key: str) -> str:
+    text = text.replace(key, "[secret]") if key else text
+    return " ".join(text[:QUOTED].split())
+
+
+def _bad(fact: str, remedy: str) -> Refusal:
+    return Refusal(400, "try the model", fact, remedy)
+
+
+def _unanswered(fact: str) -> Refusal:
+    return Refusal(502, "try the model", f"the engine did not answer: {fact}", "caovanctl status")

@@ -1,0 +1,53 @@
+"""A handshake of CURVE is known by its end, and has a size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.adapters.admission.curve import MOST_BYTES, Handshake, commands
+from caovand.adapters.admission.zmtp import Excessive
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
+WELCOME = b"\7WELCOME" + bytes(160)
+READY = b"\5READY" + bytes(40)
+ERROR = b"\5ERROR\3400"
+
+
+def command(body: bytes, *, long: bool = False) -> bytes:
+    size = len(body).to_bytes(8, "big") if long else bytes([len(body)])
+    return (b"\6" if long else b"\4") + size + body
+
+
+def follow(answer: bytes, cut: int) -> tuple[bool, int]:
+    """Whether these bytes of a server end a handshake, and how often that was told."""
+    told: list[None] = []
+    one = Handshake(lambda: told.append(None))
+    for at in range(0, len(answer), cut):
+        one.answered(answer[at : at + cut])
+    return one.asks, len(told)
+
+
+@given(st.integers(1, 400), st.booleans())
+def test_ready_ends_it_however_the_bytes_are_cut(cut: int, long: bool) -> None:
+    begin = GREETING + command(WELCOME, long=long)
+    assert follow(begin + command(ERROR), cut) == (False, 0)
+    assert follow(begin + command(READY, long=long) + bytes(5000), cut) == (True, 1)
+    assert commands(begin + command(READY)) == [WELCOME, READY]
+
+
+@given(st.binary(max_size=3000), st.integers(1, 400))
+def test_no_other_bytes_end_it(answer: bytes, cut: int) -> None:
+    ready = any(one.startswith(b"\5READY") for one in commands(answer[:MOST_BYTES]))
+    assert follow(answer, cut)[0] is ready
+
+
+def test_more_than_a_handshake_is_taken_from_nobody_before_its_end() -> None:
+    one = Handshake(lambda: None)
+    one.feed(bytes(MOST_BYTES))
+    with pytest.raises(Excessive):
+        one.feed(b"x")
+    other = Handshake(lambda: None)
+    other.answered(GREETING + command(WELCOME) + command(READY))
+    other.feed(bytes(1 << 20))

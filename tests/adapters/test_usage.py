@@ -1,0 +1,42 @@
+"""What processes use: found for oneself and a child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from caovand.adapters import usage
+
+CHILD = """
+import os, sys
+kept = b"x" * (64 << 20)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_adds_its_memory_and_its_files() -> None:
+    before = usage.usage(usage.tree(os.getpid()))
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    pids = usage.tree(os.getpid())
+    assert {os.getpid(), child.pid} <= pids
+    after, alone = usage.usage(pids), usage.usage([os.getpid()])
+    child.communicate()
+    assert None not in (before.held_mib, before.files, after.held_mib, after.files, alone.held_mib)
+    assert after.held_mib >= alone.held_mib + 64  # type: ignore[operator]
+    assert after.files >= before.files + 50  # type: ignore[operator]
+    assert child.pid not in usage.tree(os.getpid()), "it ended"
+
+
+def test_what_is_gone_uses_nothing_that_is_known() -> None:
+    assert usage.usage(usage.tree(1 << 22)) == usage.Usage(None, None)
+
+
+def test_shared_memory_is_counted() -> None:
+    assert (usage.shared_memory_mib() or 0.0) >= 0

@@ -1,0 +1,84 @@
+"""Which steps of a field test are taken again after something has changed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.cli.fieldtest import QUICK, kernels, steps
+from caovand.cli.fieldtest.steps import Subject
+from caovand.cli.fieldtest.work import Work
+from caovand.cli.progress import Screen
+from caovand.core.config import Config
+from tests.core.machines import FIXED, inventory, named, turing
+
+MACHINE = inventory(gpus=turing(2), engine=FIXED)
+BEFORE = Subject(Config(), MACHINE, Path("/etc/caovan.toml"))
+Take = Callable[..., list[str]]
+
+
+@pytest.fixture
+def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
+    """Takes the steps for a subject; returns the cards that the kernels were measured on."""
+    measured: list[str] = []
+
+    def measure(_: object, gpu: Any, say: object) -> dict[str, Any]:
+        measured.append(gpu.name)
+        return {"why": "", "parts": [{"title": "time", "code": 0, "text": f"{len(measured)}"}]}
+
+    monkeypatch.setattr(kernels, "measured", measure)
+    monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
+    monkeypatch.setattr(steps, "_planned", lambda *_: (None, "not here"))
+
+    def taken(subject: Subject, *, again: bool = False) -> list[str]:
+        measured.clear()
+        work = Work(tmp_path / "work", subject.described(), again=again)
+        steps.take(subject, work, QUICK, Screen(io.StringIO()))
+        return list(measured)
+
+    return taken
+
+
+def configured(**changes: Any) -> Subject:
+    """Another configuration of the same machine."""
+    return replace(BEFORE, config=replace(Config(), **changes))
+
+
+def test_another_configuration_does_not_repeat_the_kernels(take: Take, tmp_path: Path) -> None:
+    assert take(BEFORE) == [turing(1)[0].name]
+    other = configured(policy=replace(Config().policy, mtp=1))
+    (tmp_path / "work" / "configured.json").write_text("{}")
+    assert take(other) == []
+    assert (tmp_path / "work" / "configured.json").read_text() != "{}"
+    assert take(other, again=True) == [turing(1)[0].name]
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        replace(MACHINE, engine=replace(FIXED, version="0.22.0")),
+        replace(MACHINE, engine=replace(FIXED, plugin="0.2.0")),
+        replace(MACHINE, gpus=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in turing(2))),
+    ],
+    ids=["engine", "plugin", "card"],
+)
+def test_another_engine_or_card_does(take: Take, machine: Any) -> None:
+    assert take(BEFORE)
+    assert take(replace(BEFORE, machine=machine))
+
+
+def test_kernels_that_were_not_used_are_measured_once_they_are(take: Take) -> None:
+    off = configured(engine=replace(Config().engine, plugin=False))
+    assert take(off) == []
+    assert take(BEFORE)
+    assert take(off) == []
+
+
+def test_they_are_measured_on_a_card_that_they_are_made_for(take: Take) -> None:
+    mixed = (*named("A100"), replace(turing(1)[0], index=1))
+    assert take(replace(BEFORE, machine=replace(MACHINE, gpus=mixed))) == [turing(1)[0].name]

@@ -1,0 +1,102 @@
+"""`caovanctl plan` on the head of a cluster: the plan over all nodes, with each rank's forecast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters import model_folder
+from caovand.cli import plan as plan_verb
+from caovand.cli import survey
+from caovand.cli.errors import Exit
+from caovand.core.reporting.wire import Reply
+from caovand.engines.vllm.memory.stages import PARTITION
+from tests.cli.cluster.test_nodes_and_check import FACTS, cluster, node
+from tests.cli.conftest import Ctl
+from tests.cli.fake_daemon import FakeDaemon, status
+from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, named
+
+SMALL = {"name": "NVIDIA GeForce RTX 2080 Ti", "memory_mib": 11264, "compute_capability": "7.5"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The head's, of a machine with one RTX 3090."""
+    machine = survey.Machine(named("RTX 3090"), HOST, CUDA)
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    path = tmp_path / "caovan.toml"
+    head = '[cluster]\nrole = "head"\nhead = "10.0.0.1:7070"\n'
+    path.write_text(f'[model]\npath = "{tmp_path}"\n{head}')
+    return path
+
+
+@pytest.fixture
+def joined(daemon: FakeDaemon, config: Path) -> FakeDaemon:
+    """Its daemon, that a node with a smaller card has joined."""
+    beside = {"version": "1", "pid": 7, "config": str(config)}
+    daemon.answers["status"] = status(daemon=beside, engine_pid=None)
+    facts = {**FACTS, "cards": [SMALL]}
+    daemon.answers["cluster"] = cluster(
+        nodes=[node("gpu1", "here"), node("gpu0", "lost"), node("gpu2", "joined", facts=facts)]
+    )
+    return daemon
+
+
+def split(found: Any) -> list[Any]:
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes", "master_port")
+    return [found["settings"][name]["value"] for name in names]
+
+
+def test_a_node_that_has_joined_counts_with_its_cards(joined: FakeDaemon, ctl: Ctl) -> None:
+    said = ctl("plan", "--json")
+    assert said.code == Exit.DONE, said.err
+    assert split(said.json) == [1, 2, 2, 7071]
+    ranks = said.json["memory"]["ranks"]
+    assert [(one["node"], one["gpus"]) for one in ranks] == [("head", [0]), ("gpu2", [0])]
+    first, last = map(int, said.json["env"][PARTITION].split(","))
+    assert ranks[0]["layers"] == [0, first - 1]
+    assert first > 2 * last
+    shown = ctl("plan").out
+    assert f"stage 0 on card 0 of head: layers 0 to {first - 1}" in shown
+    assert f"stage 1 on card 0 of gpu2: layers {first} to 63" in shown
+    assert "24.0 GiB\n" in shown
+    assert "11.0 GiB\n" in shown
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        cluster(nodes=[node("gpu1", "here")]),
+        cluster(nodes=[node("gpu1", "here"), node("gpu2", "joined", facts={})]),
+        cluster(nodes=[node("gpu2", "joined", facts={**FACTS, "cards": [{"name": "x"}]})]),
+        Reply("", code="forbidden", message="cannot answer"),
+    ],
+)
+def test_one_that_has_not_is_taken_to_have_the_heads(
+    joined: FakeDaemon, ctl: Ctl, answer: Any
+) -> None:
+    joined.answers["cluster"] = answer
+    said = ctl("plan", "--json")
+    assert split(said.json) == [1, 2, 2, 7071]
+    ranks = said.json["memory"]["ranks"]
+    assert [one["node"] for one in ranks] == ["head", "node 2"]
+    assert PARTITION not in said.json["env"]
+
+
+def test_without_a_daemon_nodes_are_planned_for_all_the_same(config: Path, ctl: Ctl) -> None:
+    said = ctl("plan", "--config", str(config), "--json")
+    assert split(said.json) == [1, 2, 2, 7071]
+    assert len(said.json["memory"]["ranks"]) == 2
+
+
+def test_the_cpu_build_is_split_over_the_nodes(
+    config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = survey.Machine((), HOST, CPU)
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    settings = ctl("plan", "--config", str(config), "--json").json["settings"]
+    assert settings["tensor_parallel_size"]["value"] == settings["nnodes"]["value"] == 2
+    assert "pipeline_parallel_size" not in settings

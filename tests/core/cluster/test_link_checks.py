@@ -1,0 +1,191 @@
+"""What is found where a link was tried: in these words, with this fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.cluster.checks import agreed, compare
+from caovand.core.cluster.link import Link
+from caovand.core.cluster.link_checks import rate
+from caovand.core.facts.checks import CheckResult
+from tests.core.cluster.test_messages import shown
+from tests.core.nodes import HEAD, WORKER
+
+LINK = Link(
+    "10.0.0.1", 7071, connect_s=0.0001, up_bytes_s=1.1e9, down_bytes_s=1.2e9, own="10.0.0.2",
+    seen="10.0.0.2", joined="10.0.0.1",
+)  # fmt: skip
+SILENT = "no answer within 4 s"
+TO_HEAD = "gpu2 cannot connect to head1 at port 7071 of 10.0.0.1, where ranks meet: "
+TO_WORKER = "head1 cannot connect to gpu2 at 10.0.0.2"
+ON_FREE_PORTS = f"{TO_WORKER}, where ranks listen on free ports: {SILENT}"
+CONTAINER = "run its container with the host's network (docker run --network=host)"
+
+
+def found(
+    head: dict[str, Any] | None = None,
+    worker: dict[str, Any] | None = None,
+    *,
+    sums: bool = False,
+    **link: Any,
+) -> tuple[CheckResult, ...]:
+    """What is found over a link with these changes."""
+    one, other = replace(HEAD, **(head or {})), replace(WORKER, **(worker or {}))
+    return compare(one, other, 0.0003, 0.0, replace(LINK, **link), sums)
+
+
+def test_the_figures_of_a_good_link_are_named() -> None:
+    (only,) = found()
+    assert only.verdict == "PASS"
+    assert only.text.endswith("; 0.3 ms there and back, 8.8 Gbit/s to head1, 9.6 Gbit/s back")
+
+
+@pytest.mark.parametrize(
+    ("firewall", "guard", "fix"),
+    [
+        ("ufw", "; ufw is on there", "sudo ufw allow from 10.0.0.1"),
+        (
+            "firewalld",
+            "; firewalld is on there",
+            "sudo firewall-cmd --permanent --zone=trusted --add-source=10.0.0.1 && sudo"
+            " firewall-cmd --reload",
+        ),
+        (
+            "nftables",
+            "; nftables is on there",
+            "add `ip saddr 10.0.0.1 accept` to the chain of input in /etc/nftables.conf, then: sudo"
+            " systemctl reload nftables",
+        ),
+        (
+            "",
+            "",
+            "let its firewall, and any on the way, accept all TCP from 10.0.0.1: `sudo nft list"
+            " ruleset` shows the rules there",
+        ),
+    ],
+)
+def test_a_worker_that_cannot_be_reached_is_told_how_to_open(
+    firewall: str, guard: str, fix: str
+) -> None:
+    (only,) = results = found(worker={"firewall": firewall}, to_worker=SILENT)
+    assert only == CheckResult("cluster", "FAIL", f"{ON_FREE_PORTS}{guard}", f"on gpu2: {fix}")
+    assert not agreed(results)
+
+
+def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> None:
+    (only,) = found({"firewall": "ufw"}, to_head=SILENT, up_bytes_s=None, down_bytes_s=None)
+    assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
+    assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
+
+
+def test_both_ways_are_named_at_once() -> None:
+    assert [one.remedy[:8] for one in found(to_head=SILENT, to_worker=SILENT)] == [
+        "on head1", "on gpu2:",
+    ]  # fmt: skip
+
+
+def test_addresses_of_ip_6_are_let_in_as_such() -> None:
+    (only,) = found(
+        {"address": "fd00::1"}, {"firewall": "nftables"}, to_worker=SILENT, joined="fd00::1"
+    )
+    assert "add `ip6 saddr fd00::1 accept`" in only.remedy
+
+
+def test_a_worker_behind_nat_is_named_by_both_addresses() -> None:
+    (only,) = found(to_worker=SILENT, own="172.17.0.2", seen="10.0.0.9")
+    assert only.text == (
+        f"{TO_WORKER}: {SILENT}. Its own connections come from 10.0.0.9: gpu2 is behind NAT, as a"
+        " container with a network of its own"
+    )
+    assert only.remedy == f"on gpu2: {CONTAINER}"
+
+
+def test_nat_that_keeps_nobody_out_is_no_finding() -> None:
+    assert found(own="172.17.0.2", seen="10.0.0.9")[0].verdict == "PASS"
+
+
+def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
+    (only,) = found({"address": "172.17.0.2"}, to_head=SILENT)
+    assert only.text == (
+        f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT as a"
+        " container with a network of its own"
+    )
+    assert only.remedy == (
+        f"on head1: set [cluster] head to an address that every worker reaches; {CONTAINER}"
+    )
+
+
+def test_packets_that_are_lost_for_their_size() -> None:
+    (up,) = found(up_bytes_s=0.0)
+    assert (up.verdict, up.text, up.remedy) == (
+        "FAIL",
+        "head1 gets no data from gpu2, though they connect: packets of 9000 bytes, the MTU of eth0,"
+        " seem to be lost on the way",
+        "on gpu2: sudo ip link set eth0 mtu 1500, or less over a tunnel",
+    )
+    (down,) = found(down_bytes_s=0.0)
+    assert down.remedy.startswith("on head1: ")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "reached", "sums", "text"),
+    [
+        (
+            (10000, 10000), 0.11e9, False,
+            "gpu2 sends 880 Mbit/s to head1, and eth0 of head1 runs at 10.0 Gbit/s",
+        ),
+        (
+            (10000, 1000), 50e6, False,
+            "gpu2 sends 400 Mbit/s to head1, and eth0 of gpu2 runs at 1.0 Gbit/s",
+        ),
+        ((0, 0), 11e6, False, "gpu2 sends 88 Mbit/s to head1: long prompts wait for the link"),
+        (
+            (1000, 1000), 0.11e9, True,
+            "gpu2 sends 880 Mbit/s to head1: sums of every layer wait for the link",
+        ),
+        ((100000, 100000), 0.35e9, False, ""),  # what one connection reaches
+        ((1000, 1000), 0.11e9, False, ""),
+        ((0, 0), 0.51e9, True, ""),
+    ],
+)  # fmt: skip
+def test_a_slow_link_is_named(
+    speeds: tuple[int, int], reached: float, sums: bool, text: str
+) -> None:
+    head, worker = ({"speed_mbit": speed} for speed in speeds)
+    (only,) = results = found(head, worker, sums=sums, up_bytes_s=reached)
+    assert (only.verdict, only.text if text else "") == ("WARN" if text else "PASS", text)
+    assert agreed(results)
+
+
+def test_the_slower_way_is_the_one_that_is_named() -> None:
+    (only,) = found(down_bytes_s=11e6)
+    assert only.text.startswith("head1 sends 88 Mbit/s to gpu2, ")
+
+
+def test_a_rate_is_written_as_interfaces_are() -> None:
+    assert [rate(mbit * 125e3) for mbit in (0.4, 94, 941, 999.4, 1000, 9412)] == [
+        "0 Mbit/s", "94 Mbit/s", "941 Mbit/s", "999 Mbit/s", "1.0 Gbit/s", "9.4 Gbit/s",
+    ]  # fmt: skip
+
+
+rates = st.none() | st.floats(0, 1e12)
+links = st.builds(
+    Link, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), rates, rates, shown, shown,
+    shown,
+)  # fmt: skip
+
+
+@given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
+def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
+    head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
+    results = compare(head, worker, 0.0003, 0.0, link, sums)
+    broken = link.to_head or link.to_worker or link.up_bytes_s == 0 or link.down_bytes_s == 0
+    assert agreed(results) is not bool(broken)
+    assert all("\n" not in one.text + one.remedy for one in results)
+    if link.works:
+        assert agreed(results)

@@ -1,0 +1,81 @@
+"""InfiniBand and RoCE count where all nodes have the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.cluster.checks import compare
+from caovand.core.cluster.rdma import no_rdma
+from caovand.core.facts.checks import CheckResult
+from tests.core.nodes import HEAD, WORKER
+
+FABRIC = {"mlx5_0": "InfiniBand"}
+ROCE = {"mlx5_1": "Ethernet"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ([{}, {}], "no node has InfiniBand or RoCE"),
+        ([FABRIC, FABRIC], ""),
+        ([FABRIC, {**FABRIC, **ROCE}], ""),
+        ([FABRIC, {}], "NCCL finds no InfiniBand or RoCE on gpu1"),
+        ([FABRIC, {}, {}], "NCCL finds no InfiniBand or RoCE on gpu1, gpu2"),
+        ([FABRIC, ROCE], "the nodes have InfiniBand and RoCE, but not the same"),
+    ],
+)
+def test_nodes_share_a_fabric_or_it_is_named_why_not(
+    devices: list[dict[str, str]], why: str
+) -> None:
+    nodes = [replace(WORKER, name=f"gpu{at}", rdma=one) for at, one in enumerate(devices)]
+    assert no_rdma(nodes) == why
+
+
+def found(head: dict[str, Any], worker: dict[str, Any]) -> tuple[CheckResult, ...]:
+    return compare(replace(HEAD, **head), replace(WORKER, **worker), 0.0003, 0.0)
+
+
+def test_a_device_on_one_node_only_is_named_on_the_other() -> None:
+    (only,) = found({"rdma": FABRIC}, {})
+    assert (only.verdict, only.text, only.remedy) == (
+        "WARN",
+        "head1 has mlx5_0 (InfiniBand), gpu2 no InfiniBand or RoCE: NCCL goes over TCP",
+        "on gpu2: check `ibstat`, /dev/infiniband and the package libibverbs1",
+    )
+    (other,) = found({}, {"rdma": ROCE})
+    assert other.text.startswith("head1 has no InfiniBand or RoCE, gpu2 mlx5_1 (Ethernet): ")
+    assert other.remedy.startswith("on head1: ")
+
+
+def test_devices_that_do_not_understand_each_other() -> None:
+    (only,) = found({"rdma": FABRIC}, {"rdma": ROCE})
+    assert only.remedy == "connect all nodes by the same one"
+
+
+@pytest.mark.parametrize("mib", [8, 1023])
+def test_little_memory_to_lock_is_named_where_it_is_needed(mib: int) -> None:
+    (only,) = found({"rdma": FABRIC}, {"rdma": FABRIC, "memlock_mib": mib})
+    assert (only.verdict, only.text, only.remedy) == (
+        "WARN",
+        f"a process on gpu2 may lock {mib} MiB of memory: too little for NCCL's buffers on mlx5_0"
+        " (InfiniBand), and a start may fail",
+        "on gpu2: LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
+        " memlock=-1)",
+    )
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"rdma": FABRIC, "memlock_mib": None},
+        {"rdma": FABRIC, "memlock_mib": 1024},
+        {"rdma": {}, "memlock_mib": 8},
+        {"rdma": FABRIC, "memlock_mib": 8, "cards": ()},
+    ],
+)
+def test_no_finding_where_it_is_enough_or_nothing_locks_memory(node: dict[str, Any]) -> None:
+    (only,) = found(node, node)
+    assert only.verdict == "PASS"

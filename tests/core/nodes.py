@@ -1,0 +1,37 @@
+"""Nodes of a cluster that tests compare: two equal ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.cluster.node import Card, NodeFacts
+
+T4 = Card("Tesla T4", 15360, (7, 5))
+HEAD = NodeFacts(
+    name="head1",
+    caovan="0.2.0",
+    engine="vllm",
+    version="0.33.0",
+    torch="2.13.0",
+    cuda="13.0",
+    nccl="2.30.7",
+    flashinfer="0.7.1",
+    plugin="0.2.0",
+    python="3.12.7",
+    driver="580.95.05",
+    cards=(T4, T4),
+    address="10.0.0.1",
+    interface="eth0",
+    mtu=9000,
+    speed_mbit=10000,
+    listens_at="10.0.0.1",
+    firewall="",
+    rdma={},
+    memlock_mib=None,
+    p2p=True,
+    shm_free_mib=16000,
+    model_folder="/srv/models/Qwen3-8B",
+    model={"config.json": "a" * 64, "model.safetensors": "b" * 64},
+    clock=1764000000.25,
+)
+WORKER = replace(HEAD, name="gpu2", address="10.0.0.2", listens_at="10.0.0.2", clock=1764000000.5)

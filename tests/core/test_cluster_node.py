@@ -1,0 +1,165 @@
+"""A node's facts survive the way to the head; whatever else arrives is refused in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.cluster.node import BadFacts, Card, NodeFacts, from_document, to_document
+from tests.core.nodes import HEAD, T4
+from tests.core.test_any_input import JSON
+from tests.examples import examples
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=256)
+NAMED = WORDS.filter(bool)
+SIZES = st.integers(0, 1 << 40)
+CARDS = st.builds(Card, NAMED, SIZES, st.tuples(st.integers(1, 99), st.integers(0, 99)))
+NODES = st.builds(
+    NodeFacts,
+    name=NAMED,
+    caovan=NAMED,
+    engine=NAMED,
+    version=NAMED,
+    torch=WORDS,
+    cuda=WORDS,
+    nccl=WORDS,
+    flashinfer=WORDS,
+    plugin=WORDS,
+    python=WORDS,
+    driver=WORDS,
+    cards=st.lists(CARDS, max_size=64).map(tuple),
+    address=st.ip_addresses().map(str),
+    interface=NAMED,
+    mtu=SIZES,
+    speed_mbit=SIZES,
+    listens_at=st.ip_addresses().map(str),
+    firewall=WORDS,
+    rdma=st.dictionaries(WORDS, WORDS, max_size=3),
+    memlock_mib=st.none() | SIZES,
+    p2p=st.none() | st.booleans(),
+    shm_free_mib=SIZES,
+    model_folder=WORDS,
+    model=st.dictionaries(WORDS, WORDS, max_size=5),
+    clock=st.floats(0, 1 << 40),
+)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {**to_document(HEAD), **changes}
+
+
+@examples(200)
+@given(NODES)
+def test_what_a_node_reports_is_what_the_head_reads(node: NodeFacts) -> None:
+    assert from_document(json.loads(json.dumps(to_document(node)))) == node
+
+
+def test_the_document_is_plain_and_readable() -> None:
+    made = document()
+    card = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5"}
+    assert made["cards"] == [card, card]
+    assert (made["name"], made["mtu"], made["clock"]) == ("head1", 9000, 1764000000.25)
+
+
+def test_the_largest_document_is_taken() -> None:
+    model = {f"{number:0256}": "d" * 256 for number in range(4096)}
+    largest = replace(HEAD, cards=(T4,) * 64, model=model, model_folder="/" * 4096)
+    assert from_document(to_document(largest)) == largest
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> Any:
+    """A node's document with some values, of it or of its first card, replaced."""
+    made = document()
+    places = [made, made["cards"][0], made["model"], made["rdma"]]
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.sampled_from(places))
+        place[draw(st.sampled_from([*sorted(place), "new"]))] = draw(JSON)
+    return made
+
+
+@examples(500)
+@given(st.one_of(hostile(), JSON))
+def test_any_document_is_facts_or_refused(whatever: Any) -> None:
+    try:
+        facts = from_document(whatever)
+    except BadFacts as problem:
+        refused = problem
+    else:
+        assert from_document(json.loads(json.dumps(to_document(facts), allow_nan=False))) == facts
+        return
+    assert str(refused).startswith(f"cannot read a node's facts: {refused.field} ")
+
+
+CARD = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5"}
+NUMBER = "is not a whole number from 0 to 1099511627776"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"mtu": "1500"}, f"mtu {NUMBER}"),
+        ({"mtu": True}, f"mtu {NUMBER}"),
+        ({"mtu": 1500.0}, f"mtu {NUMBER}"),
+        ({"mtu": -1}, f"mtu {NUMBER}"),
+        ({"shm_free_mib": 10**400}, f"shm_free_mib {NUMBER}"),
+        ({"clock": float("nan")}, "clock is not a number from 0 to 1099511627776"),
+        ({"clock": float("inf")}, "clock is not a number from 0 to 1099511627776"),
+        ({"clock": 10**400}, "clock is not a number from 0 to 1099511627776"),
+        ({"clock": True}, "clock is not a number from 0 to 1099511627776"),
+        ({"torch": None}, "torch is not a text of at most 256 characters"),
+        ({"torch": "2" * 257}, "torch is not a text of at most 256 characters"),
+        ({"model_folder": "/" * 4097}, "model_folder is not a text of at most 4096 characters"),
+        ({"name": ""}, "name is empty"),
+        ({"name": "a\x1b[2J"}, "name has control characters"),
+        ({"name": "\ud800"}, "name has control characters"),
+        ({"address": "head1"}, "address is not an IP address"),
+        ({"address": ""}, "address is not an IP address"),
+        ({"listens_at": "head1"}, "listens_at is not an IP address"),
+        ({"speed_mbit": -1}, f"speed_mbit {NUMBER}"),
+        ({"memlock_mib": "unlimited"}, f"memlock_mib {NUMBER}"),
+        ({"p2p": 1}, "p2p is neither true nor false, nor null"),
+        ({"rdma": ["mlx5_0"]}, "rdma is not a table of at most 64 devices"),
+        ({"rdma": dict.fromkeys(map(str, range(65)), "Ethernet")},
+         "rdma is not a table of at most 64 devices"),
+        ({"rdma": {"mlx5_0": 1}},
+         "a device's link layer in rdma is not a text of at most 256 characters"),
+        ({"cards": {}}, "cards is not a list of at most 64 cards"),
+        ({"cards": [CARD] * 65}, "cards is not a list of at most 64 cards"),
+        ({"cards": ["T4"]}, "cards[0] is not a table"),
+        ({"cards": [CARD, {**CARD, "uuid": ""}]}, "uuid is unknown in cards[1]"),
+        ({"cards": [{"name": "T4"}]}, "memory_mib is missing in cards[0]"),
+        ({"cards": [{**CARD, "name": ""}]}, "cards[0].name is empty"),
+        (
+            {"cards": [{**CARD, "compute_capability": "sm75"}]},
+            'cards[0].compute_capability is not such as "7.5"',
+        ),
+        ({"model": []}, "model is not a table of at most 4096 files"),
+        ({"model": dict.fromkeys(map(str, range(4097)), "d")},
+         "model is not a table of at most 4096 files"),
+        ({"model": {"a" * 257: "d"}},
+         "a file's name in model is not a text of at most 256 characters"),
+        ({"model": {"a": 5}}, "a file's digest in model is not a text of at most 256 characters"),
+        ({"uuid": "x"}, "uuid is unknown in the document"),
+        ({"\x1b]0;": "x"}, "\\x1b]0; is unknown in the document"),
+        ({5: "x"}, "a key is unknown in the document"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_field(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadFacts) as refused:
+        from_document({**document(), **changes})
+    assert str(refused.value) == f"cannot read a node's facts: {text}"
+    assert text.startswith(refused.value.field)
+
+
+@pytest.mark.parametrize("name", sorted(to_document(HEAD)))
+def test_nothing_may_be_missing(name: str) -> None:
+    made = document()
+    del made[name]
+    with pytest.raises(BadFacts, match=f"facts: {name} is missing in the document"):
+        from_document(made)

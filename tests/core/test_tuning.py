@@ -1,0 +1,385 @@
+"""Depths that the draft tuner suggests and moves to, on synthetic engines with a known optimum."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.figures.counters import Counters
+from caovand.core.figures.histogram import Histogram
+from caovand.core.figures.track import Point
+from caovand.core.tuning import moves
+from caovand.core.tuning.evidence import BANDS, DEPTHS, KEPT_STEPS, Seen, band_of, measured
+from caovand.core.tuning.model import ENOUGH_STEPS, estimate
+from caovand.core.tuning.moves import COOL_DOWN_S, REST_S, WORTH, Moment, judge, move, suggestion
+from caovand.core.tuning.record import (
+    MOST_MOVES,
+    MOST_RECORDS,
+    Record,
+    begin,
+    from_document,
+    to_document,
+)
+
+START = 3  # what the policy chooses
+DAY_S = 86400.0
+
+
+class Synthetic:
+    """An engine with a chance of acceptance by position and a time a step by depth."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        first, falls = self.random.uniform(0.35, 0.95), self.random.uniform(0.85, 1.0)
+        self.chances = [first * falls**position for position in range(DEPTHS[-1])]
+        self.base, self.share = self.random.uniform(0.01, 0.1), self.random.uniform(0.02, 0.25)
+
+    def accepted(self, depth: int) -> list[float]:
+        shares, chance = list[float](), 1.0
+        for one in self.chances[:depth]:
+            chance *= one
+            shares.append(chance)
+        return shares
+
+    def per_s(self, depth: int) -> float:
+        return (1 + sum(self.accepted(depth))) / (self.base * (1 + self.share * depth))
+
+    def noise(self) -> float:
+        return self.random.gauss(1.0, 0.05)
+
+    def measured(self, depth: int) -> Seen:
+        """The steps of one trial: their time and their acceptance have 5 % noise each."""
+        seconds = ENOUGH_STEPS * self.base * (1 + self.share * depth) * self.noise()
+        luck = self.noise()
+        accepted = tuple(min(share * luck, 1.0) * ENOUGH_STEPS for share in self.accepted(depth))
+        return Seen(ENOUGH_STEPS, seconds, accepted)
+
+
+def tuned(engine: Synthetic) -> tuple[int, int]:
+    """The depth at which the tuner stays within a day, and its moves; those back count too."""
+    record, made = begin("b", START), 0
+    for hour in range(24):
+        record = record.with_steps(record.depth, 0, engine.measured(record.depth))
+        record = judge(record).record
+        step = move(record, hour * 3600.0)
+        made += step.record.depth != record.depth
+        if not step.text and not record.trying and record.depth == step.record.depth:
+            break
+        record = step.record
+    return record.depth, made
+
+
+def test_applied_moves_end_within_5_percent_of_the_best_depth_after_four_at_most() -> None:
+    near, seeds = 0, 1000
+    for seed in range(seeds):
+        engine = Synthetic(seed)
+        depth, made = tuned(engine)
+        assert made <= MOST_MOVES
+        near += engine.per_s(depth) >= 0.95 * max(map(engine.per_s, DEPTHS))
+    assert near >= 0.95 * seeds
+
+
+def test_who_follows_the_suggestions_by_hand_gets_there_too() -> None:
+    near, seeds = 0, 400
+    for seed in range(seeds):
+        engine, record, depth = Synthetic(seed), begin("b", START), START
+        for _ in range(4):
+            record = record.with_steps(depth, 0, engine.measured(depth))
+            found = suggestion(record, depth)
+            assert found is not None
+            if found.best == depth:
+                break
+            depth = found.best
+        near += engine.per_s(depth) >= 0.95 * max(map(engine.per_s, DEPTHS))
+    assert near >= 0.95 * seeds
+
+
+def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> Seen:
+    return Seen(steps, steps * step_s, tuple(share * steps for share in accepted))
+
+
+def record_of(*entries: tuple[int, Seen], band: int = 0) -> Record:
+    return replace(begin("b", START), evidence={(depth, band): one for depth, one in entries})
+
+
+def test_drafts_that_are_never_accepted_are_suggested_to_be_turned_off() -> None:
+    found = suggestion(record_of((3, seen(0.02, (0.0, 0.0, 0.0)))), 3)
+    assert found is not None
+    assert (found.best, found.basis.tokens, found.basis.depths) == (0, 1000, (3,))
+    assert found.text == (
+        "drafting depth 0 instead of 3: +43% expected (1,000 tokens measured at depth 3)"
+    )
+
+
+def test_the_step_measured_at_two_depths_decides_not_the_assumed_one() -> None:
+    accepted = (0.9, 0.8, 0.7, 0.6)
+    cheap = record_of((3, seen(0.0200, accepted[:3])), (4, seen(0.0201, accepted)))
+    dear = record_of((3, seen(0.02, accepted[:3])), (4, seen(0.04, accepted)))
+    deeper, same = suggestion(cheap, 3), suggestion(dear, 3)
+    assert deeper is not None
+    assert same is not None
+    assert deeper.best == 6
+    assert same.best <= 3
+
+
+def test_a_draft_that_costs_most_of_a_step_is_no_surprise() -> None:
+    """As of a tiny model: measured were 5.8 ms without drafts and 20.1 ms with 3."""
+    found = estimate(record_of((0, seen(0.0058, ())), (3, seen(0.0201, (0.0,) * 3))).evidence, 0)
+    assert found is not None
+    between = 1 / (0.0058 + (0.0201 - 0.0058) / 3)
+    assert found.per_s[1] == pytest.approx(between, rel=0.1)
+    assert list(found.per_s) == sorted(found.per_s, reverse=True)
+
+
+def test_a_gain_within_the_noise_is_not_suggested() -> None:
+    found = suggestion(record_of((2, seen(0.0200, (0.5, 0.2))), (1, seen(0.0176, (0.5,)))), 2)
+    assert found is not None
+    assert (found.best, found.gain) == (2, 0.0)
+    assert found.text == "drafting depth 2 is the fastest (3,200 tokens measured at depth 1, 2)"
+
+
+@pytest.mark.parametrize(
+    ("depth", "entries"),
+    [
+        (3, []),
+        (3, [(3, seen(0.02, (0.9, 0.8, 0.7), steps=ENOUGH_STEPS - 1))]),
+        (0, [(0, seen(0.02, ()))]),
+        (3, [(2, seen(0.02, (0.9, 0.8)))]),
+        (8, [(8, seen(0.02, (0.9,) * 8))]),
+    ],
+    ids=["nothing", "too few steps", "no draft ever", "another depth only", "not modelled"],
+)
+def test_too_little_is_no_ground_for_a_suggestion(
+    depth: int, entries: list[tuple[int, Seen]]
+) -> None:
+    assert suggestion(record_of(*entries), depth) is None
+
+
+@pytest.mark.parametrize(("depth", "tried"), [(3, 1), (1, 3)])
+def test_one_depth_that_seems_the_best_is_compared_with_another(depth: int, tried: int) -> None:
+    accepted = (0.7, 0.5, 0.3) if depth == 3 else (0.14,)
+    found = suggestion(record_of((depth, seen(0.02, accepted))), depth)
+    assert found is not None
+    assert (found.trial, found.best, found.gain) == (True, tried, 0.0)
+    assert found.text.startswith(f"try drafting depth {tried}, to see what a draft costs (")
+
+
+def test_contexts_of_other_lengths_are_not_compared_with_each_other() -> None:
+    """Depth 1 met long contexts only, whose steps take longer at any depth."""
+    short, long = seen(0.02, (0.9, 0.8, 0.7)), seen(0.06, (0.9,))
+    record = replace(begin("b", START), evidence={(3, 0): short, (1, 2): long})
+    found = suggestion(record, 3)
+    assert found is not None
+    assert found.basis.depths == (3,)
+
+
+def test_the_context_from_which_drafts_lose_is_named() -> None:
+    record = replace(
+        begin("b", START),
+        evidence={
+            (3, 0): seen(0.02, (0.9, 0.8, 0.7), 9000), (0, 0): seen(0.015, ()),
+            (3, 2): seen(0.08, (0.3, 0.1, 0.0)), (0, 2): seen(0.04, ()),
+        },
+    )  # fmt: skip
+    found = suggestion(record, 3)
+    assert found is not None
+    assert found.best > 0
+    assert found.loses_from == BANDS[2]
+    assert "drafts lose in contexts from 32,768 tokens on" in found.text
+    assert [entry["from"] for entry in found.describe()["by_context"]] == [0, 32768]
+
+
+# -- what counts ------------------------------------------------------------------------------
+
+
+def point(steps: float, running: float = 1, *, usage: float = 0.0, prompts: float = 0) -> Point:
+    total = Counters(
+        steps=steps,
+        drafts=steps,
+        accepted=(0.0,),
+        prompt_tokens=prompts,
+        step_s=Histogram((1.0,), (steps, 0.0), steps * 0.02),
+    )
+    return Point(steps, total, running, 0.0, usage)
+
+
+def test_only_steps_of_one_request_alone_count() -> None:
+    found = measured(point(0), point(100), 0)
+    assert found is not None
+    assert (found[0], found[1].steps, found[1].step_s) == (0, 100, pytest.approx(0.02))
+    assert measured(point(0), point(100, running=2), 0) is None
+    assert measured(point(0, running=2), point(100), 0) is None
+    assert measured(point(5), point(5), 0) is None
+    several = replace(point(100), total=replace(point(100).total, steps=60.0))
+    assert measured(point(0), several, 0) is None  # two outputs a step, though none at the scrapes
+
+
+def test_the_context_is_what_the_cache_holds_or_the_mean_prompt() -> None:
+    def band(after: Point) -> int:
+        found = measured(point(0), after, 100_000)
+        assert found is not None
+        return found[0]
+
+    assert band(point(100, usage=0.05)) == 0
+    assert band(point(100, usage=0.2)) == 1
+    assert band(point(100, prompts=40_000)) == 2
+    assert [band_of(context) for context in (0, 8191, 8192, 32768, 1e9)] == [0, 0, 1, 2, 2]
+
+
+def test_old_steps_count_less() -> None:
+    before = seen(0.02, (0.9,), KEPT_STEPS)
+    after = before.plus(seen(0.04, (0.5,), KEPT_STEPS))
+    assert (after.steps, after.step_s) == (KEPT_STEPS, pytest.approx(0.04))
+    half = before.plus(seen(0.04, (0.5,), KEPT_STEPS / 2))
+    assert (half.steps, half.step_s) == (KEPT_STEPS, pytest.approx(0.03))
+    assert half.accepted == (pytest.approx(0.7 * KEPT_STEPS),)
+
+
+# -- moves ------------------------------------------------------------------------------------
+
+FAST = (3, seen(0.02, (0.9, 0.8, 0.7)))
+
+
+def on_trial(depth: int, yields: Seen) -> Record:
+    record = replace(record_of(FAST), depth=depth, moves=(0.0,))
+    return record.with_steps(depth, 0, yields)
+
+
+def test_a_depth_on_trial_stays_if_it_is_faster() -> None:
+    step = judge(on_trial(5, seen(0.02, (0.9, 0.8, 0.7, 0.6, 0.5))))
+    assert (step.record.home, step.record.trying) == (5, False)
+    assert step.text.startswith("drafting depth 5 yields ")
+    assert step.text.endswith(": it stays")
+
+
+def test_a_depth_on_trial_that_is_slower_is_left_for_the_one_before() -> None:
+    record = on_trial(5, seen(0.2, (0.9, 0.8, 0.7, 0.6, 0.5)))
+    assert judge(record).record == record
+    step = move(record, 9.0)
+    assert (step.record.depth, step.record.trying) == (3, False)
+    assert step.text.endswith(": back to 3")
+
+
+def test_a_trial_lasts_until_enough_steps_were_measured() -> None:
+    record = on_trial(5, seen(0.2, (0.9,) * 5, ENOUGH_STEPS - 1))
+    assert (judge(record).text, move(record, 9.0).text) == ("", "")
+    assert moves.waits(record, 5) == "drafting depth 5 on trial: 999 of 1,000 steps measured"
+
+
+def test_a_trial_that_cannot_be_compared_ends_all_the_same() -> None:
+    """Long contexts alone, where the depth before met short ones; or never one request alone."""
+    begun = replace(record_of(FAST), depth=5, moves=(0.0,))
+    long = begun.with_steps(5, 2, seen(0.02, (0.9,) * 5, 4999))
+    assert not move(long, 9.0).text
+    assert moves.waits(long, 5) == "drafting depth 5 on trial: 0 of 1,000 steps measured"
+    for record, at in ((long.with_steps(5, 2, seen(0.02, (0.9,) * 5, 1)), 9.0), (begun, 3 * DAY_S)):
+        step = move(record, at)
+        assert step.record.depth == 3
+        assert step.text.endswith("met too few requests like those at 3: back to 3")
+
+
+def test_the_way_back_is_open_when_no_move_is_left() -> None:
+    record = on_trial(5, seen(0.2, (0.9, 0.8, 0.7, 0.6, 0.5)))
+    step = move(replace(record, moves=(5.0, 6.0, 7.0, 8.0)), 9.0)
+    assert step.record.depth == 3
+    assert not move(step.record, 10.0).text
+
+
+def test_a_depth_that_failed_is_not_tried_again() -> None:
+    record = record_of((3, seen(0.02, (0.0, 0.0, 0.0))))
+    assert move(record, 0.0).record.depth == 0
+    failed = move(record, 0.0).record.failed(1.0)
+    assert (failed.depth, failed.trying) == (3, False)
+    assert move(failed, 2.0).record.depth not in (0, 3)
+
+
+def test_what_could_not_be_planned_costs_no_move() -> None:
+    tried = move(record_of((3, seen(0.02, (0.0, 0.0, 0.0)))), 0.0).record
+    assert tried.unplanned().moves == ()
+    assert tried.unplanned().refused == {0}
+
+
+READY = Moment(stable=True, failed_s=COOL_DOWN_S, idle_s=900, quiet_s=900)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"failed_s": 600.0}, "an engine failed: no change for 50 min"),
+        ({"stable": False}, "the engine has not served for [watch] stable_after_s yet"),
+        ({"idle_s": 899.0}, "waiting for 900 s without a request"),
+    ],
+)
+def test_a_move_waits_for_a_good_moment(change: dict[str, float], why: str) -> None:
+    assert READY.obstacle == replace(READY, failed_s=None).obstacle == ""
+    assert replace(READY, **change).obstacle == why  # type: ignore[arg-type]
+
+
+STEPS = st.floats(0, 5000)
+SEEN = st.builds(
+    lambda steps, step_s, shares: seen(step_s, tuple(sorted(shares, reverse=True)), steps),
+    st.floats(1, 50_000), st.floats(1e-4, 10.0), st.lists(st.floats(0, 1), max_size=6),
+)  # fmt: skip
+RECORDS = st.builds(
+    lambda entries, depth, home, times, refused: Record(
+        "b", START, depth, home, entries, frozenset(refused), tuple(sorted(times)), 0.0
+    ),
+    st.dictionaries(st.tuples(st.sampled_from(DEPTHS), st.integers(0, 2)), SEEN),
+    st.sampled_from(DEPTHS), st.sampled_from(DEPTHS),
+    st.lists(st.floats(0, 30 * DAY_S), max_size=MOST_MOVES), st.sets(st.sampled_from(DEPTHS)),
+)  # fmt: skip
+
+
+@given(RECORDS, st.floats(0, 60 * DAY_S))
+def test_any_decision_is_sound(record: Record, at: float) -> None:
+    kept, step = judge(record), move(record, at)
+    assert bool(kept.text) == (kept.record != record)
+    assert bool(step.text) == (step.record.depth != record.depth)
+    assert not (kept.text and step.text)
+    assert step.record.depth in DEPTHS
+    assert len(step.record.moves) <= MOST_MOVES
+    if step.text and step.record.depth != record.home:
+        basis = estimate(record.evidence, record.home)
+        assert basis is not None
+        assert step.record.depth not in record.refused
+        worth = basis.gain(step.record.depth, record.home) >= WORTH
+        assert worth or len(basis.depths) == 1
+        assert moves.left_of(record, at) >= 1
+
+
+@given(RECORDS)
+def test_a_record_outlives_the_daemon(record: Record) -> None:
+    document = json.loads(json.dumps(to_document([record], 7.0)))
+    found = from_document(document)
+    assert found is not None
+    again = found[0]["b"]
+    assert (again.depth, again.home, again.refused) == (record.depth, record.home, record.refused)
+    assert again.evidence.keys() == record.evidence.keys()
+    assert to_document([again], found[1]) == document
+
+
+def test_the_document_is_bounded() -> None:
+    one = seen(0.123456789, (0.123456789,) * 8)
+    evidence = {(depth, band): one for depth in range(9) for band in range(len(BANDS))}
+    records = [replace(begin(f"{n:016x}", 3), evidence=evidence, used=float(n)) for n in range(20)]
+    document = to_document(records, 0.0)
+    assert [row["used"] for row in document["records"]] == [12.0 + n for n in range(MOST_RECORDS)]
+    assert len(json.dumps(document)) < 64 << 10
+
+
+def test_a_document_with_numbers_beyond_all_floats_is_refused() -> None:
+    document = to_document([begin("b", 3)], 0.0)
+    assert from_document({**document, "failed_at": 10**400}) is None
+    assert from_document({**document, "failed_at": float("nan")}) is None
+    assert from_document(document) is not None
+
+
+def test_moves_of_another_week_do_not_count() -> None:
+    record = replace(begin("b", 3), moves=(0.0, 1.0, 2.0, 3.0))
+    assert moves.left_of(record, 10.0) == 0
+    assert moves.left_of(record, REST_S + 10.0) == MOST_MOVES

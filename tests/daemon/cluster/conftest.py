@@ -1,0 +1,12 @@
+"""The world of the tests of a cluster's parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.cluster.made_up import World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)

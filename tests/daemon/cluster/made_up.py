@@ -1,0 +1,345 @@
+"""A head or a worker over a slot without processes, a link without a network, a clock to advance.
+
+The slot's machine is the real one. Its inspections ask the part, its engines are numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters import node_facts
+from caovand.adapters.cluster_key import Pairs
+from caovand.adapters.http import Endpoint
+from caovand.adapters.incidents import Incidents
+from caovand.core.cluster import link, messages
+from caovand.core.cluster.evidence import MARK
+from caovand.core.cluster.messages import Order, Report
+from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.config import Config
+from caovand.core.config_parser import parse
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.events import End, Event, Inspect, Spawn
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
+from caovand.core.lifecycle.transitions import step
+from caovand.core.plan import Plan
+from caovand.daemon.chronicle import Then
+from caovand.daemon.cluster import choosing, head, here, measuring, members, part, worker
+from caovand.daemon.cluster.choosing import Quorum
+from caovand.daemon.cluster.head import Head
+from caovand.daemon.cluster.part import Part
+from caovand.daemon.cluster.worker import Worker
+from caovand.daemon.inspection import Obstacle
+from caovand.engines.vllm.engine import ENGINE
+from tests.core.machines import inventory, plan
+from tests.core.nodes import HEAD
+from tests.patience import soon
+
+ADDRESS = "10.0.0.1:7070"
+PAIRS = Pairs(b"", b"", b"", b"")
+EACH_S = 0.01
+WAIT_S = 60.0  # of a cluster that may serve on fewer nodes
+
+
+class Clock:
+    """The clock of the daemon, that a test advances."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+class Link:
+    """The end of a link that sends nowhere: `sent` has the frames, `on_frame` takes one.
+
+    `evidence` is the last frame with evidence. To identities that are `ended` nothing can be sent.
+    """
+
+    def __init__(
+        self, address: str, pairs: Pairs, on_frame: Callable[[bytes, bytes], None], *_: Path
+    ) -> None:
+        self.on_frame = on_frame
+        self.sent: dict[bytes, bytes] = {}
+        self.evidence = b""
+        self.ended: set[bytes] = set()
+
+    async def send(self, *words: bytes) -> bool:
+        identity, frame = words if len(words) == 2 else (b"", words[0])
+        if identity in self.ended:
+            return False
+        if frame.startswith(MARK):
+            self.evidence = frame
+        else:
+            self.sent[identity] = frame
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Tried(measuring.Links):
+    """Links that work, without a trial."""
+
+    async def _try(self, name: str, address: str, transfer: bool) -> link.Link:
+        return link.Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
+
+
+class Slot:
+    """A slot of `config` that does what its machine asks for, at once and without a process.
+
+    `obstacles` are what its inspections meet, `left` names what outlives the end of an engine: then
+    no inspection gets further.
+    """
+
+    def __init__(self, clock: Clock, config: Config) -> None:
+        self.snapshot = Snapshot()
+        self.notices: list[str] = []
+        self.applied: list[Event] = []
+        self.obstacles: list[Obstacle] = []
+        self.plans: list[Plan] = []
+        self.left = ""
+        self.idle = True
+        self.ends = asyncio.Event()
+        self.ends.set()
+        self.part = Part()
+        self.served = 0
+        self.incidents = Incidents(Path("/nowhere"))
+        self.gathers: list[tuple[Finding | None, bool, Then, State]] = []
+        self._clock, self._config = clock, config
+        self._working: set[asyncio.Task[None]] = set()
+
+    @property
+    def hooks(self) -> part.Slot:
+        return part.Slot(
+            config=lambda: self._config,
+            engine=ENGINE,
+            cache=Path(),
+            runtime=Path(),
+            apply=self.apply,
+            command=self.apply,
+            notice=lambda kind, text: self.notices.append(text),
+            snapshot=lambda: self.snapshot,
+            inventory=inventory,
+            look=self._look,
+            adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
+            over=self._over,
+            serves=self.serves,
+            pids=tuple,
+            idle=lambda: self.idle,
+            incidents=self.incidents,
+            gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
+        )
+
+    async def _over(self, found: Plan, *_: object) -> Plan:
+        return found
+
+    async def _look(self) -> Inventory:
+        if self.obstacles:
+            raise self.obstacles[0]
+        return inventory()
+
+    def apply(self, event: Event) -> None:
+        def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
+            return self.part.judge(finding) or Decision("again")
+
+        self.applied.append(event)
+        rules = LifecycleRules(recheck_s=3600.0, judge=judge)
+        self.snapshot, actions = step(self.snapshot, event, rules)
+        for action in actions:
+            if isinstance(action, Inspect):
+                self._begin(self._inspect(action))
+            elif isinstance(action, Spawn):
+                self.plans.append(self.part.own(action.plan))
+                self.part.started(action.plan, action.generation)
+            elif isinstance(action, End):
+                self._begin(self._end(action))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _inspect(self, action: Inspect) -> None:
+        async def make() -> tuple[Plan, Endpoint]:
+            return action.plan or plan(inventory()), Endpoint("127.0.0.1", 1)
+
+        now = {"at": self._clock(), "inspection": action.number}
+        try:
+            if self.left:
+                raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
+            found, _ = await self.part.plan(make, self.snapshot.spawned)
+        except Obstacle as problem:
+            self.part.refused(problem.finding)
+            self.apply(events.Refused(**now, finding=problem.finding, hold=problem.hold))
+        else:
+            self.apply(events.Planned(**now, plan=found))
+
+    async def _end(self, action: End) -> None:
+        await self.ends.wait()
+        await self.part.ended(left=bool(self.left))
+        now = {"at": self._clock(), "generation": action.generation}
+        if self.left:
+            finding = Finding("unknown", f"{self.left} outlived KILL", "ending")
+            self.apply(events.Unkillable(**now, finding=finding))
+        else:
+            self.apply(events.Gone(**now))
+
+    # -- what a test does -------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.apply(events.Start(at=self._clock()))
+
+    def restart(self) -> None:
+        self.apply(events.Restart(at=self._clock()))
+
+    def stop(self) -> None:
+        self.apply(events.Stop(at=self._clock()))
+
+    def serves(self) -> None:
+        self.served += 1
+        self.apply(events.Proven(at=self._clock(), generation=self.snapshot.generation))
+
+    def fails(self, finding: Finding) -> None:
+        self.apply(
+            events.Failed(at=self._clock(), generation=self.snapshot.generation, finding=finding)
+        )
+
+    def looks_again(self) -> None:
+        """Its wait in HOLD is over."""
+        self.apply(events.Tick(at=self.snapshot.deadline or 0.0))
+
+    async def until(self, state: State, spawned: bool | None = None) -> Snapshot:
+        """Wait for a state; back-off is over at once."""
+
+        def reached() -> bool:
+            if self.snapshot.state is State.BACKOFF and state is not State.BACKOFF:
+                self.apply(events.Tick(at=self.snapshot.deadline or 0.0))
+            found = self.snapshot
+            return found.state is state and spawned in (None, found.spawned)
+
+        await soon(reached)
+        return self.snapshot
+
+
+class World:
+    """Makes heads and workers, and the link of the latest."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.links: list[Link] = []
+        for module in (head, worker, members, here, choosing):
+            patch.setattr(module, "now", self.clock)
+        for module in (head, worker):
+            patch.setattr(module, "EACH_S", EACH_S)
+
+        def linked(*words: Any) -> Link:
+            self.links.append(Link(*words))
+            return self.links[-1]
+
+        def facts(name: str, *_: Any, **__: Any) -> NodeFacts:
+            return replace(HEAD, name=name)
+
+        patch.setattr(head, "Links", Tried)
+        patch.setattr(head, "HeadLink", linked)
+        patch.setattr(worker, "WorkerLink", linked)
+        patch.setattr(head, "check_port", lambda *_: None)
+        patch.setattr(node_facts, "read", facts)
+
+    def play(self, make: Callable[[], Awaitable[Any]]) -> None:
+        """Run a story."""
+        asyncio.run(make())  # type: ignore[arg-type]
+
+    def _slot(self, role: str) -> Slot:
+        cluster = {"role": role, "head": ADDRESS}
+        return Slot(self.clock, parse({"model": {"path": "/srv/m"}, "cluster": cluster}))
+
+    async def _begun(self, slot: Slot, one: Part) -> Link:
+        slot.part = one
+        slot._begin(one.begin())
+        await soon(lambda: self.links)
+        return self.links[-1]
+
+    async def head(self, nodes: int = 2, least: int | None = None) -> AtHead:
+        slot = self._slot("head")
+        quorum = Quorum(nodes, least or nodes, WAIT_S)
+        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks)
+        return AtHead(self.clock, slot, one, await self._begun(slot, one))
+
+    async def worker(self) -> AtWorker:
+        slot = self._slot("worker")
+        one = Worker("n2", ADDRESS, PAIRS, slot.hooks)
+        return AtWorker(self.clock, slot, one, await self._begun(slot, one))
+
+
+class AtHead:
+    """A head, and the workers that a test plays."""
+
+    def __init__(self, clock: Clock, slot: Slot, part: Head, link: Link) -> None:
+        self.clock, self.slot, self.part, self.link = clock, slot, part, link
+
+    def hear(self, name: str = "n2", **changes: Any) -> None:
+        """A report of a worker, over the connection that is called like its boot.
+
+        `facts` are those that differ from the head's, None for a worker that knows none yet.
+        """
+        other = changes.pop("facts", {})
+        facts = {} if other is None else to_document(replace(HEAD, name=name, **other))
+        report = Report(**{"name": name, "boot": name, "facts": facts, **changes})
+        self.link.on_frame(report.boot.encode(), messages.encode_report(report))
+
+    def order(self, boot: str = "n2") -> Order:
+        """The last order on a connection."""
+        return messages.decode_order(self.link.sent[boot.encode()])
+
+    async def ordered(self, boot: str = "n2", *, since: float | None = None) -> Order:
+        """The next order on a connection."""
+        since = self.clock() if since is None else since
+        identity = boot.encode()
+        await soon(lambda: identity in self.link.sent and self.order(boot).sent >= since)
+        return self.order(boot)
+
+    async def answers(self, boot: str, name: str = "n2") -> None:
+        """A worker hears an order and reports."""
+        order = await self.ordered(boot)
+        self.hear(name, boot=boot, echo=order.sent)
+
+    async def started(self, *names: str) -> str:
+        """Let these workers join and the head start; what that start is called."""
+        for name in names:
+            self.hear(name)
+        self.slot.start()
+        await self.slot.until(State.STARTING, spawned=True)
+        await soon(lambda: self.link.sent and self.order(names[0]).start)
+        return self.order(names[0]).start
+
+
+class AtWorker:
+    """A worker, and the head that a test plays."""
+
+    def __init__(self, clock: Clock, slot: Slot, part: Worker, link: Link) -> None:
+        self.clock, self.slot, self.part, self.link = clock, slot, part, link
+
+    def hear(self, **changes: Any) -> None:
+        """An order."""
+        order = Order(**{"head": "h", "sent": self.clock(), **changes})
+        self.link.on_frame(b"", messages.encode_order(order))
+
+    def report(self) -> Report:
+        """The last report."""
+        return messages.decode_report(self.link.sent[b""])
+
+    async def reports(self, met: Callable[[Report], object]) -> Report:
+        """Wait for a report of this kind."""
+        await soon(lambda: self.link.sent and met(self.report()))
+        return self.report()

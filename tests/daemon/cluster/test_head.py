@@ -1,0 +1,313 @@
+"""What a head orders its workers, and what it does about their reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from caovand.core.healing.failure import Finding
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.daemon.cluster.members import MOST_MEMBERS
+from tests.core.nodes import T4
+from tests.daemon.cluster.made_up import AtHead, World
+from tests.patience import soon
+
+UNENDED = "cannot end the engine: VLLM::Worker (pid 7) outlived KILL; look in the kernel log"
+
+
+async def serving(world: World) -> tuple[AtHead, str]:
+    """A head that serves with n2, and what that start is called."""
+    head = await world.head()
+    start = await head.started("n2")
+    head.hear(running=start)
+    head.slot.serves()
+    return head, start
+
+
+# -- orders ---
+
+
+def test_a_worker_is_ordered_nothing_before_a_start(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear()
+        order = await head.ordered()
+        assert (order.start, order.plan, order.rank) == ("", None, 0)
+
+    world.play(story)
+
+
+def test_an_order_is_the_plan_the_rank_and_how_far_the_start_is(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(nodes=3)
+        start = await head.started("n3", "n2", "spare")
+        own = head.slot.plans[-1]
+        assert own.value("node_rank") == 0
+        ranks = {}
+        for boot in ("n2", "n3", "spare"):
+            order = await head.ordered(boot)
+            ranks[boot] = (order.start, order.rank)
+            assert not order.proven
+        assert ranks == {"n2": (start, 1), "n3": (start, 2), "spare": ("", 0)}
+        plan = (await head.ordered()).plan
+        assert plan is not None
+        assert (plan.value("nnodes"), plan.value("node_rank")) == (3, None)
+        head.slot.apply(
+            events.Progressed(
+                at=world.clock(), generation=head.slot.snapshot.generation, phase="load",
+                progress=0.5, detail="shards",
+            )
+        )  # fmt: skip
+        await soon(lambda: head.order().progress == 0.5)
+        order = head.order()
+        assert (order.phase, order.detail, order.proven) == ("load", "shards", False)
+        head.slot.serves()
+        await soon(lambda: head.order().proven)
+
+    world.play(story)
+
+
+def test_all_end_before_another_start_and_that_is_another_one(world: World) -> None:
+    async def story() -> None:
+        head, start = await serving(world)
+        head.slot.restart()
+        await soon(lambda: not head.order().start)
+        assert head.slot.snapshot.state is State.RECYCLING, "n2 still has its rank"
+        head.hear()
+        await head.slot.until(State.STARTING, spawned=True)
+        await soon(lambda: head.order().start)
+        assert head.order().start != start
+
+    world.play(story)
+
+
+def test_a_head_that_is_stopped_orders_nothing_more(world: World) -> None:
+    async def story() -> None:
+        head, _ = await serving(world)
+        head.slot.stop()
+        await soon(lambda: not head.order().start)
+        head.hear()
+        await head.slot.until(State.STOPPED)
+
+    world.play(story)
+
+
+# -- who can take part ---
+
+
+def test_a_head_names_who_is_missing_and_starts_as_soon_as_it_comes(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(nodes=3)
+        head.hear()
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert held.reason == "cannot start: 1 of 3 nodes missing: start caovan there"
+        head.hear("n3", facts={"shm_free_mib": 8000})
+        await head.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        ({"stopped": True}, "n2 was stopped by its operator: `caovanctl start` there"),
+        ({"facts": None, "state": "no engine"}, "n2 has joined and cannot serve: no engine"),
+    ],
+)
+def test_a_head_says_why_a_worker_cannot_take_part(
+    world: World, report: dict[str, object], why: str
+) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear(**report)
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert held.reason == f"cannot start: 1 of 2 nodes missing: {why}"
+        head.hear()
+        await head.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
+def test_a_worker_that_was_heard_once_is_silent_and_named(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear()
+        world.clock.ahead_s += 30
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "n2 is silent: see whether its machine and caovan are up" in held.reason
+        assert head.part.summary()["lost"] == ["n2"]
+
+    world.play(story)
+
+
+def test_a_worker_that_differs_holds_the_start_until_it_does_not(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear(facts={"version": "0.1.0"})
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert held.reason.startswith("cannot start: node n2: vllm differs")
+        assert held.reason.endswith("see `caovanctl cluster check`")
+        head.hear()
+        await head.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
+def test_another_worker_is_chosen_instead_of_one_that_differs(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear("bad", facts={"cards": (T4,)})
+        await head.started("n2")
+        assert not (await head.ordered("bad")).start
+
+    world.play(story)
+
+
+def test_a_worker_with_something_left_of_its_rank_is_waited_for(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        start = await head.started("n2")
+        head.hear(running=start)
+        head.slot.restart()
+        await soon(lambda: not head.order().start)
+        # It cannot end its rank; the head has waited long enough.
+        head.hear(running=start, state=UNENDED)
+        world.clock.ahead_s += 61
+        head.hear(running=start, state=UNENDED)
+        held = await head.slot.until(State.HOLD)
+        why = f"node n2 still has its rank of the start before: {UNENDED}"
+        assert held.reason == f"cannot start: {why}"
+        assert why in head.slot.notices
+        head.hear()
+        await head.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
+def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+
+        def names() -> set[str]:
+            return {node["name"] for node in head.part.describe()["nodes"]} - {"n1"}
+
+        await head.started("needed")
+        for number in range(MOST_MEMBERS - 1):
+            head.hear(f"n{number + 2}")
+        assert len(names()) == MOST_MEMBERS
+        head.hear("too many")
+        assert "too many" not in names(), "all others are here"
+        world.clock.ahead_s += 30
+        for number in range(1, MOST_MEMBERS - 1):
+            head.hear(f"n{number + 2}")
+        head.hear("needed")
+        head.hear("too many")
+        assert names() == {"needed", "too many", *(f"n{n + 2}" for n in range(1, 255))}
+        # One that is lost gives way unless its rank is needed.
+        world.clock.ahead_s += 30
+        for number in range(300):
+            head.hear(f"other {number}")
+        assert "needed" in names()
+
+    world.play(story)
+
+
+# -- what happens to a start ---
+
+
+@pytest.mark.parametrize(
+    ("report", "failure", "text"),
+    [
+        (
+            {"failed": "START", "finding": Finding("hang", "no step for 60 s", "serving")},
+            "hang",
+            "node n2: no step for 60 s",
+        ),
+        ({"stopped": True}, "node-lost", "node n2: its operator stopped it"),
+    ],
+)
+def test_what_ends_a_rank_ends_all_with_the_node_named(
+    world: World, report: dict[str, object], failure: str, text: str
+) -> None:
+    async def story() -> None:
+        head, start = await serving(world)
+        found = {name: start if one == "START" else one for name, one in report.items()}
+        head.hear(**found, running=start)
+        ending = await head.slot.until(State.RECYCLING)
+        assert ending.finding is not None
+        assert (ending.finding.failure, ending.finding.text) == (failure, text)
+        await soon(lambda: not head.order().start)
+        head.hear(**found)
+        await head.slot.until(State.HOLD if "stopped" in report else State.STARTING)
+
+    world.play(story)
+
+
+def test_a_failure_of_a_start_that_is_over_ends_nothing(world: World) -> None:
+    async def story() -> None:
+        head, start = await serving(world)
+        head.hear(failed="an earlier one", finding=Finding("hang", "old"), running=start)
+        await head.ordered()
+        assert head.slot.snapshot.state is State.SERVING
+
+    world.play(story)
+
+
+def test_a_worker_without_a_rank_ends_nothing(world: World) -> None:
+    async def story() -> None:
+        head, start = await serving(world)
+        head.hear("n3", stopped=True)
+        head.hear("n3", failed=start, finding=Finding("hang", "not its own"))
+        await head.ordered("n3")
+        assert head.slot.snapshot.state is State.SERVING
+
+    world.play(story)
+
+
+def test_a_worker_that_falls_silent_ends_all_and_nobody_waits_for_its_end(world: World) -> None:
+    async def story() -> None:
+        head, _ = await serving(world)
+        head.slot.ends.clear()
+        world.clock.ahead_s += 30
+        ending = await head.slot.until(State.RECYCLING)
+        assert ending.finding is not None
+        assert ending.finding.failure == "node-lost"
+        assert ending.finding.text == "node n2: no word from it for 20 s"
+        # It may hear us though we do not hear it: its order ends before our own engine has.
+        await soon(lambda: not head.order().start)
+        head.slot.ends.set()
+        held = await head.slot.until(State.HOLD)
+        assert "n2 is silent" in held.reason
+
+    world.play(story)
+
+
+def test_a_head_knows_from_its_orders_how_long_a_report_took(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear(echo=world.clock() - 0.010, held_s=0.004)
+        head.hear(echo=world.clock() - 0.100, held_s=0.004)
+        head.slot.start()
+        await head.slot.until(State.STARTING, spawned=True)
+        warned = [one["text"] for one in head.part.describe()["checks"]]
+        assert any("and back takes 6." in text for text in warned), warned
+
+    world.play(story)
+
+
+def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        for _ in range(3):
+            head.link.on_frame(b"x", b'{"v":2}')
+        told = "cannot read what a worker reports: it is not of version 1"
+        assert [told in text for text in head.slot.notices] == [True]
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert told in held.reason
+
+    world.play(story)

@@ -1,0 +1,260 @@
+"""What a worker does with the orders of its head, and what it reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.core.cluster.messages import Report
+from caovand.core.healing.failure import Finding
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.plan import Plan
+from caovand.daemon.inspection import Obstacle
+from tests.core.machines import inventory, plan
+from tests.daemon.cluster.made_up import AtWorker, World
+from tests.patience import soon
+
+DIED = Finding("engine-died", "the rank died", "serving")
+
+
+def ordered() -> Plan:
+    return plan(inventory())
+
+
+def order(start: str = "s1", **changes: Any) -> dict[str, Any]:
+    """What is said in an order of a start."""
+    return {"start": start, "plan": ordered(), "rank": 1, **changes}
+
+
+async def running(world: World, start: str = "s1") -> AtWorker:
+    """A worker whose rank of a start is there."""
+    worker = await world.worker()
+    worker.slot.start()
+    worker.hear(**order(start))
+    await worker.slot.until(State.STARTING, spawned=True)
+    await worker.reports(lambda report: report.running == start)
+    return worker
+
+
+async def serving(world: World) -> AtWorker:
+    worker = await running(world)
+    worker.hear(**order(proven=True))
+    await worker.slot.until(State.SERVING)
+    return worker
+
+
+# -- orders ---
+
+
+def test_a_worker_waits_for_its_head_and_says_whether_that_answers(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.start()
+        held = await worker.slot.until(State.HOLD)
+        assert held.reason == "waits for the head at 10.0.0.1:7070: it does not answer"
+        assert worker.part.summary()["lost"] == ["10.0.0.1:7070"]
+        worker.hear()
+        assert worker.slot.notices == ["joined the head at 10.0.0.1:7070"]
+        assert worker.part.summary()["lost"] == []
+        report = await worker.reports(lambda report: report.facts)
+        assert (report.name, report.running, report.stopped) == ("n2", "", False)
+        assert report.facts["name"] == "n2"
+
+    world.play(story)
+
+
+def test_a_rank_is_started_as_ordered_and_serves_once_the_head_does(world: World) -> None:
+    async def story() -> None:
+        worker = await running(world)
+        rank = worker.slot.plans[-1]
+        assert (rank.value("node_rank"), rank.value("headless")) == (1, True)
+        assert rank.model == "/srv/m"
+        assert worker.slot.served == 0
+        worker.hear(**order(proven=True))
+        await worker.slot.until(State.SERVING)
+        assert worker.slot.served == 1
+
+    world.play(story)
+
+
+def test_a_worker_shows_how_far_the_start_of_the_head_is(world: World) -> None:
+    async def story() -> None:
+        worker = await running(world)
+        one = order(phase="load", detail="shards")
+        for progress in (0.25, 0.5, None):
+            worker.hear(**one, progress=progress)
+            await soon(
+                lambda wanted=progress: (
+                    worker.slot.snapshot.detail and worker.slot.snapshot.progress == wanted
+                )
+            )
+        found = worker.slot.snapshot
+        assert (found.phase, found.detail) == ("load", "the head: shards")
+        # Another start that has got as far is shown, too.
+        worker.hear()
+        await worker.reports(lambda report: report.running == "")
+        worker.hear(**{**one, "start": "s2"})
+        await soon(lambda: worker.slot.snapshot.detail == "the head: shards")
+
+    world.play(story)
+
+
+@pytest.mark.parametrize(
+    ("next_order", "reason"),
+    [(None, "the head has been silent for 20 s"), ({}, "the head ended this start")],
+)
+def test_a_rank_ends_with_its_order_or_its_head(
+    world: World, next_order: dict[str, Any] | None, reason: str
+) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.ends.clear()
+        if next_order is None:
+            world.clock.ahead_s += 30
+        else:
+            worker.hear(**next_order)
+        ending = await worker.slot.until(State.RECYCLING)
+        assert ending.reason == reason
+        (restart,) = (one for one in worker.slot.applied if isinstance(one, events.Restart))
+        assert restart.by == "head", "it is no operator's"
+        assert (await worker.reports(lambda report: report.state == "RECYCLING")).running == "s1"
+        worker.slot.ends.set()
+        report = await worker.reports(lambda report: not report.running)
+        assert report.failed == "", "the head knows of it"
+        await worker.slot.until(State.HOLD)
+        worker.hear(**order("s2"))
+        await worker.reports(lambda report: report.running == "s2")
+
+    world.play(story)
+
+
+def test_a_start_ends_the_rank_of_the_one_before(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.hear(**order("s2"))
+        await worker.reports(lambda report: report.running == "s2")
+        assert len(worker.slot.plans) == 2
+
+    world.play(story)
+
+
+def test_an_order_that_cannot_be_read_is_told_once_and_changes_nothing(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        for _ in range(3):
+            worker.link.on_frame(b"", b'{"v":2}')
+        told = [text for text in worker.slot.notices if "cannot read the head's order" in text]
+        assert len(told) == 1
+        assert worker.slot.snapshot.state is State.SERVING
+
+    world.play(story)
+
+
+# -- reports ---
+
+
+def test_a_rank_that_fails_is_reported_and_not_started_again_for_that_order(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.fails(DIED)
+        report = await worker.reports(lambda report: report.failed)
+        assert (report.failed, report.finding) == ("s1", DIED)
+        held = await worker.slot.until(State.HOLD)
+        assert held.remedy is not None
+        assert held.remedy.text == "the head decides what follows"
+        await worker.reports(lambda report: not report.running)
+        worker.hear(**order(proven=True))
+        worker.slot.looks_again()
+        await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)
+        assert len(worker.slot.plans) == 1
+        worker.hear(**order("s2"))
+        await worker.reports(lambda report: report.running == "s2")
+
+    world.play(story)
+
+
+def test_what_keeps_a_rank_from_starting_is_reported_of_its_order(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.obstacles.append(Obstacle("gpu-absent", "no card answers", hold=True))
+        worker.slot.start()
+        await worker.slot.until(State.HOLD)
+        assert (await worker.reports(lambda report: report.state)).failed == ""
+        worker.hear(**order())
+        report = await worker.reports(lambda report: report.failed)
+        assert report.failed == "s1"
+        assert report.finding is not None
+        assert (report.finding.failure, report.finding.text) == ("gpu-absent", "no card answers")
+        assert worker.slot.plans == []
+
+    world.play(story)
+
+
+def test_an_operator_that_stops_a_worker_is_reported(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.stop()
+        await worker.reports(lambda report: report.stopped)
+        await worker.slot.until(State.STOPPED)
+        worker.hear(**order("s2", sent=5.0))
+        await worker.reports(lambda report: report.echo == 5.0)
+        assert worker.slot.snapshot.state is State.STOPPED
+        worker.slot.start()
+        await worker.reports(lambda report: report.running == "s2" and not report.stopped)
+
+    world.play(story)
+
+
+def test_an_operator_that_restarts_a_worker_makes_the_head_start_all_anew(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.restart()
+        report = await worker.reports(lambda report: report.failed)
+        assert report.failed == "s1"
+        assert report.finding == Finding("node-lost", "its rank was ended by an operator there")
+        await worker.slot.until(State.HOLD)
+
+    world.play(story)
+
+
+def test_a_report_echoes_the_order_it_follows(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        assert (await worker.reports(lambda report: True)).echo == 0.0
+        worker.hear(sent=1234.5)
+        report = await worker.reports(lambda report: report.echo)
+        assert report.echo == 1234.5
+        world.clock.ahead_s += 3
+        assert (await worker.reports(lambda report: report.held_s >= 3)).echo == 1234.5
+
+    world.play(story)
+
+
+def test_what_outlives_its_end_is_still_reported_until_it_is_gone(world: World) -> None:
+    async def story() -> None:
+        worker = await running(world)
+        worker.slot.left = "VLLM::Worker (pid 7)"
+        worker.hear()
+        held = await worker.slot.until(State.HOLD)
+        assert "outlived KILL" in held.reason
+
+        def still_there(report: Report) -> bool:
+            assert report.running == "s1"
+            return "VLLM::Worker (pid 7)" in report.state
+
+        await worker.reports(still_there)
+        # The head orders no other start meanwhile, and none would be begun.
+        worker.hear(**order("s2"))
+        worker.slot.looks_again()
+        await worker.reports(lambda report: "cannot be killed" in report.state)
+        assert worker.report().running == "s1"
+        worker.hear()
+        worker.slot.left = ""
+        worker.slot.looks_again()
+        await worker.reports(lambda report: report.running == "")
+        worker.hear(**order("s3"))
+        await worker.reports(lambda report: report.running == "s3")
+
+    world.play(story)

@@ -1,0 +1,159 @@
+"""Which links a head tries, and when; what it makes of one that does not work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from caovand.adapters.cluster_key import Pairs
+from caovand.core.cluster.link import Link
+from caovand.core.cluster.messages import Report
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.daemon.cluster.choosing import Quorum
+from caovand.daemon.cluster.head import Head, Member
+from caovand.daemon.inspection import Obstacle
+from caovand.daemon.shared import now
+from tests.core.nodes import HEAD, WORKER
+from tests.daemon_process import free_port
+
+GOOD = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
+CLOSED = replace(GOOD, to_worker="no answer within 4 s")
+
+
+class Tried:
+    """A head of two nodes with these workers, whose links turn out as `found` says."""
+
+    def __init__(self, **found: Link) -> None:
+        self.found = found
+        self.names: list[str] = []
+        self.events: list[Any] = []
+        self.snapshot = Snapshot(state=State.HOLD)
+        self.pids: list[int] = []
+        slot: Any = SimpleNamespace(
+            notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=self.events.append,
+            pids=lambda: self.pids,
+        )  # fmt: skip
+        self.port = free_port()
+        pairs = Pairs(b"", b"", b"", b"")
+        self.head = Head("head1", f"127.0.0.1:{self.port}", Quorum(2, 2, 0.0), pairs, slot)
+        self.head._facts = HEAD
+        self.head._links.measure = self._measure  # type: ignore[method-assign]
+        for name in found:
+            self.join(name)
+
+    def join(self, name: str, facts: NodeFacts = WORKER, **report: Any) -> None:
+        made = replace(facts, name=name)
+        told = Report(name, f"boot of {name}", **report)
+        self.head._members[name] = Member(b"", told, now(), now(), made)
+
+    async def _measure(self, name: str, boot: str, address: str) -> None:
+        assert self.head._links.turn.locked()
+        self.names.append(name)
+        self.head._links._known[name] = (boot, self.found[name])
+        self.head._links._stale.discard(name)
+
+    def choose(self) -> dict[str, int]:
+        async def work() -> None:
+            async with self.head._links.turn:
+                await self.head._choose(self.port + 1)
+
+        asyncio.run(work())
+        return self.head._ranks
+
+    def measure(self) -> list[str]:
+        asyncio.run(self.head.measure())
+        return self.names
+
+
+def test_only_workers_that_are_to_serve_are_tried() -> None:
+    tried = Tried(n2=GOOD, n3=GOOD)
+    assert tried.choose() == {"n2": 1}
+    assert tried.names == ["n2"]
+    assert tried.choose() == {"n2": 1}
+    assert tried.names == ["n2", "n2"], "each start tries"
+
+
+def test_another_worker_serves_where_a_link_does_not_work() -> None:
+    tried = Tried(n2=CLOSED, n3=GOOD)
+    assert tried.choose() == {"n3": 1}
+    assert tried.names == ["n2", "n3"]
+
+
+def test_without_another_one_the_start_waits_and_says_why() -> None:
+    tried = Tried(n2=CLOSED)
+    with pytest.raises(Obstacle, match="node n2: head1 cannot connect to n2 at") as refused:
+        tried.choose()
+    assert refused.value.hold
+    tried.found["n2"] = GOOD
+    assert tried.choose() == {"n2": 1}, "it is tried anew"
+
+
+def test_a_worker_that_differs_is_not_tried() -> None:
+    tried = Tried(n2=GOOD)
+    tried.join("n2", replace(WORKER, torch="2.12.0"))
+    with pytest.raises(Obstacle, match="torch differs"):
+        tried.choose()
+    assert tried.names == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ({}, "NCCL finds no InfiniBand or RoCE on n2"),
+        ({"mlx5_1": "InfiniBand"}, ""),
+    ],
+)
+def test_the_fabric_of_those_that_serve_counts(devices: dict[str, str], why: str) -> None:
+    tried = Tried(n2=GOOD, n3=GOOD)
+    tried.head._facts = replace(HEAD, rdma={"mlx5_0": "InfiniBand"})
+    tried.join("n2", replace(WORKER, rdma=devices))
+    tried.choose()
+    assert tried.head._no_rdma == why
+
+
+def test_the_check_tries_what_is_not_known_to_work() -> None:
+    tried = Tried(n2=GOOD, n3=CLOSED)
+    assert tried.measure() == ["n2", "n3"]
+    assert tried.measure() == ["n2", "n3", "n3"]
+
+
+@pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.BACKOFF])
+def test_the_check_tries_in_all_states_without_an_engine(state: State) -> None:
+    tried = Tried(n2=GOOD)
+    tried.snapshot = Snapshot(state=state)
+    assert tried.measure() == ["n2"]
+
+
+def serves(tried: Tried) -> None:
+    tried.snapshot = Snapshot(state=State.SERVING)
+
+
+def starts(tried: Tried) -> None:
+    tried.snapshot = Snapshot(state=State.STARTING)
+
+
+def is_inspected(tried: Tried) -> None:
+    tried.snapshot = Snapshot(state=State.HOLD, inspecting=True)
+
+
+def has_processes(tried: Tried) -> None:
+    tried.pids.append(1)
+
+
+def runs_there(tried: Tried) -> None:
+    tried.join("n2", running="start")
+
+
+@pytest.mark.parametrize(
+    "busy", [serves, starts, is_inspected, has_processes, runs_there], ids=lambda one: one.__name__
+)
+def test_nothing_is_tried_where_an_engine_is_or_may_come(busy: Callable[[Tried], None]) -> None:
+    tried = Tried(n2=GOOD)
+    busy(tried)
+    assert tried.measure() == []

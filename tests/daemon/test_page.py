@@ -1,0 +1,193 @@
+"""The page's process as the daemon keeps it: started, moved, ended, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.page_process import READY
+from caovand.core.config import Config, PageSection
+from caovand.daemon import page as module
+from caovand.daemon.page import Page, url
+from tests.patience import soon
+
+ON = Config(page=PageSection(listen="127.0.0.1:9480"))
+TAKEN = "cannot serve the page: 127.0.0.1:9480: Address already in use; set another [page] listen"
+
+
+class FakeProcess:
+    """What a page process does, by hand."""
+
+    pid = 7
+
+    def __init__(self, listen: str, token_file: str, *more: Any) -> None:
+        self.listen, self.token_file, self.ended = listen, token_file, False
+        self.on_line, self.on_end = more[-2:]
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class World:
+    def __init__(self) -> None:
+        self.started: list[FakeProcess] = []
+        self.told: list[str] = []
+        self.error: OSError | None = None
+        self.page = Page(Path("/run"), {}, lambda _, text: self.told.append(text), self.start)
+
+    def start(self, *args: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        self.started.append(FakeProcess(*args))
+        return self.started[-1]
+
+    @property
+    def latest(self) -> FakeProcess:
+        return self.started[-1]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "delay", lambda attempt, chance: 0.0)
+
+
+def run(test: Callable[[World], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        await test(World())
+
+    asyncio.run(all_of_it())
+
+
+def test_without_the_key_there_is_none() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(Config())
+        assert world.started == []
+        assert world.page.describe() is None
+
+    run(test)
+
+
+def test_it_is_served_once_its_process_says_so() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        before = world.page.describe()
+        assert before is not None
+        assert not before["serving"]
+        world.latest.on_line(READY)
+        assert world.page.describe() == {
+            "url": "http://127.0.0.1:9480/", "serving": True, "problem": "", "pid": 7,
+        }  # fmt: skip
+
+    run(test)
+
+
+def test_a_reload_leaves_what_did_not_change_and_moves_what_did() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        first = world.latest
+        first.on_line(READY)
+        world.page.settle(replace(ON))
+        assert world.started == [first]
+        assert not first.ended
+        world.page.settle(Config(page=PageSection(listen="127.0.0.1:9481")))
+        assert first.ended
+        assert world.latest.listen == "127.0.0.1:9481"
+        world.page.settle(Config())
+        assert world.latest.ended
+        assert world.page.describe() is None
+
+    run(test)
+
+
+def test_another_token_in_the_same_file_counts_from_a_reload_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        file = tmp_path / "token"
+        file.write_text("one\n")
+        config = Config(page=PageSection("0.0.0.0:9480", str(file)))
+        world.page.settle(config)
+        world.latest.on_line(READY)
+        file.write_text("two\n")
+        world.page.settle(config)
+        assert len(world.started) == 2
+        assert world.latest.token_file == str(file)
+
+    run(test)
+
+
+def test_one_that_ended_is_started_again() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        world.latest.on_line(READY)
+        world.latest.on_end(-9)
+        assert "SIGKILL" in world.page.problem
+        await soon(lambda: len(world.started) == 2)
+        world.latest.on_line(READY)
+        assert world.page.problem == ""
+
+    run(test)
+
+
+def test_what_it_cannot_do_is_the_problem_and_is_told_once() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        for number in range(1, 4):
+            world.latest.on_line(TAKEN)
+            world.latest.on_end(1)
+            assert world.page.problem == TAKEN
+            await soon(lambda number=number: len(world.started) == number + 1)
+        assert world.told == [TAKEN]
+
+    run(test)
+
+
+def test_a_machine_without_processes_left_is_tried_again() -> None:
+    async def test(world: World) -> None:
+        world.error = BlockingIOError(11, "Resource temporarily unavailable")
+        world.page.settle(ON)
+        assert "TasksMax" in world.page.problem
+        world.error = None
+        await soon(lambda: world.started)
+
+    run(test)
+
+
+def test_the_waits_grow_until_it_has_served_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+
+    def delay(attempt: int, chance: float) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        for number in range(1, 4):
+            world.latest.on_line(READY)
+            world.latest.on_end(1)
+            await soon(lambda number=number: len(world.started) == number + 1)
+        monkeypatch.setattr(module, "STABLE_S", 0.0)
+        world.latest.on_line(READY)
+        world.latest.on_end(1)
+        assert attempts == [1, 2, 3, 1]
+
+    monkeypatch.setattr(module, "delay", delay)
+    run(test)
+
+
+def test_a_closed_one_stays_closed() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        world.latest.on_end(1)
+        world.page.close()
+        await asyncio.sleep(0.05)
+        assert len(world.started) == 1
+
+    run(test)
+
+
+def test_an_address_of_version_6_has_brackets() -> None:
+    assert url("[::1]:9480") == "http://[::1]:9480/"

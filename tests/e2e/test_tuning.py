@@ -1,0 +1,60 @@
+"""The draft tuner over a real vLLM whose drafts are never accepted: it turns them off."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.daemon_process import Daemon, daemon, free_port
+from tests.e2e.conftest import configuration
+from tests.patience import PATIENCE_S, until
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+APPLY = """stable_after_s = 5
+[policy]
+tune = "apply"
+tune_quiet_s = 10
+"""
+
+
+def ask(port: int) -> None:
+    """One answer of some seconds."""
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 500, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps({**body, "temperature": 0}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        answer.read()
+
+
+def asked_until(one: Daemon, port: int, text: str) -> float:
+    """Ask until the tuner shows this text; the tokens a second of the last answer."""
+
+    def look() -> float:
+        begin = time.monotonic()
+        ask(port)
+        speed = 500 / (time.monotonic() - begin)
+        found = one.status()["figures"]["tuning"]
+        return speed if found and text in found["text"] else 0.0
+
+    return until(look, f"the tuner to show: {text}")
+
+
+def test_drafts_that_are_never_accepted_are_turned_off_and_answers_come_faster(
+    engine: Path,
+) -> None:
+    port = free_port()
+    with daemon(configuration(engine, "hybrid", port, APPLY)) as one:
+        assert one.until_state("SERVING")["mtp"] == 3
+        before = asked_until(one, port, "drafting depth 0 instead of 3")
+        until(lambda: one.status()["mtp"] == 0, "a plan without drafts")
+        one.until_state("SERVING")
+        after = asked_until(one, port, "drafting depth 0 is the fastest")
+        assert after > before
+        assert ": it stays" in " ".join(one.events())

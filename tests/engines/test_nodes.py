@@ -1,0 +1,180 @@
+"""One plan over several machines: how it is split, and what is each node's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.config import Config
+from caovand.core.config_parser import parse
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.nodes import by_host_name, local, own, rank_of, spread, sums
+from tests.core.machines import LLAMA_70B_AWQ, inventory, named, plan, turing
+from tests.engines.test_planner import ON_CPU
+
+
+def values(found: Any, *names: str) -> dict[str, Any]:
+    return {name: found.value(name) for name in names}
+
+
+def over(nodes: int, machine: Inventory | None = None, **sections: Any) -> Plan:
+    """The plan over so many nodes like this one."""
+    machine = machine or inventory()
+    others = tuple(Node(f"n{at}", machine.gpus) for at in range(2, nodes + 1))
+    found = plan(replace(machine, others=others), **sections)
+    return spread(found, nodes, "10.0.0.1", 7071)
+
+
+def test_cards_are_split_inside_a_node_and_stages_lie_on_the_nodes() -> None:
+    found = over(3)
+    assert values(found, "nnodes", "master_addr", "master_port") == {
+        "nnodes": 3, "master_addr": "10.0.0.1", "master_port": 7071,
+    }  # fmt: skip
+    assert found.value("tensor_parallel_size") == plan().value("tensor_parallel_size") == 2
+    assert found.value("pipeline_parallel_size") == 3
+    assert found.env["CUDA_VISIBLE_DEVICES"].value == "0,1"
+
+
+def test_what_one_node_has_no_room_for_is_sized_for_all() -> None:
+    """70 billion parameters of four bits, 37 GiB, on three cards of 22 GB: a stage on each."""
+    machine = inventory(LLAMA_70B_AWQ, turing(1))
+    assert plan(machine).value("cpu_offload_gb") > 10
+    found = over(3, machine)
+    assert found.value("cpu_offload_gb") is None
+    assert found.value("max_model_len") > 32768
+    full = replace(machine, others=tuple(Node(name, turing(1)) for name in ("n2", "n3")))
+    memory = forecast(found, full)
+    assert memory.fits
+    assert [(rank.node, rank.layers) for rank in memory.ranks] == [
+        ("head", (0, 26)), ("n2", (27, 53)), ("n3", (54, 79)),
+    ]  # fmt: skip
+
+
+def test_layers_are_dealt_by_the_cards_of_the_nodes() -> None:
+    machine = inventory(gpus=named("RTX 3090"))
+    others = (Node("n2", named("RTX 2080 Ti 11 GB")),)
+    found = plan(replace(machine, others=others))
+    first, last = map(int, found.env[PARTITION].value.split(","))
+    assert first > 2 * last
+    # The oldest card of all decides what it computes in.
+    assert found.value("dtype") == "half"
+    assert plan(machine).value("dtype") is None
+    worker = local(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
+    assert worker.env[PARTITION] == found.env[PARTITION]
+
+
+def test_a_worker_cannot_deal_the_layers_otherwise() -> None:
+    found, typed = over(2), parse({"engine": {"env": {PARTITION: "1,63", "NCCL_DEBUG": "INFO"}}})
+    worker = local(found, typed, inventory())
+    assert PARTITION not in worker.env
+    assert worker.env["NCCL_DEBUG"].value == "INFO"
+
+
+def test_a_worker_has_no_forecast_of_what_others_hold() -> None:
+    memory = forecast(over(2), inventory())
+    assert memory.fits is None
+    assert "the cards of the other machines are not known here" in memory.reason
+
+
+def test_only_as_many_cards_of_a_node_count_as_it_has_ranks() -> None:
+    machine = inventory(gpus=turing(2))
+    large = (*turing(2), replace(named("H200")[0], index=2))
+    found = plan(replace(machine, others=(Node("n2", large[:2]),)))
+    assert PARTITION not in found.env
+    # Of a node with a much larger card its small ones are left out, as the node itself does.
+    found = plan(replace(machine, others=(Node("n2", large),)), policy={"tensor_parallel_size": 1})
+    assert int(found.env[PARTITION].value.split(",")[1]) > 32
+
+
+def test_the_cpu_build_has_one_part_a_node() -> None:
+    found = spread(plan(ON_CPU), 2, "10.0.0.1", 7071)
+    assert found.value("tensor_parallel_size") == 2
+    assert found.value("pipeline_parallel_size") is None
+
+
+def test_a_split_that_was_typed_stays() -> None:
+    found = over(2, engine={"extra_args": ["--pipeline-parallel-size", "4"]})
+    assert values(found, "tensor_parallel_size", "pipeline_parallel_size") == {
+        "tensor_parallel_size": 1, "pipeline_parallel_size": 4,
+    }  # fmt: skip
+    assert found.settings["pipeline_parallel_size"].origin == "user"
+    assert not [text for text in found.warnings if "cannot use" in text]
+
+
+def test_typed_flags_of_nodes_are_refused() -> None:
+    typed = plan(engine={"extra_args": ["--nnodes", "2"]})
+    with pytest.raises(Unplannable, match="extra_args has --nnodes; remove it"):
+        spread(typed, 2, "10.0.0.1", 7071)
+
+
+def test_only_the_head_answers_and_each_node_has_its_address() -> None:
+    whole = over(2)
+    head, worker = own(whole, 0, "10.0.0.1", "eth0"), own(whole, 1, "10.0.0.2", "ib0")
+    assert (head.value("node_rank"), head.value("headless")) == (0, None)
+    assert (worker.value("node_rank"), worker.value("headless")) == (1, True)
+    env = {name: setting.value for name, setting in worker.env.items()}
+    assert env["VLLM_HOST_IP"] == "10.0.0.2"
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
+    assert "NCCL_SOCKET_IFNAME" not in own(spread(plan(ON_CPU), 2, "a", 1), 1, "b", "c").env
+
+
+def test_the_operators_own_variables_win() -> None:
+    typed = plan(engine={"env": {"NCCL_SOCKET_IFNAME": "=ib1"}})
+    assert own(typed, 1, "10.0.0.2", "ib0").env["NCCL_SOCKET_IFNAME"].value == "=ib1"
+
+
+def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
+    why = "NCCL finds no InfiniBand or RoCE on gpu2"
+    found = spread(plan(), 2, "10.0.0.1", 7071, why)
+    assert found.env["NCCL_IB_DISABLE"] == Setting("1", "policy", why)
+    assert own(found, 1, "10.0.0.2", "eth0").env["NCCL_IB_DISABLE"].value == "1"
+    assert "NCCL_IB_DISABLE" not in spread(plan(), 2, "10.0.0.1", 7071, "").env
+    assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), 2, "10.0.0.1", 7071, why).env
+    typed = plan(engine={"env": {"NCCL_IB_DISABLE": "0"}})
+    assert spread(typed, 2, "10.0.0.1", 7071, why).env["NCCL_IB_DISABLE"].value == "0"
+
+
+def test_stages_on_all_nodes_keep_sums_inside_them() -> None:
+    assert not sums(over(2))
+    assert sums(spread(plan(ON_CPU), 2, "10.0.0.1", 7071))
+    typed = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
+    assert sums(spread(typed, 4, "10.0.0.1", 7071))
+    assert not sums(plan())
+
+
+@pytest.mark.parametrize(
+    ("env", "interface", "found"),
+    [
+        ({}, "eth0", False),
+        ({}, "x", True),  # tried with torch 2.13: it ignores the name
+        ({"GLOO_SOCKET_IFNAME": ""}, "eth0", True),
+        ({"GLOO_SOCKET_IFNAME": "ib0"}, "x", False),
+    ],
+)
+def test_gloo_goes_by_the_hosts_name_without_an_interface(
+    env: dict[str, str], interface: str, found: bool
+) -> None:
+    assert by_host_name(env, interface) is found
+
+
+def test_plans_of_other_nodes_are_other_plans() -> None:
+    assert over(2).identity == over(2).identity != over(3).identity
+
+
+@pytest.mark.parametrize(
+    ("title", "rank"),
+    [
+        ("VLLM::Worker_TP1", "TP1"),
+        ("VLLM::Worker_PP1_TP0", "PP1_TP0"),
+        ("VLLM::EngineCore", "EngineCore"),
+        ("VLLM::Worker", ""),
+        ("/usr/bin/python -m vllm.entrypoints.cli.main serve m", ""),
+    ],
+)
+def test_ranks_are_read_from_the_titles_of_processes(title: str, rank: str) -> None:
+    assert rank_of(title) == rank

@@ -1,0 +1,49 @@
+"""The page's sentences: the same keys in both languages, and each is used."""
+
+from __future__ import annotations
+
+import re
+
+from tests.daemon_process import ROOT
+
+STATIC = ROOT / "caovand/page/static"
+ENTRY = re.compile(r'(?:^|[ {,])"?([\w-]+)"?: "([^"]*)"', re.M)
+VALUE = re.compile(r"\{(\w+)\}")
+# Made of a part and a name, as of a state.
+MADE = ("about-", "step-", "part-", "theme-", "n-", "mark-", "span-", "origin-", "node-")
+
+
+def words(language: str) -> dict[str, str]:
+    return dict(ENTRY.findall((STATIC / f"words.{language}.js").read_text(encoding="utf-8")))
+
+
+def test_both_languages_have_the_same_sentences_with_the_same_values() -> None:
+    english, chinese = words("en"), words("zh")
+    assert len(english) > 100
+    assert english.keys() == chinese.keys()
+    for key, text in english.items():
+        assert set(VALUE.findall(text)) == set(VALUE.findall(chinese[key])), key
+
+
+def test_each_sentence_is_used() -> None:
+    files = [*STATIC.glob("*.js"), STATIC / "index.html"]
+    code = "".join(
+        one.read_text(encoding="utf-8") for one in files if not re.match(r"words\.|uplot", one.name)
+    )
+    states = {key.removeprefix("about-") for key in words("en") if key.startswith("about-")}
+    unused = [
+        key
+        for key in words("en")
+        if not key.startswith(MADE) and key not in states and f'"{key}"' not in code
+    ]
+    assert unused == []
+
+
+def test_no_file_asks_another_host_and_none_puts_markup_in() -> None:
+    for file in STATIC.iterdir():
+        text = file.read_text(encoding="utf-8")
+        if file.suffix in {".html", ".css", ".js"} and file.name != "uplot.js":
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), file.name
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text)
+        if file.suffix == ".html":
+            assert not re.search(r"<script>|<style|\sstyle=|\son\w+=", text), file.name

@@ -1,0 +1,81 @@
+"""Two machines as network namespaces, joined by a switch whose link can be cut. Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+
+@dataclass(frozen=True)
+class TwoNodes:
+    """The namespaces `names`, each with eth0 at one of ADDRESSES, and `switch` between them."""
+
+    names: tuple[str, str]
+    switch: str
+
+    def wrapper(self, node: int) -> tuple[str, ...]:
+        """Words that run a command on this node, 0 or 1."""
+        return ("ip", "netns", "exec", self.names[node])
+
+    def run(self, node: int, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node."""
+        return subprocess.run(
+            [*self.wrapper(node), *words], capture_output=True, text=True, check=False
+        )
+
+    def cut(self) -> None:
+        """Let nothing pass between them; both still have a carrier."""
+        _ip("-n", self.switch, "link", "set", "port1", "nomaster")
+
+    def join(self) -> None:
+        """Let everything pass again."""
+        _ip("-n", self.switch, "link", "set", "port1", "master", "switch")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def namespaces(*names: str) -> Iterator[None]:
+    """Network namespaces with these names, removed at the end; skips where none can be made."""
+    if os.getuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and ip (Debian's iproute2) to make network namespaces")
+    made: list[str] = []
+    try:
+        for name in names:
+            done = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True)
+            if done.returncode:
+                pytest.skip(f"this sandbox makes no network namespaces: {done.stderr.decode()}")
+            made.append(name)
+        yield
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[TwoNodes]:
+    """Two nodes, removed at the end; skips where namespaces cannot be made."""
+    base = f"caovan-{os.getpid()}"
+    nodes = TwoNodes((f"{base}-1", f"{base}-2"), f"{base}-s")
+    with namespaces(*nodes.names, nodes.switch):
+        _ip("-n", nodes.switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", nodes.switch, "link", "set", "switch", "up")
+        for place, name in enumerate(nodes.names, 1):
+            port = f"port{place}"
+            _ip("-n", nodes.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0",
+                "netns", name)  # fmt: skip
+            _ip("-n", nodes.switch, "link", "set", port, "master", "switch", "up")
+            _ip("-n", name, "addr", "add", f"{ADDRESSES[place - 1]}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                _ip("-n", name, "link", "set", link, "up")
+        yield nodes
