@@ -18,8 +18,7 @@ END = "# --- end of [cluster] ---"
 BEFORE = "# The section as it was:"
 KEPT = "#~"
 
-_BLOCK = re.compile(rf"^{re.escape(BEGIN)}\r?\n(.*?)^{re.escape(END)}(?=\r?\n|\r?\Z)", re.M | re.S)
-_MARKER = re.compile(rf"^(?:{re.escape(BEGIN)}|{re.escape(END)})\r?$", re.M)
+_MARKER = re.compile(rf"^({re.escape(BEGIN)}|{re.escape(END)})(?=\r?$)", re.M)
 _HEADER = re.compile(r"^[ \t]*\[[ \t]*cluster[ \t]*\][ \t]*(?:#.*)?\r?$", re.M)
 _NEXT = re.compile(r"^[ \t]*\[", re.M)
 _KEY = re.compile(r"^[ \t]*[^#\s].*$", re.M)
@@ -31,10 +30,10 @@ class BrokenBlock(Exception):
 
 def is_written(text: str) -> bool:
     """Whether the block is there; raises BrokenBlock where only a part of it is."""
-    found = _BLOCK.search(text) is not None
-    if len(_MARKER.findall(text)) != 2 * found:
+    markers = _MARKER.findall(text)
+    if markers not in ([], [BEGIN, END]):
         raise BrokenBlock
-    return found
+    return bool(markers)
 
 
 def add(text: str, keys: Mapping[str, Any]) -> str:
@@ -55,10 +54,10 @@ def remove(text: str) -> str:
     """The text as it was before `add`; raises BrokenBlock, and LookupError without a block."""
     if not is_written(text):
         raise LookupError("no block")
-    found = _BLOCK.search(text)
-    assert found is not None
-    kept = [line for line in found[1].split("\n") if line.startswith(KEPT)]
-    before, after = text[: found.start()], text[found.end() :]
+    begin, end = _MARKER.finditer(text)
+    lines = text[begin.end() : end.start()].split("\n")
+    kept = [line for line in lines if line.startswith(KEPT)]
+    before, after = text[: begin.start()], text[end.end() :]
     if kept:
         section = "\n".join(line.removeprefix(KEPT).removeprefix(" ") for line in kept)
         return before + section + after
