@@ -42,9 +42,14 @@ def test_every_card_needs_the_sampler_and_most_need_attention() -> None:
     for capability in ((8, 0), (8, 6), (8, 9), (11, 0), (12, 0), (12, 1)):
         assert labels((0, 21, 0), capability) == ALL_SM86
     for capability in ((10, 0), (10, 3)):
-        assert labels((0, 21, 0), capability) == ("sampling",)
-    assert labels((0, 21, 0), (9, 0)) == ("sampling", "gated-delta-net")
-    assert labels((0, 33, 0), (9, 0)) == ("sampling",)
+        assert labels((0, 21, 0), capability) == ("sampling", "all-reduce")
+    assert labels((0, 21, 0), (9, 0)) == ("sampling", "gated-delta-net", "all-reduce")
+    assert labels((0, 33, 0), (9, 0)) == ("sampling", "all-reduce")
+
+
+def test_one_card_alone_needs_no_all_reduce() -> None:
+    assert kernels.missing(OWN, (9, 0), 1) == ("sampling", "gated-delta-net")
+    assert kernels.missing(OWN, (9, 0), 2) == ("sampling", "gated-delta-net", "all-reduce")
 
 
 def test_attention_is_built_as_the_plans_of_these_cards_use_it() -> None:
@@ -78,13 +83,13 @@ def test_compilers_fit_cores_and_memory_and_there_is_always_one(cpus: int, free_
 
 
 def test_what_is_missing_is_what_was_not_built_for_these_cards() -> None:
-    assert kernels.missing(OWN, (7, 5)) == ALL_SM75
-    assert kernels.missing(BUILT, (7, 5)) == ()
-    assert kernels.missing(BUILT, (8, 6)) == ALL_SM86
+    assert kernels.missing(OWN, (7, 5), 2) == ALL_SM75
+    assert kernels.missing(BUILT, (7, 5), 2) == ()
+    assert kernels.missing(BUILT, (8, 6), 2) == ALL_SM86
     half = replace(OWN, kernels=(("sm75", ALL_SM75[:3]),))
-    assert kernels.missing(half, (7, 5)) == ALL_SM75[3:]
+    assert kernels.missing(half, (7, 5), 2) == ALL_SM75[3:]
     for needless in (CPU, replace(OWN, flashinfer=None), replace(OWN, jit_cache="0.6.8.post1")):
-        assert kernels.missing(needless, (7, 5)) == ()
+        assert kernels.missing(needless, (7, 5), 2) == ()
 
 
 def test_two_2080_ti_with_the_driver_only_serve_on_flashinfer_with_an_fp8_cache() -> None:

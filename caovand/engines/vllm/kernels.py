@@ -14,6 +14,8 @@ Read from vLLM 0.21 and FlashInfer 0.6.8:
   ready. So from SM80 on, off these two, an fp8 cache, which a plan takes where it pays, is read by
   "fa2": batch_prefill with dtype_q and dtype_o bf16 and dtype_kv e4m3 in its name.
 - vllm/model_executor/layers/mamba/gdn_linear_attn.py has FlashInfer's Gated DeltaNet on SM90.
+- vllm/config/vllm.py fuses the all-reduce of tensor parallel with the norm after it on SM90 and SM10x,
+  by FlashInfer's trtllm_comm: over two H100s a start was still compiling it after 100 s.
 
 What a model needs besides (64-wide heads, sliding windows, soft caps, float16 queries to an fp8
 cache from SM80 on) is compiled when it starts.
@@ -26,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from caovand.core.engine import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import AMPERE, HOPPER, OWN_FP8, TURING
+from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL, HOPPER, OWN_FP8, TURING
 
 HEAD_DIMS = (128, 256)
 HALF, BFLOAT, FP8 = "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn"
@@ -46,6 +48,10 @@ DELTA_NET = Kernel(
     generator="flashinfer.jit.gdn:gen_gdn_prefill_sm90_module",
     arguments={},
 )
+ALL_REDUCE = Kernel(
+    label="all-reduce", generator="flashinfer.jit.comm:gen_trtllm_comm_module", arguments={}
+)
+"""Only tensor parallel needs it."""
 
 
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
@@ -55,7 +61,9 @@ def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kern
     if capability >= AMPERE and capability[0] not in OWN_FP8:
         return (SAMPLING, *_attention(ON_AMPERE))
     if capability == HOPPER and release < releases.DELTA_NET_NOT_BY_NVCC:
-        return (SAMPLING, DELTA_NET)
+        return (SAMPLING, DELTA_NET, ALL_REDUCE)
+    if capability == HOPPER or capability[0] == BLACKWELL[0]:
+        return (SAMPLING, ALL_REDUCE)
     return (SAMPLING,)
 
 
@@ -86,10 +94,11 @@ def compilers(cpus: int, memory_mib: int) -> int:
     return max(1, min(cpus, memory_mib // COMPILER_MIB))
 
 
-def missing(engine: EngineInfo, capability: tuple[int, int]) -> tuple[str, ...]:
-    """Labels of what a start of this engine on such a card may have to compile."""
+def missing(engine: EngineInfo, capability: tuple[int, int], cards: int) -> tuple[str, ...]:
+    """Labels of what a start of this engine on so many such cards may have to compile."""
     if engine.build != "cuda" or not engine.flashinfer or engine.jit_cache:
         return ()
     have = dict(engine.kernels).get("sm{}{}".format(*capability), ())
-    wanted = (kernel.label for kernel in kernels(engine.release, capability))
-    return tuple(label for label in wanted if label not in have)
+    wanted = kernels(engine.release, capability)
+    needed = (kernel.label for kernel in wanted if kernel is not ALL_REDUCE or cards > 1)
+    return tuple(label for label in needed if label not in have)

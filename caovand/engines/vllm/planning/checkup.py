@@ -6,6 +6,7 @@ WARN what costs speed or will bite later; both carry the command or the key that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
@@ -205,8 +206,9 @@ def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None or not found.cuda_home:
         return
-    for capability in sorted({gpu.compute_capability for gpu in facts.gpus if not unusable(gpu)}):
-        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability)
+    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not unusable(gpu))
+    for capability, cards in sorted(usable.items()):
+        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability, cards)
         if lacking:
             text = f"FlashInfer's kernels for {name} are not built ({', '.join(lacking)})"
             fix = "sudo caovanctl engine build-kernels"
