@@ -17,6 +17,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
+from caovand.daemon.cluster.measuring import Known
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from tests.core.nodes import HEAD, WORKER
@@ -24,6 +25,7 @@ from tests.daemon_process import free_port
 
 GOOD = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
 CLOSED = replace(GOOD, to_worker="no answer within 4 s")
+SLOW = replace(GOOD, up_bytes_s=50e6)
 
 
 class Tried:
@@ -32,6 +34,7 @@ class Tried:
     def __init__(self, **found: Link) -> None:
         self.found = found
         self.names: list[str] = []
+        self.again: list[bool] = []
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
         self.pids: list[int] = []
@@ -52,11 +55,11 @@ class Tried:
         told = Report(name, f"boot of {name}", **report)
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
-    async def _measure(self, name: str, boot: str, address: str) -> None:
+    async def _measure(self, name: str, boot: str, address: str, *, again: bool) -> None:
         assert self.head._links.turn.locked()
         self.names.append(name)
-        self.head._links._known[name] = (boot, self.found[name])
-        self.head._links._stale.discard(name)
+        self.again.append(again)
+        self.head._links._known[name] = Known(boot, self.found[name], now())
 
     def choose(self) -> dict[str, int]:
         async def work() -> None:
@@ -121,6 +124,16 @@ def test_the_check_tries_what_is_not_known_to_work() -> None:
     tried = Tried(n2=GOOD, n3=CLOSED)
     assert tried.measure() == ["n2", "n3"]
     assert tried.measure() == ["n2", "n3", "n3"]
+
+
+def test_a_slow_link_is_measured_again_by_the_check_and_by_a_start() -> None:
+    tried = Tried(n2=SLOW)
+    assert tried.measure() == ["n2"]
+    assert tried.measure() == ["n2", "n2"]
+    tried.found["n2"] = GOOD
+    tried.choose()
+    tried.choose()
+    assert tried.again == [False, True, True, False]
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.BACKOFF])

@@ -77,10 +77,24 @@ class Link:
         )
 
     def after(self, before: Link | None) -> Link:
-        """With the figures of an earlier trial, where this one had no transfer."""
-        if before is None or self.up_bytes_s is not None:
+        """With the figures of an earlier trial where this one had no transfer, or came no better.
+
+        Other traffic only ever makes a figure worse. That nothing comes through counts at once.
+        """
+        if before is None:
             return self
-        return replace(self, up_bytes_s=before.up_bytes_s, down_bytes_s=before.down_bytes_s)
+        up_bytes_s = _better(self.up_bytes_s, before.up_bytes_s)
+        down_bytes_s = _better(self.down_bytes_s, before.down_bytes_s)
+        # Of trials without a transfer the first one counts, so that a plan finds the same link.
+        trips = (self.connect_s,) * (self.up_bytes_s is not None) + (before.connect_s,)
+        connect_s = min(filter(None, trips), default=self.connect_s)
+        return replace(self, up_bytes_s=up_bytes_s, down_bytes_s=down_bytes_s, connect_s=connect_s)
+
+
+def _better(found: float | None, before: float | None) -> float | None:
+    if found is None:
+        return before
+    return max(found, before or 0.0) if found else found
 
 
 def words(token: str, way: Way) -> tuple[bytes, bytes]:

@@ -44,6 +44,11 @@ def link_checks(
     yield from _slow(head, worker, link, sums)
 
 
+def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> bool:
+    """Whether its figures lead to a finding."""
+    return any(_slow(head, worker, link, sums))
+
+
 def figures(head: NodeFacts, link: Link | None) -> str:
     """The figures of a link, in a line."""
     if link is None or link.up_bytes_s is None or link.down_bytes_s is None:

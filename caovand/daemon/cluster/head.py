@@ -15,6 +15,7 @@ from caovand.adapters.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.link_checks import is_slow
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, from_document, node_of
 from caovand.core.cluster.plan_document import BadDocument
@@ -274,17 +275,27 @@ class Head(Part):
         for name in names:
             member = self._members.get(name)
             if member is not None and member.facts is not None and not member.lost:
-                await self._links.measure(name, member.report.boot, member.facts.address)
+                boot, address = member.report.boot, member.facts.address
+                await self._links.measure(name, boot, address, again=self._slow(name, member))
+
+    def _slow(self, name: str, member: Member) -> bool:
+        """Whether the link to a worker was slower than it should be, which may have passed."""
+        link = self._links.of(name, member.report.boot)
+        if link is None or self._facts is None or member.facts is None:
+            return False
+        return is_slow(self._facts, member.facts, link, self._sums)
 
     async def measure(self) -> None:
-        """Try the links that no start has tried, and those that failed, while no engine runs."""
+        """Try the links that no start has tried, or that failed or were slow, while no engine
+        runs."""
         async with self._links.turn:
             snapshot = self._slot.snapshot()
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
             untried = [
                 name
                 for name, one in self._heard.items()
-                if not one.report.running and not self._links.works(name, one.report.boot)
+                if not one.report.running
+                and (not self._links.works(name, one.report.boot) or self._slow(name, one))
             ]
             if idle and untried and not self._slot.pids():
                 await self._measure(untried)

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from caovand.adapters import link_trial
 from caovand.adapters.link_trial import Door, Failed
@@ -15,25 +15,39 @@ from caovand.core import addresses
 from caovand.core.cluster.link import LONGEST, Link, Outcome, Trial, words
 from caovand.core.facts.inventory import Network
 from caovand.daemon.cluster.part import Changed
+from caovand.daemon.shared import now
 
 REPORT_S = 60.0
 """How long a worker may take to report: it tries several addresses of the head's name."""
 LISTEN_S = 90.0
+FRESH_S = 3600.0
+"""Figures that are older are measured anew, and no longer count."""
 MOST_LINKS = 256
 CANNOT_LISTEN = "caovan cannot listen there"
+
+
+@dataclass
+class Known:
+    """A link to one run of a worker's daemon, its `boot`; its oldest figure is of `measured`.
+
+    One that is `stale` is to be tried anew before it counts.
+    """
+
+    boot: str
+    link: Link
+    measured: float
+    stale: bool = False
 
 
 class Links:
     """What the head knows of the links to its workers, whose ranks will meet at `host` and `port`.
 
-    `changed` wakes what sends the orders. A link is known for one run of a worker's daemon, its
-    `boot`.
+    `changed` wakes what sends the orders.
     """
 
     def __init__(self, host: str, port: int, changed: Changed) -> None:
         self._host, self._port, self._changed = host, port, changed
-        self._known: dict[str, tuple[str, Link]] = {}
-        self._stale: set[str] = set()  # those of them that are to be tried anew
+        self._known: dict[str, Known] = {}
         self._trials: dict[str, Trial] = {}
         self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
         self.turn = asyncio.Lock()
@@ -41,7 +55,8 @@ class Links:
 
     def of(self, name: str, boot: str) -> Link | None:
         """The link to the worker `name`, None if none is known of this run of its daemon."""
-        return self._found(name, boot) if name not in self._stale else None
+        known = self._found(name, boot)
+        return known.link if known and not known.stale else None
 
     def works(self, name: str, boot: str) -> bool:
         """Whether that link is known to work."""
@@ -69,27 +84,29 @@ class Links:
 
     def forget_failures(self) -> None:
         """Forget that links did not work, and keep their figures."""
-        self._stale.update(name for name, (_, link) in self._known.items() if not link.works)
+        for known in self._known.values():
+            known.stale = known.stale or not known.link.works
 
-    async def measure(self, name: str, boot: str, address: str) -> None:
+    async def measure(self, name: str, boot: str, address: str, *, again: bool = False) -> None:
         """Try the link to a worker whose ranks will listen at `address`; in turn.
 
-        Data is sent the first time only; that both can connect is found out each time.
+        Data is sent the first time, `again`, and where the figures are old; that both can connect
+        is found out each time.
         """
-        before = self._found(name, boot)
-        transfer = before is None or not before.up_bytes_s or not before.down_bytes_s
+        known = self._found(name, boot)
+        fresh = known is not None and now() - known.measured < FRESH_S
+        before = known.link if known and fresh else None
+        transfer = again or before is None or not before.up_bytes_s or not before.down_bytes_s
+        at = known.measured if known and fresh else now()
         link = await self._try(name, address, transfer)
         self._known.pop(name, None)
         if len(self._known) >= MOST_LINKS:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
-            self._stale.discard(oldest)
-        self._known[name] = (boot, link.after(before))
-        self._stale.discard(name)
+            del self._known[next(iter(self._known))]
+        self._known[name] = Known(boot, link.after(before), at)
 
-    def _found(self, name: str, boot: str) -> Link | None:
-        known, link = self._known.get(name, ("", None))
-        return link if known == boot else None
+    def _found(self, name: str, boot: str) -> Known | None:
+        known = self._known.get(name)
+        return known if known and known.boot == boot else None
 
     async def _try(self, name: str, address: str, transfer: bool) -> Link:
         trial = Trial(secrets.token_hex(32), self._host, self._port, transfer)

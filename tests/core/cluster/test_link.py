@@ -93,6 +93,16 @@ def test_figures_stay_until_there_are_others() -> None:
     assert not replace(again, to_head="refused").after(WORKS).works
 
 
+def test_of_repeated_figures_the_better_ones_count() -> None:
+    before = replace(WORKS, up_bytes_s=1e9, down_bytes_s=2e9, connect_s=2e-4)
+    after = replace(WORKS, up_bytes_s=5e8, down_bytes_s=3e9, connect_s=1e-4).after(before)
+    assert (after.up_bytes_s, after.down_bytes_s, after.connect_s) == (1e9, 3e9, 1e-4)
+    lost = replace(WORKS, up_bytes_s=0.0).after(before)
+    assert not lost.works, "packets that are lost now are not made up for"
+    tried = Link("10.0.0.1", 7071, connect_s=1e-5).after(before)
+    assert tried == before, "a trial without a transfer changes no plan"
+
+
 def test_a_link_is_shown_by_its_figures() -> None:
     assert shown(None) is None
     assert shown(WORKS) == {
