@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -267,9 +267,13 @@ class Head(Part):
             tried |= new
             await self._measure(sorted(new))
             why = self._ready()  # a link that fails may leave another worker to choose
-        facts = (self._members[name].facts for name in self._ranks)
-        self._no_rdma = no_rdma([one for one in (self._facts, *facts) if one is not None])
+        self._no_rdma = self._why_no_rdma(self._ranks)
         return why
+
+    def _why_no_rdma(self, names: Collection[str]) -> str:
+        """Why the head and these workers cannot use InfiniBand or RoCE, "" if they can."""
+        facts = (self._members[name].facts for name in names)
+        return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
     async def _measure(self, names: Sequence[str]) -> None:
         for name in names:
@@ -454,7 +458,19 @@ class Head(Part):
                 {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
                 for one, name in reversed(found.items())
             ],
+            "planned": self._planned(),
         }  # fmt: skip
+
+    def _planned(self) -> dict[str, Any]:
+        """The workers of the start that runs, else of the next, by rank, and what joins them."""
+        names = list(self._ranks if self._start else self._fit()[0])
+        boots = {name: self._members[name].report.boot for name in names}
+        link = self._links.network(boots)
+        return {
+            "nodes": names,
+            "link": asdict(link) if link else None,
+            "no_rdma": self._why_no_rdma(names) if names and self._facts else "",
+        }
 
 
 def _standing(member: Member) -> Any:

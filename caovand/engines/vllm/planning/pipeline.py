@@ -135,7 +135,6 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
     nodes, each = 1 + len(machine.others), inside.value
     if draft.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
-    usual = "the link is slower than what sums of layers need"
     whole = shards_whole_experts(given)
     problem = indivisible(draft.model, nodes * each, whole_experts=whole)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
@@ -143,8 +142,10 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
     held = [draft.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
-    if machine.link is None or not cards or not draft.model.architecture:
-        return False, usual
+    if machine.link is None:
+        return False, "their link is not measured, and stages need the least of it"
+    if not cards or not draft.model.architecture:
+        return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
