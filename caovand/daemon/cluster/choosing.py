@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from caovand.core.cluster.finding import in_words
 from caovand.core.facts.checks import CheckResult
+from caovand.core.healing.failure import Failure
 from caovand.daemon.cluster.members import Member
 from caovand.daemon.shared import now
 
@@ -42,14 +44,26 @@ class Quorum:
         return now() - since >= self._wait_s
 
 
+class Choice(NamedTuple):
+    """Workers that can take part; `why` there are fewer than wanted, "" where there are not.
+
+    `failure` is what that is: a node that is missing is waited for, one that is here and cannot
+    take part needs somebody.
+    """
+
+    workers: dict[str, Member]
+    why: str = ""
+    failure: Failure = "node-missing"
+
+
 def choose(
     members: Mapping[str, Member],
     found: Sequence[tuple[str, CheckResult]],
     wanted: int,
     also: Sequence[str] = (),
     ours: Collection[str] = (),
-) -> tuple[dict[str, Member], str]:
-    """At most `wanted` workers that can take part, and why there are fewer, "" where there are not.
+) -> Choice:
+    """At most `wanted` workers that can take part.
 
     `found` are the findings about them by name, `also` other reasons why one may be missing. The
     rank of one of `ours` is no obstacle.
@@ -64,14 +78,16 @@ def choose(
     fit = [name for name in present if name not in wrong and name not in busy]
     chosen = {name: present[name] for name in fit[:wanted]}
     if len(chosen) == wanted:
-        return chosen, ""
+        return Choice(chosen)
     if (lacking := wanted - len(present)) > 0:
         away = [_obstacle(one) for name, one in members.items() if name not in present]
         why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
-        return chosen, f"{lacking} of {wanted + 1} nodes missing: {why}"
+        text = f"{lacking} of {wanted + 1} nodes missing: {why}"
+        return Choice(chosen, text, "node-unfit" if any(also) else "node-missing")
     for name, first in ((name, one) for name, one in wrong.items() if name in present):
-        return chosen, f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
-    return chosen, "; ".join(unended(present[name]) for name in busy)
+        text = f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
+        return Choice(chosen, text, "node-unfit")
+    return Choice(chosen, "; ".join(unended(present[name]) for name in busy))
 
 
 def unended(member: Member) -> str:

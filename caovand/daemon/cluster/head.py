@@ -29,7 +29,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
-from caovand.daemon.cluster.choosing import Quorum, choose, unended
+from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals
@@ -39,6 +39,8 @@ from caovand.daemon.shared import now
 
 ENDING_S = 60.0
 """How long a worker may take to end its rank."""
+WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
+"""What holds a start until something of another node is different."""
 
 
 class Head(Part):
@@ -186,7 +188,7 @@ class Head(Part):
     def _try_again(self) -> None:
         """A node came, or its facts changed: what waits for that need not wait for its turn."""
         snapshot = self._slot.snapshot()
-        waits = snapshot.finding is not None and snapshot.finding.failure == "node-missing"
+        waits = snapshot.finding is not None and snapshot.finding.failure in WAITS
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
@@ -307,16 +309,16 @@ class Head(Part):
 
     def _ready(self) -> str:
         """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
-        chosen, why = self._fit()
+        chosen, why, failure = self._fit()
         if self._quorum.waits(1 + len(chosen)):
-            raise Obstacle("node-missing", f"cannot start: {why}", hold=True)
+            raise Obstacle(failure, f"cannot start: {why}", hold=True)
         self._ranks = {name: rank for rank, name in enumerate(chosen, 1)}
         self._boots = {name: member.report.boot for name, member in chosen.items()}
         known = ((name, one.facts) for name, one in chosen.items())
         self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
         return why
 
-    def _fit(self, ours: Collection[str] = ()) -> tuple[dict[str, Member], str]:
+    def _fit(self, ours: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
         twice = [in_words(one) for _, one in self._named_twice()]
         found = self._compare(self._heard)
@@ -330,10 +332,10 @@ class Head(Part):
         if self._quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
-            if not self._quorum.waits(1 + len(self._fit()[0])):
+            if not self._quorum.waits(1 + len(self._fit().workers)):
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
-            chosen, _ = self._fit(self._ranks)
+            chosen = self._fit(self._ranks).workers
             back = [
                 name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
             ]
@@ -463,7 +465,7 @@ class Head(Part):
 
     def _planned(self) -> dict[str, Any]:
         """The workers of the start that runs, else of the next, by rank, and what joins them."""
-        names = list(self._ranks if self._start else self._fit()[0])
+        names = list(self._ranks if self._start else self._fit().workers)
         boots = {name: self._members[name].report.boot for name in names}
         link = self._links.network(boots)
         return {

@@ -24,6 +24,12 @@ async def serving(world: World) -> tuple[AtHead, str]:
     return head, start
 
 
+def failed(head: AtHead) -> str:
+    """The failure that the head is in HOLD for."""
+    assert head.slot.snapshot.finding is not None
+    return head.slot.snapshot.finding.failure
+
+
 # -- orders ---
 
 
@@ -102,6 +108,7 @@ def test_a_head_names_who_is_missing_and_starts_as_soon_as_it_comes(world: World
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert held.reason == "cannot start: 1 of 3 nodes missing: start caovan there"
+        assert failed(head) == "node-missing"
         head.hear("n3", facts={"shm_free_mib": 8000})
         await head.slot.until(State.STARTING, spawned=True)
 
@@ -150,6 +157,7 @@ def test_a_worker_that_differs_holds_the_start_until_it_does_not(world: World) -
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert held.reason.startswith("cannot start: node n2: vllm differs")
+        assert failed(head) == "node-unfit"
         assert held.reason.endswith("see `caovanctl cluster check`")
         head.hear()
         await head.slot.until(State.STARTING, spawned=True)
