@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from caovand.adapters.cluster_key import Pairs
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
-from caovand.daemon.cluster.measuring import Known
+from caovand.daemon.cluster.measuring import Asked, Known, WorkerLost
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from tests.core.nodes import HEAD, WORKER
@@ -35,6 +35,7 @@ class Tried:
         self.found = found
         self.names: list[str] = []
         self.again: list[bool] = []
+        self.during: Callable[[], None] = lambda: None
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
         self.pids: list[int] = []
@@ -52,12 +53,14 @@ class Tried:
 
     def join(self, name: str, facts: NodeFacts = WORKER, **report: Any) -> None:
         made = replace(facts, name=name)
-        told = Report(name, f"boot of {name}", **report)
+        told = Report(name, **{"boot": f"boot of {name}", **report})
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
     async def _measure(self, name: str, boot: str, address: str, *, again: bool) -> None:
         assert self.head._links.turn.locked()
         self.names.append(name)
+        during, self.during = self.during, lambda: None
+        during()
         self.again.append(again)
         self.head._links._known[name] = Known(boot, self.found[name], now())
 
@@ -103,6 +106,29 @@ def test_a_worker_that_differs_is_not_tried() -> None:
     with pytest.raises(Obstacle, match="torch differs"):
         tried.choose()
     assert tried.names == []
+
+
+def test_a_worker_that_is_started_anew_meanwhile_is_tried_anew() -> None:
+    tried = Tried(n2=GOOD)
+    tried.during = lambda: tried.join("n2", boot="another")
+    tried.choose()
+    assert tried.names == ["n2", "n2"]
+    assert tried.head._boots == {"n2": "another"}
+
+
+def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
+    async def work() -> None:
+        tried = Tried(n2=GOOD)
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        trial = Trial("t", "10.0.0.1", 7071, True)
+        tried.head._links._asked["n2"] = Asked(trial, "boot of n2", outcome)
+        tried.head._look()
+        assert not outcome.done()
+        tried.head._members["n2"].gone = True
+        tried.head._look()
+        assert isinstance(outcome.exception(), WorkerLost)
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,16 @@ def test_an_address_that_a_node_does_not_have_is_named() -> None:
     async def work() -> None:
         async with both("192.0.2.1") as two:
             link = await two.measured()
-            assert link.to_head == "caovan cannot listen there: Cannot assign requested address"
+            assert (link.head_deaf, link.to_head) == ("Cannot assign requested address", "")
         async with both() as two:
             two.address = "192.0.2.1"
             link = await two.measured()
-            assert (link.to_head, link.to_worker) == ("", "caovan cannot listen there")
+            assert link.worker_deaf == "Cannot assign requested address"
+            assert (link.to_head, link.to_worker, link.works) == ("", "", False)
+        async with both() as two:
+            with socket.create_server((HERE, two.port)):
+                link = await two.measured()
+            assert (link.head_deaf, link.works) == ("Address already in use", False)
 
     run(work)
 
@@ -187,7 +192,26 @@ def test_a_worker_that_reports_nothing_is_not_waited_for(monkeypatch: pytest.Mon
     async def work() -> None:
         async with both() as two:
             two.deaf = True
-            assert (await two.measured()).to_head == "it reported nothing for 0 s"
+            link = await two.measured()
+            assert (link.unreported, link.to_head) == ("it reported nothing for 0 s", "")
+            assert not link.works
+            assert not listens(two.port)
+
+    run(work)
+
+
+@pytest.mark.parametrize("boots", [{}, {"n2": "2"}], ids=["lost", "started anew"])
+def test_the_trial_of_a_worker_that_is_lost_is_given_up(boots: dict[str, str]) -> None:
+    async def work() -> None:
+        async with both() as two:
+            two.deaf = True
+            trying = asyncio.ensure_future(two.measured())
+            await soon(lambda: two.links.trial("n2") is not None)
+            two.links.keep({"n2": "1"})
+            assert two.links.trial("n2") is not None
+            two.links.keep(boots)
+            link = await asyncio.wait_for(trying, 20)
+            assert link.unreported == "its daemon ended, or was cut off, while it was tried"
             assert not listens(two.port)
 
     run(work)

@@ -36,7 +36,7 @@ class Outcome:
 
     `connect_s` is how long that took, `down_bytes_s` what came from the head in a transfer, if any.
     `own` is its address on that connection, `joined` where it reaches the head's daemon. It listens
-    on `listens` for the way back, 0 if it cannot.
+    on `listens` for the way back, 0 if it cannot, and `deaf` is why.
     """
 
     token: str
@@ -46,6 +46,7 @@ class Outcome:
     own: str = ""
     joined: str = ""
     listens: int = 0
+    deaf: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Link:
     `host` and `port` are what the worker connected to. `up_bytes_s` is what a transfer to the head
     reached, `down_bytes_s` one from it; None if there was none yet, 0 if nothing came through.
     `own` is the worker's address on its connection, `seen` what the head sees of it, and `joined`
-    where the worker reaches the head's daemon.
+    where the worker reaches the head's daemon. `head_deaf` and `worker_deaf` are why one
+    cannot listen, `unreported` is why the worker's report is missing.
     """
 
     host: str
@@ -68,13 +70,17 @@ class Link:
     own: str = ""
     seen: str = ""
     joined: str = ""
+    head_deaf: str = ""
+    worker_deaf: str = ""
+    unreported: str = ""
 
     @property
     def works(self) -> bool:
         """Whether both connect to each other, and data came through."""
-        return (
-            not self.to_head and not self.to_worker and bool(self.up_bytes_s and self.down_bytes_s)
-        )
+        failures = (
+            self.to_head, self.to_worker, self.head_deaf, self.worker_deaf, self.unreported
+        )  # fmt: skip
+        return not any(failures) and bool(self.up_bytes_s and self.down_bytes_s)
 
     def after(self, before: Link | None) -> Link:
         """With the figures of an earlier trial where this one had no transfer, or came no better.
@@ -141,7 +147,7 @@ def outcome_from(document: Any) -> Outcome | None:
 _TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool"}
 _OUTCOME: Mapping[str, str] = {
     "token": "str", "failure": "str", "connect_s": "float", "down_bytes_s": "float or NoneType",
-    "own": "str", "joined": "str", "listens": "int",
+    "own": "str", "joined": "str", "listens": "int", "deaf": "str",
 }  # fmt: skip
 
 

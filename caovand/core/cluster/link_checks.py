@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 
 from caovand.core.cluster.finding import finding
@@ -16,6 +18,12 @@ SUMS_BYTES_S = 500e6
 ONE_STREAM_MBIT = 5000
 """What one connection reaches on a slow processor: no link is expected to show more."""
 MBIT = 125_000  # bytes
+_LISTENING = {
+    os.strerror(errno.EADDRINUSE): "end what has the port, which `sudo ss -ltnp sport = :{port}`"
+    " names; or set another port in [cluster] head on every node",
+    os.strerror(errno.EACCES): "set a port above 1023 in [cluster] head on every node",
+}
+"""The fix for a port that ranks cannot meet at, by the kernel's words."""
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
 
@@ -25,6 +33,17 @@ def link_checks(
     """What is wrong with a link; `sums`: layers are summed over it."""
     if link is None:
         return
+    if link.head_deaf:
+        yield _deaf_head(head, link)
+    if link.worker_deaf:
+        yield _deaf_worker(worker, link)
+    if link.unreported:
+        yield finding(
+            "FAIL",
+            f"nothing is known of the link to {worker.name}: {link.unreported}",
+            "`journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
+            worker,
+        )
     if link.to_head:
         yield _no_way_to_head(head, worker, link)
     if link.to_worker:
@@ -60,6 +79,27 @@ def rate(bytes_s: float) -> str:
     """Such as "941 Mbit/s"."""
     mbit = bytes_s / MBIT
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
+
+
+def _deaf_head(head: NodeFacts, link: Link) -> CheckResult:
+    remedy = _LISTENING.get(link.head_deaf, "set [cluster] head to an address of this machine")
+    return finding(
+        "FAIL",
+        f"{head.name} cannot listen at port {link.port} of {link.host}, where ranks meet:"
+        f" {link.head_deaf}",
+        remedy.format(port=link.port),
+        head,
+    )
+
+
+def _deaf_worker(worker: NodeFacts, link: Link) -> CheckResult:
+    return finding(
+        "FAIL",
+        f"{worker.name} cannot listen at its own address {worker.address}, as ranks will:"
+        f" {link.worker_deaf}",
+        f"see that {worker.interface} is up and has it: `ip address show {worker.interface}`",
+        worker,
+    )
 
 
 def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:

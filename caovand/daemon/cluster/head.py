@@ -193,6 +193,8 @@ class Head(Part):
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _look(self) -> None:
+        here = {name: one.report.boot for name, one in self._members.items() if not one.away}
+        self._links.keep(here)
         for name in self._ranks if self._start else ():
             if self._members[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
@@ -264,10 +266,10 @@ class Head(Part):
         self._links.forget_failures()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
-        tried: set[str] = set()
-        while new := self._ranks.keys() - tried:
+        tried: set[tuple[str, str]] = set()
+        while new := self._boots.items() - tried:
             tried |= new
-            await self._measure(sorted(new))
+            await self._measure(sorted(name for name, _ in new))
             why = self._ready()  # a link that fails may leave another worker to choose
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why

@@ -23,7 +23,19 @@ LISTEN_S = 90.0
 FRESH_S = 3600.0
 """Figures that are older are measured anew, and no longer count."""
 MOST_LINKS = 256
-CANNOT_LISTEN = "caovan cannot listen there"
+
+
+class WorkerLost(Exception):
+    """Whoever was to report on a trial."""
+
+
+@dataclass
+class Asked:
+    """A trial under way, for this run of a worker's daemon."""
+
+    trial: Trial
+    boot: str
+    outcome: asyncio.Future[Outcome]
 
 
 @dataclass
@@ -48,8 +60,7 @@ class Links:
     def __init__(self, host: str, port: int, changed: Changed) -> None:
         self._host, self._port, self._changed = host, port, changed
         self._known: dict[str, Known] = {}
-        self._trials: dict[str, Trial] = {}
-        self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
+        self._asked: dict[str, Asked] = {}
         self.turn = asyncio.Lock()
         """Whoever measures holds it: the port is one."""
 
@@ -74,13 +85,20 @@ class Links:
 
     def trial(self, name: str) -> Trial | None:
         """What this worker is to try now."""
-        return self._trials.get(name)
+        asked = self._asked.get(name)
+        return asked.trial if asked else None
 
     def heard(self, outcome: Outcome | None) -> None:
         """What a worker reports."""
-        waiting = self._outcomes.get(outcome.token) if outcome else None
-        if outcome and waiting is not None and not waiting.done():
-            waiting.set_result(outcome)
+        for asked in self._asked.values() if outcome else ():
+            if outcome and outcome.token == asked.trial.token and not asked.outcome.done():
+                asked.outcome.set_result(outcome)
+
+    def keep(self, boots: Mapping[str, str]) -> None:
+        """Give up the trials of all workers but these, each with the run of its daemon."""
+        for name, asked in self._asked.items():
+            if boots.get(name) != asked.boot and not asked.outcome.done():
+                asked.outcome.set_exception(WorkerLost)
 
     def forget_failures(self) -> None:
         """Forget that links did not work, and keep their figures."""
@@ -98,7 +116,7 @@ class Links:
         before = known.link if known and fresh else None
         transfer = again or before is None or not before.up_bytes_s or not before.down_bytes_s
         at = known.measured if known and fresh else now()
-        link = await self._try(name, address, transfer)
+        link = await self._try(name, boot, address, transfer)
         self._known.pop(name, None)
         if len(self._known) >= MOST_LINKS:
             del self._known[next(iter(self._known))]
@@ -108,34 +126,36 @@ class Links:
         known = self._known.get(name)
         return known if known and known.boot == boot else None
 
-    async def _try(self, name: str, address: str, transfer: bool) -> Link:
+    async def _try(self, name: str, boot: str, address: str, transfer: bool) -> Link:
         trial = Trial(secrets.token_hex(32), self._host, self._port, transfer)
         link = Link(self._host, self._port)
         try:
             door = await asyncio.to_thread(Door, self._host, self._port)
         except OSError as problem:
-            return replace(link, to_head=f"{CANNOT_LISTEN}: {problem.strerror}")
-        outcome = asyncio.get_running_loop().create_future()
+            return replace(link, head_deaf=problem.strerror or str(problem))
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         guest = asyncio.ensure_future(_receive(door, trial))
-        self._trials[name], self._outcomes[trial.token] = trial, outcome
+        self._asked[name] = Asked(trial, boot, outcome)
         self._changed.wake()
         try:
             found = await asyncio.wait_for(outcome, REPORT_S)
             link = replace(
                 link, to_head=found.failure, own=found.own, joined=found.joined,
                 connect_s=found.connect_s, down_bytes_s=found.down_bytes_s,
-                to_worker=await _knock(address, found),
+                worker_deaf=found.deaf, to_worker=await _knock(address, found),
             )  # fmt: skip
             if not found.failure:
                 seen, up_bytes_s = await asyncio.wait_for(guest, REPORT_S)
                 link = replace(link, seen=seen, up_bytes_s=up_bytes_s)
             return link
         except asyncio.TimeoutError:
-            return replace(link, to_head=f"it reported nothing for {REPORT_S:.0f} s")
+            return replace(link, unreported=f"it reported nothing for {REPORT_S:.0f} s")
+        except WorkerLost:
+            return replace(link, unreported="its daemon ended, or was cut off, while it was tried")
         except Failed as problem:
             return replace(link, to_head=str(problem))
         finally:
-            del self._trials[name], self._outcomes[trial.token]
+            del self._asked[name]
             guest.add_done_callback(lambda _: door.close())
             guest.cancel()
             await asyncio.wait({guest})
@@ -151,9 +171,9 @@ async def _receive(door: Door, trial: Trial) -> tuple[str, float | None]:
 
 
 async def _knock(address: str, found: Outcome) -> str:
-    """Why the worker's port cannot be connected to, "" if it can."""
+    """Why the worker's port cannot be connected to, "" if it can, or if there is none."""
     if not found.listens:
-        return CANNOT_LISTEN
+        return ""
     try:
         link, _ = await link_trial.connect(address, found.listens, *words(found.token, "to worker"))
     except Failed as problem:
@@ -187,11 +207,13 @@ class Trying:
 
     async def _carry_out(self, trial: Trial, address: str) -> None:
         with contextlib.ExitStack() as stack:
-            door = None
-            with contextlib.suppress(OSError):
+            door, deaf = None, ""
+            try:
                 door = stack.enter_context(contextlib.closing(Door(address)))
+            except OSError as problem:
+                deaf = (problem.strerror or str(problem))[:LONGEST]
             outcome = await self._connect(trial)
-            self.outcome = replace(outcome, listens=door.port if door else 0)
+            self.outcome = replace(outcome, listens=door.port if door else 0, deaf=deaf)
             self._changed.wake()
             if door is not None:
                 way = words(trial.token, "to worker")

@@ -176,8 +176,50 @@ def test_a_rate_is_written_as_interfaces_are() -> None:
 rates = st.none() | st.floats(0, 1e12)
 links = st.builds(
     Link, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), rates, rates, shown, shown,
-    shown,
+    shown, *[st.just("") | shown] * 3,
 )  # fmt: skip
+
+
+IN_USE = "Address already in use"
+LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
+
+
+@pytest.mark.parametrize(
+    ("link", "text", "remedy"),
+    [
+        (
+            {"head_deaf": IN_USE}, f"{LISTENS}{IN_USE}",
+            "on head1: end what has the port, which `sudo ss -ltnp sport = :7071` names; or set"
+            " another port in [cluster] head on every node",
+        ),
+        (
+            {"head_deaf": "Permission denied"}, f"{LISTENS}Permission denied",
+            "on head1: set a port above 1023 in [cluster] head on every node",
+        ),
+        (
+            {"head_deaf": "Cannot assign requested address"},
+            f"{LISTENS}Cannot assign requested address",
+            "on head1: set [cluster] head to an address of this machine",
+        ),
+        (
+            {"worker_deaf": "Cannot assign requested address"},
+            "gpu2 cannot listen at its own address 10.0.0.2, as ranks will: Cannot assign requested"
+            " address",
+            "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
+        ),
+        (
+            {"unreported": "it reported nothing for 60 s"},
+            "nothing is known of the link to gpu2: it reported nothing for 60 s",
+            "on gpu2: `journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_firewalls_fault_has_a_fix_of_its_own(
+    link: dict[str, str], text: str, remedy: str
+) -> None:
+    (only,) = results = found({"firewall": "ufw"}, {"firewall": "ufw"}, **link)
+    assert (only.text, only.remedy) == (text, remedy)
+    assert not agreed(results)
 
 
 @given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
@@ -185,6 +227,7 @@ def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
     head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
     results = compare(head, worker, 0.0003, 0.0, link, sums)
     broken = link.to_head or link.to_worker or link.up_bytes_s == 0 or link.down_bytes_s == 0
+    broken = broken or link.head_deaf or link.worker_deaf or link.unreported
     assert agreed(results) is not bool(broken)
     assert all("\n" not in one.text + one.remedy for one in results)
     if link.works:

@@ -91,7 +91,7 @@ class Link:
 class Tried(measuring.Links):
     """Links that work, without a trial."""
 
-    async def _try(self, name: str, address: str, transfer: bool) -> link.Link:
+    async def _try(self, name: str, boot: str, address: str, transfer: bool) -> link.Link:
         return link.Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
 
 
