@@ -15,6 +15,7 @@ from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
 from caovand.daemon.cluster.measuring import Asked, Known, WorkerLost
@@ -159,6 +160,16 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
         "link": {"bytes_s": 1.2e9, "round_trip_s": 2e-4},
         "no_rdma": "no node has InfiniBand or RoCE",
     }
+
+
+def test_a_head_that_cannot_listen_fails_the_check() -> None:
+    tried = Tried()
+    with pytest.raises(ProblemError):
+        asyncio.run(tried.head._listen())
+    (found,) = tried.head.describe()["checks"]
+    assert (found["node"], found["verdict"]) == ("head1", "FAIL")
+    assert found["text"].startswith(f"cannot hear any worker: 127.0.0.1:{tried.port} is this")
+    assert found["remedy"] == "set [cluster] head to an address that workers reach"
 
 
 def test_the_check_tries_what_is_not_known_to_work() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
 
 from caovand.core.cluster.finding import finding
@@ -19,9 +17,9 @@ ONE_STREAM_MBIT = 5000
 """What one connection reaches on a slow processor: no link is expected to show more."""
 MBIT = 125_000  # bytes
 _LISTENING = {
-    os.strerror(errno.EADDRINUSE): "end what has the port, which `sudo ss -ltnp sport = :{port}`"
+    "Address already in use": "end what has the port, which `sudo ss -ltnp sport = :{port}`"
     " names; or set another port in [cluster] head on every node",
-    os.strerror(errno.EACCES): "set a port above 1023 in [cluster] head on every node",
+    "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a port that ranks cannot meet at, by the kernel's words."""
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"

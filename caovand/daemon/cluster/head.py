@@ -32,7 +32,7 @@ from caovand.daemon.cluster import here
 from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links
-from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals
+from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
 from caovand.daemon.inspection import Obstacle, check_port
 from caovand.daemon.shared import now
@@ -63,7 +63,8 @@ class Head(Part):
         self._no_rdma, self._sums = "", False
         self._others: tuple[Node, ...] = ()  # of the last start, by rank
         self._told = Told(slot.notice)
-        self._unread, self._deaf = "", ""
+        self._unread = Unread()
+        self._deaf: CheckResult | None = None  # why it cannot hear any worker
         self._since = now()
         self._changed, self._gone = Changed(), Changed()
         self._own_ranks = here.Ranks(slot)
@@ -96,9 +97,9 @@ class Head(Part):
         try:
             link = await self._opened()
         except ProblemError as problem:
-            self._deaf = str(problem)
+            self._deaf = checks.deaf(problem.problem)
             raise
-        self._deaf = ""
+        self._deaf = None
         return link
 
     async def _opened(self) -> HeadLink:
@@ -119,10 +120,9 @@ class Head(Part):
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
         except (BadDocument, ValueError) as problem:
-            self._unread = f"cannot read what a worker reports: {problem}"
-            self._told.tell(self._unread)
+            self._told.tell(in_words(self._unread.take(identity, frame, problem)))
             return
-        self._unread = ""
+        self._unread.forget(identity)
         self._hear(identity, report, facts)
 
     def _take(self, identity: bytes, frame: bytes) -> None:
@@ -322,11 +322,9 @@ class Head(Part):
 
     def _fit(self, ours: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
-        twice = [in_words(one) for _, one in self._named_twice()]
+        unheard = [in_words(one) for _, one in self._unheard()]
         found = self._compare(self._heard)
-        return choose(
-            self._members, found, self._quorum.nodes - 1, [self._deaf, *twice, self._unread], ours
-        )
+        return choose(self._members, found, self._quorum.nodes - 1, unheard, ours)
 
     def _reconsider(self) -> None:
         """Where fewer nodes may serve: begin with those, and take in others that are back."""
@@ -350,10 +348,12 @@ class Head(Part):
         """How many nodes the last start has."""
         return 1 + len(self._ranks)
 
-    def _named_twice(self) -> list[tuple[str, CheckResult]]:
-        """The names that two machines have, each with its finding."""
+    def _unheard(self) -> list[tuple[str, CheckResult]]:
+        """What keeps workers from being heard, each with the node that it is about."""
+        deaf = [(self._name, self._deaf)] if self._deaf else []
         names = sorted({rival.report.name for rival in self._rivals.refused()})
-        return [(name, checks.named_twice(name)) for name in names]
+        twice = [(name, checks.named_twice(name)) for name in names]
+        return [*deaf, *twice, *self._unread.all()]
 
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
         found = []
@@ -453,7 +453,7 @@ class Head(Part):
             for one in self._rivals.refused()
         ]
         # A finding about the head alone comes with each worker: it is shown once.
-        every = [*self._named_twice(), *self._compare(self._heard)]
+        every = [*self._unheard(), *self._compare(self._heard)]
         found = {one: name for name, one in reversed(every)}
         return {
             "role": self.role, "name": self._name, "head": self._address,

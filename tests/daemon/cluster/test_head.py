@@ -317,5 +317,28 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert told in held.reason
+        assert failed(head) == "node-unfit"
+
+    world.play(story)
+
+
+def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -> None:
+    def unread(head: AtHead) -> list[tuple[str, str]]:
+        found = head.part.describe()["checks"]
+        return [(one["node"], one["text"]) for one in found if "cannot read" in one["text"]]
+
+    async def story() -> None:
+        head = await world.head(nodes=4)
+        head.link.on_frame(b"n3", b'{"v":2,"name":"n3"}')
+        head.link.on_frame(b"n4", b'{"v":2,"name":"n\\u001b4"}')
+        head.hear("n2")
+        fact = "reports: it is not of version 1: nodes must have the same caovan"
+        assert unread(head) == [
+            (name, f"cannot read what node {name} {fact}") for name in ("n3", r"n\x1b4")
+        ]
+        head.hear("n3")
+        assert len(unread(head)) == 1
+        world.clock.ahead_s += 30
+        assert unread(head) == []
 
     world.play(story)
