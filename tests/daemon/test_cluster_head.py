@@ -14,11 +14,13 @@ from caovand.adapters.cluster_key import Pairs
 from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.inventory import Network
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
+from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
-from caovand.daemon.cluster.measuring import Asked, Known, WorkerLost
+from caovand.daemon.cluster.measuring import Memory, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from tests.core.nodes import HEAD, WORKER
@@ -32,8 +34,10 @@ SLOW = replace(GOOD, up_bytes_s=50e6)
 class Tried:
     """A head of two nodes with these workers, whose links turn out as `found` says."""
 
-    def __init__(self, **found: Link) -> None:
+    def __init__(self, nodes: int = 2, **found: Link) -> None:
         self.found = found
+        self.between: dict[tuple[str, str], Link] = {}
+        self.pairs: list[tuple[str, str]] = []
         self.names: list[str] = []
         self.again: list[bool] = []
         self.during: Callable[[], None] = lambda: None
@@ -46,9 +50,10 @@ class Tried:
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
-        self.head = Head("head1", f"127.0.0.1:{self.port}", Quorum(2, 2, 0.0), pairs, slot)
+        self.head = Head("head1", f"127.0.0.1:{self.port}", Quorum(nodes, nodes, 0.0), pairs, slot)
         self.head._facts = HEAD
         self.head._links.measure = self._measure  # type: ignore[method-assign]
+        self.head._links._measure_pair = self._measure_pair  # type: ignore[method-assign]
         for name in found:
             self.join(name)
 
@@ -57,13 +62,22 @@ class Tried:
         told = Report(name, **{"boot": f"boot of {name}", **report})
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
-    async def _measure(self, name: str, boot: str, address: str, *, again: bool) -> None:
+    async def _measure(self, peer: Peer, *, again: bool) -> None:
         assert self.head._links.turn.locked()
+        name, boot = peer.name, peer.boot
         self.names.append(name)
         during, self.during = self.during, lambda: None
         during()
         self.again.append(again)
-        self.head._links._known[name] = Known(boot, self.found[name], now())
+        self.head._links._known.keep(name, boot, self.found[name], None)
+
+    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
+        assert self.head._links.turn.locked()
+        names = one.name, other.name
+        self.pairs.append(names)
+        self.again.append(again)
+        found = self.between.get(names, GOOD)
+        self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
 
     def choose(self) -> dict[str, int]:
         async def work() -> None:
@@ -120,16 +134,76 @@ def test_a_worker_that_is_started_anew_meanwhile_is_tried_anew() -> None:
 def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
     async def work() -> None:
         tried = Tried(n2=GOOD)
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         trial = Trial("t", "10.0.0.1", 7071, True)
-        tried.head._links._asked["n2"] = Asked(trial, "boot of n2", outcome)
-        tried.head._look()
-        assert not outcome.done()
-        tried.head._members["n2"].gone = True
-        tried.head._look()
-        assert isinstance(outcome.exception(), WorkerLost)
+        with tried.head._links.asking.ask("n2", "boot of n2", trial) as asked:
+            outcome = asyncio.ensure_future(asked.outcome())
+            tried.head._look()
+            await asyncio.sleep(0)
+            assert not outcome.done()
+            tried.head._members["n2"].gone = True
+            tried.head._look()
+            with pytest.raises(Unreported, match="the daemon of n2 ended, or was cut off"):
+                await outcome
 
     asyncio.run(work())
+
+
+def test_workers_are_tried_with_each_other_once_the_head_reaches_them() -> None:
+    tried = Tried(3, n2=CLOSED, n3=GOOD, n4=GOOD)
+    assert tried.choose() == {"n3": 1, "n4": 2}
+    assert tried.names == ["n2", "n3", "n4"]
+    assert tried.pairs == [("n3", "n4")]
+    tried.choose()
+    assert tried.pairs == [("n3", "n4")] * 2, "each start tries"
+
+
+def test_of_two_workers_that_do_not_reach_each_other_one_serves() -> None:
+    tried = Tried(3, n2=GOOD, n3=GOOD, n4=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    assert tried.choose() == {"n2": 1, "n4": 2}
+    assert tried.pairs[-1] == ("n2", "n4")
+    tried = Tried(3, n2=GOOD, n3=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    with pytest.raises(Obstacle, match="node n3: n2 cannot connect to n3 at") as refused:
+        tried.choose()
+    assert refused.value.finding.failure == "node-unfit"
+    tried.between.clear()
+    assert tried.choose() == {"n2": 1, "n3": 2}, "it is tried anew"
+
+
+def test_the_worker_that_no_other_reaches_is_the_one_to_do_without() -> None:
+    tried = Tried(4, n2=GOOD, n3=GOOD, n4=GOOD, n5=GOOD)
+    tried.between = {("n2", other): CLOSED for other in ("n3", "n4", "n5")}
+    assert tried.choose() == {"n3": 1, "n4": 2, "n5": 3}
+    found = [one for one in tried.head.describe()["checks"] if one["verdict"] == "FAIL"]
+    assert {one["node"] for one in found} == {"n2"}
+
+
+def test_the_slowest_of_all_links_is_the_clusters() -> None:
+    tried = Tried(3, n2=replace(GOOD, connect_s=1e-4), n3=replace(GOOD, connect_s=1e-4))
+    tried.between["n2", "n3"] = replace(SLOW, connect_s=3e-4)
+    tried.choose()
+    assert tried.head._links.network(tried.head._boots) == Network(50e6, 3e-4)
+    document = tried.head.describe()
+    assert document["links"] == [
+        {"nodes": ["n2", "n3"], "works": True, "connect_s": 3e-4, "sends_bytes_s": [1.2e9, 50e6]},
+    ]
+    (warned,) = (one for one in document["checks"] if one["verdict"] == "WARN")
+    assert warned["text"].startswith("n3 sends 400 Mbit/s to n2")
+    tried.head._links._pairs = Memory(9)
+    assert tried.head._links.network(tried.head._boots) is None, "of one nothing is known"
+
+
+def test_the_check_tries_workers_with_each_other() -> None:
+    tried = Tried(3, n2=GOOD, n3=GOOD, n4=GOOD)
+    tried.between["n2", "n3"] = SLOW
+    tried.measure()
+    assert (tried.pairs, tried.again[-1]) == ([("n2", "n3")], False)
+    tried.between["n2", "n3"] = GOOD
+    tried.measure()
+    assert (len(tried.pairs), tried.again[-1]) == (2, True)
+    tried.measure()
+    assert len(tried.pairs) == 2
 
 
 @pytest.mark.parametrize(

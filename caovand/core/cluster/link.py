@@ -1,33 +1,42 @@
-"""The link between the head and a worker, tried before a start: what is asked, reported and known.
+"""The links between nodes, tried before a start: what is asked, reported and known of each.
 
 The head listens on the port that ranks will meet at, and orders a worker to connect: by a *trial*
 with a token that is used once. The worker reports the *outcome*; then the head connects to a port
 of the worker's, since ranks listen on every node. Both together are the *link*.
+
+Between two workers one listens and the other connects, at the head's order, and then the reverse.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from caovand.core.cluster.plan_document import BadDocument
 
 WORD_BYTES = 32
 LONGEST = 256
-Way = Literal["to head", "to worker"]
+Way = Literal["to head", "to worker", "between"]
+PARTS = ("head", "listen", "connect")
+Peer = TypeVar("Peer")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways."""
+    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways.
+
+    Of the two workers of a link the `part` is to "listen" on a free port of its own address, or to
+    "connect" to that; with the head it is both, "head".
+    """
 
     token: str
     host: str
     port: int
     transfer: bool
+    part: str = "head"
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,16 @@ def words(token: str, way: Way) -> tuple[bytes, bytes]:
     return asks, answers
 
 
+def rounds(peers: Sequence[Peer]) -> Iterator[list[tuple[Peer, Peer]]]:
+    """Every two of them once, in rounds in which nobody is twice; each pair is in their order."""
+    seats = list(range(len(peers) + len(peers) % 2))
+    for _ in seats[1:]:
+        facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        pairs = [sorted(pair) for pair in facing]
+        yield [(peers[one], peers[other]) for one, other in pairs if other < len(peers)]
+        seats.insert(1, seats.pop())
+
+
 def shown(link: Link | None) -> dict[str, Any] | None:
     """A link in the document of the op `cluster`; None where it was not tried."""
     if link is None:
@@ -135,6 +154,8 @@ def to_document(found: Trial | Outcome | None) -> dict[str, Any] | None:
 def trial_from(document: Any) -> Trial | None:
     """The trial in a document. Raises BadDocument."""
     found = _read(document, _TRIAL, "trial")
+    if found is not None and found["part"] not in PARTS:
+        raise BadDocument(f"part of trial is none of {', '.join(PARTS)}")
     return None if found is None else Trial(**found)
 
 
@@ -144,7 +165,8 @@ def outcome_from(document: Any) -> Outcome | None:
     return None if found is None else Outcome(**found)
 
 
-_TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool"}
+_TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool",
+                             "part": "str"}  # fmt: skip
 _OUTCOME: Mapping[str, str] = {
     "token": "str", "failure": "str", "connect_s": "float", "down_bytes_s": "float or NoneType",
     "own": "str", "joined": "str", "listens": "int", "deaf": "str",

@@ -22,6 +22,7 @@ _LISTENING = {
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a port that ranks cannot meet at, by the kernel's words."""
+LOOK = "`journalctl -u caovan` names what keeps it"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
 
@@ -39,13 +40,18 @@ def link_checks(
         yield finding(
             "FAIL",
             f"nothing is known of the link to {worker.name}: {link.unreported}",
-            "`journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
+            f"{LOOK}; sudo systemctl restart caovan",
             worker,
         )
     if link.to_head:
         yield _no_way_to_head(head, worker, link)
     if link.to_worker:
         yield _no_way_to_worker(head, worker, link)
+    yield from _lost_data(head, worker, link)
+    yield from _slow(head, worker, link, sums)
+
+
+def _lost_data(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
     for sender, receiver, reached in (
         (worker, head, link.up_bytes_s),
         (head, worker, link.down_bytes_s),
@@ -58,7 +64,25 @@ def link_checks(
                 f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
                 sender,
             )
-    yield from _slow(head, worker, link, sums)
+
+
+def pair_checks(
+    one: NodeFacts, other: NodeFacts, link: Link | None, sums: bool
+) -> Iterator[CheckResult]:
+    """What is wrong with the link between two workers; the first is in the head's place."""
+    if link is None:
+        return
+    if link.unreported:
+        text = f"nothing is known of the link between {one.name} and {other.name}"
+        yield finding("FAIL", f"{text}: {link.unreported}", f"{LOOK} there")
+    for sender, receiver, why in (
+        (other, one, link.to_head),
+        (one, other, link.to_worker),
+    ):
+        if why:
+            yield _closed(sender, receiver, why)
+    yield from _lost_data(one, other, link)
+    yield from _slow(one, other, link, sums)
 
 
 def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> bool:
@@ -115,17 +139,25 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
 
 
 def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
-    text = f"{head.name} cannot connect to {worker.name} at {worker.address}"
     if link.seen != link.own:
         return finding(
             "FAIL",
-            f"{text}: {link.to_worker}. Its own connections come from {link.seen}: {worker.name} is"
-            " behind NAT, as a container with a network of its own",
+            f"{_no_way(head, worker)}: {link.to_worker}. Its own connections come from {link.seen}:"
+            f" {worker.name} is behind NAT, as a container with a network of its own",
             HOST_NETWORK,
             worker,
         )
-    text = f"{text}, where ranks listen on free ports: {link.to_worker}{_guard(worker)}"
-    return finding("FAIL", text, _opening(worker, head.address), worker)
+    return _closed(head, worker, link.to_worker)
+
+
+def _closed(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
+    ports = "where ranks listen on free ports"
+    text = f"{_no_way(sender, receiver)}, {ports}: {why}{_guard(receiver)}"
+    return finding("FAIL", text, _opening(receiver, sender.address), receiver)
+
+
+def _no_way(sender: NodeFacts, receiver: NodeFacts) -> str:
+    return f"{sender.name} cannot connect to {receiver.name} at {receiver.address}"
 
 
 def _guard(node: NodeFacts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -29,9 +29,10 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
+from caovand.daemon.cluster.between import Between
 from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
-from caovand.daemon.cluster.measuring import Links
+from caovand.daemon.cluster.measuring import Links, Peer
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
 from caovand.daemon.inspection import Obstacle, check_port
@@ -154,7 +155,7 @@ class Head(Part):
             member.round_trip_s = min(trip_s, shortest_s or trip_s)
             member.offset_s = report.clock + member.round_trip_s / 2 - time.time()
         self._members[name] = member
-        self._links.heard(report.outcome)
+        self._links.asking.heard(name, report.outcome)
         if known is None:
             self._slot.notice("cluster", f"node {name} joined")
         if known is None or _standing(member) != _standing(known):
@@ -194,7 +195,7 @@ class Head(Part):
 
     def _look(self) -> None:
         here = {name: one.report.boot for name, one in self._members.items() if not one.away}
-        self._links.keep(here)
+        self._links.asking.keep(here)
         for name in self._ranks if self._start else ():
             if self._members[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
@@ -214,7 +215,7 @@ class Head(Part):
     def _order(self, name: str) -> Order:
         rank = self._ranks.get(name)
         if not self._start or rank is None or self._plan is None:
-            trial = self._links.trial(name)
+            trial = self._links.asking.trial(name)
             return Order(head=self._boot, name=self._name, sent=now(), trial=trial)
         snapshot = self._slot.snapshot()
         return Order(
@@ -266,10 +267,17 @@ class Head(Part):
         self._links.forget_failures()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
-        tried: set[tuple[str, str]] = set()
-        while new := self._boots.items() - tried:
-            tried |= new
-            await self._measure(sorted(name for name, _ in new))
+        tried: set[Hashable] = set()
+        while True:
+            chosen = frozenset(self._boots.items())
+            if new := chosen - tried:
+                tried |= new
+                await self._measure(sorted(name for name, _ in new))
+            elif chosen not in tried:  # with each other, once all are reached by the head
+                tried.add(chosen)
+                await self._measure_between(list(self._ranks))
+            else:
+                break
             why = self._ready()  # a link that fails may leave another worker to choose
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why
@@ -280,11 +288,23 @@ class Head(Part):
         return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
     async def _measure(self, names: Sequence[str]) -> None:
-        for name in names:
-            member = self._members.get(name)
-            if member is not None and member.facts is not None and not member.lost:
-                boot, address = member.report.boot, member.facts.address
-                await self._links.measure(name, boot, address, again=self._slow(name, member))
+        for peer in self._peers(names):
+            again = self._slow(peer.name, self._members[peer.name])
+            await self._links.measure(peer, again=again)
+
+    async def _measure_between(self, names: Sequence[str]) -> None:
+        between = self._between(self._members)
+        await self._links.measure_between(self._peers(names), between.is_slow)
+
+    def _peers(self, names: Sequence[str]) -> list[Peer]:
+        """Those of these workers that can be tried."""
+        found = [self._members[name] for name in names if name in self._heard]
+        return [
+            Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
+        ]
+
+    def _between(self, members: Mapping[str, Member]) -> Between:
+        return Between(members, self._links, self._sums)
 
     def _slow(self, name: str, member: Member) -> bool:
         """Whether the link to a worker was slower than it should be, which may have passed."""
@@ -305,8 +325,13 @@ class Head(Part):
                 if not one.report.running
                 and (not self._links.works(name, one.report.boot) or self._slow(name, one))
             ]
-            if idle and untried and not self._slot.pids():
-                await self._measure(untried)
+            if not idle or self._slot.pids():
+                return
+            await self._measure(untried)
+            chosen = self._fit().workers
+            if among := self._between(chosen).wants_trial():
+                await self._measure_between(list(chosen))
+            if untried or among:
                 self._try_again()
 
     def _ready(self) -> str:
@@ -364,7 +389,7 @@ class Head(Part):
                     self._facts, one.facts, one.round_trip_s, one.offset_s, link, self._sums
                 )
                 found += [(name, result) for result in results]
-        return found
+        return [*found, *self._between(members).findings()]
 
     def own(self, plan: Plan) -> Plan:
         """The head's share of the plan: rank 0."""
@@ -462,6 +487,7 @@ class Head(Part):
                 {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
                 for one, name in reversed(found.items())
             ],
+            "links": self._between(self._heard).describe(),
             "planned": self._planned(),
         }  # fmt: skip
 

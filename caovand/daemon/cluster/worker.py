@@ -24,8 +24,8 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
-from caovand.daemon.cluster.measuring import Trying
 from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.trying import Trying
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from caovand.core.cluster.checks import agreed, compare
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link_checks import rate
+from caovand.core.cluster.link_checks import pair_checks, rate
 from caovand.core.facts.checks import CheckResult
 from tests.core.cluster.test_messages import shown
 from tests.core.nodes import HEAD, WORKER
@@ -180,6 +180,33 @@ links = st.builds(
 )  # fmt: skip
 
 
+def between(**link: Any) -> list[CheckResult]:
+    """What is found between two workers, of which the second has a firewall."""
+    one = replace(WORKER, name="gpu3", address="10.0.0.3")
+    guarded = replace(WORKER, firewall="ufw")
+    return list(pair_checks(guarded, one, replace(LINK, **link), False))
+
+
+def test_the_link_of_two_workers_is_named_by_both() -> None:
+    assert between() == []
+    assert list(pair_checks(HEAD, WORKER, None, False)) == []
+    (only,) = between(to_head=SILENT)
+    text = "gpu3 cannot connect to gpu2 at 10.0.0.2, where ranks listen on free ports: "
+    assert only.text == f"{text}{SILENT}; ufw is on there"
+    assert only.remedy == "on gpu2: sudo ufw allow from 10.0.0.3"
+    (only,) = between(to_worker=SILENT)
+    assert only.text.startswith("gpu2 cannot connect to gpu3 at 10.0.0.3, ")
+    assert only.remedy.startswith("on gpu3: let its firewall")
+    (only,) = between(up_bytes_s=0.0)
+    assert only.text.startswith("gpu2 gets no data from gpu3, though they connect: ")
+    (only,) = between(down_bytes_s=11e6)
+    assert (only.verdict, only.text.split(",")[0]) == ("WARN", "gpu2 sends 88 Mbit/s to gpu3")
+    (only,) = between(unreported="gpu3 reported nothing for 60 s")
+    assert only.text == (
+        "nothing is known of the link between gpu2 and gpu3: gpu3 reported nothing for 60 s"
+    )
+
+
 IN_USE = "Address already in use"
 LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
 
@@ -208,8 +235,8 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
             "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
         ),
         (
-            {"unreported": "it reported nothing for 60 s"},
-            "nothing is known of the link to gpu2: it reported nothing for 60 s",
+            {"unreported": "gpu2 reported nothing for 60 s"},
+            "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
             "on gpu2: `journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
         ),
     ],
