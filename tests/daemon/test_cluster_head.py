@@ -17,6 +17,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.inventory import Network
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
+from caovand.daemon.cluster import choosing
 from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
@@ -34,7 +35,7 @@ SLOW = replace(GOOD, up_bytes_s=50e6)
 class Tried:
     """A head of two nodes with these workers, whose links turn out as `found` says."""
 
-    def __init__(self, nodes: int = 2, **found: Link) -> None:
+    def __init__(self, nodes: int = 2, least: int | None = None, **found: Link) -> None:
         self.found = found
         self.between: dict[tuple[str, str], Link] = {}
         self.pairs: list[tuple[str, str]] = []
@@ -50,7 +51,9 @@ class Tried:
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
-        self.head = Head("head1", f"127.0.0.1:{self.port}", Quorum(nodes, nodes, 0.0), pairs, slot)
+        self.head = Head(
+            "head1", f"127.0.0.1:{self.port}", Quorum(nodes, least or nodes, 60.0), pairs, slot
+        )
         self.head._facts = HEAD
         self.head._links.measure = self._measure  # type: ignore[method-assign]
         self.head._links._measure_pair = self._measure_pair  # type: ignore[method-assign]
@@ -169,6 +172,25 @@ def test_of_two_workers_that_do_not_reach_each_other_one_serves() -> None:
     assert refused.value.finding.failure == "node-unfit"
     tried.between.clear()
     assert tried.choose() == {"n2": 1, "n3": 2}, "it is tried anew"
+
+
+def test_one_whose_link_fails_counts_as_missing_over_several_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = now()
+    monkeypatch.setattr(choosing, "now", lambda: at)
+    tried = Tried(3, 2, n2=GOOD, n3=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    for _ in range(2):
+        with pytest.raises(Obstacle):
+            tried.choose()
+        at += 40.0
+    assert tried.choose() == {"n2": 1}
+    tried.between.clear()
+    assert tried.choose() == {"n2": 1, "n3": 2}
+    tried.between["n2", "n3"] = CLOSED
+    with pytest.raises(Obstacle):
+        tried.choose()
 
 
 def test_the_worker_that_no_other_reaches_is_the_one_to_do_without() -> None:

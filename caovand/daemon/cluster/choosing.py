@@ -30,11 +30,18 @@ class Quorum:
     def waits(self, here: int) -> bool:
         """Whether a start that so many nodes can take part in has to wait for the others."""
         if here >= self.nodes:
-            self._since = None
             return False
         if self._since is None:
             self._since = now()
         return here < self._least or not self._long(self._since)
+
+    def chosen(self, count: int) -> None:
+        """A start takes so many: with all of them, what will be missing is missing from then on.
+
+        Before that a trial may still show that one of them cannot take part.
+        """
+        if count >= self.nodes:
+            self._since = None
 
     def is_back(self, member: Member) -> bool:
         """Whether a worker has been here long enough for a restart that takes it in."""

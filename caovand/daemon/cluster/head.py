@@ -194,8 +194,8 @@ class Head(Part):
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _look(self) -> None:
-        here = {name: one.report.boot for name, one in self._members.items() if not one.away}
-        self._links.asking.keep(here)
+        boots = {name: one.report.boot for name, one in self._members.items() if not one.away}
+        self._links.asking.keep(boots)
         for name in self._ranks if self._start else ():
             if self._members[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
@@ -279,6 +279,7 @@ class Head(Part):
             else:
                 break
             why = self._ready()  # a link that fails may leave another worker to choose
+        self._quorum.chosen(self._count)
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why
 
