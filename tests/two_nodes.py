@@ -1,4 +1,4 @@
-"""Two machines as network namespaces, joined by a switch whose link can be cut. Needs root."""
+"""Machines as network namespaces, joined by a switch whose link can be cut. Needs root."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import pytest
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
+ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 
 
 @dataclass(frozen=True)
 class TwoNodes:
     """The namespaces `names`, each with eth0 at one of ADDRESSES, and `switch` between them."""
 
-    names: tuple[str, str]
+    names: tuple[str, ...]
     switch: str
 
     def wrapper(self, node: int) -> tuple[str, ...]:
-        """Words that run a command on this node, 0 or 1."""
+        """Words that run a command on this node, from 0."""
         return ("ip", "netns", "exec", self.names[node])
 
     def run(self, node: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -63,10 +63,11 @@ def namespaces(*names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def two_nodes() -> Iterator[TwoNodes]:
-    """Two nodes, removed at the end; skips where namespaces cannot be made."""
+def two_nodes(count: int = 2) -> Iterator[TwoNodes]:
+    """Two nodes, or as many as there are addresses, removed at the end; skips where namespaces
+    cannot be made."""
     base = f"caovan-{os.getpid()}"
-    nodes = TwoNodes((f"{base}-1", f"{base}-2"), f"{base}-s")
+    nodes = TwoNodes(tuple(f"{base}-{place}" for place in range(1, count + 1)), f"{base}-s")
     with namespaces(*nodes.names, nodes.switch):
         _ip("-n", nodes.switch, "link", "add", "switch", "type", "bridge")
         _ip("-n", nodes.switch, "link", "set", "switch", "up")

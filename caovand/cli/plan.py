@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from caovand.cli import candidates
 from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
+from caovand.cli.over_nodes import over_nodes
 from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
@@ -25,7 +27,6 @@ from caovand.cli.survey import (
     daemon_config,
     look,
     running,
-    with_nodes,
 )
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import MODES, Config
@@ -70,9 +71,11 @@ def run(args: argparse.Namespace) -> int:
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
         inventory = machine.with_model(config)
-        if daemon:
-            inventory = with_nodes(inventory, args.runtime)
-        return make(config, inventory, mode, kept, records=records)
+        over = over_nodes(inventory, args.runtime, ask=bool(daemon))
+        made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
+        if not over.warning or chosen_engine(config).nodes is None:
+            return made
+        return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
 
     if args.engine == candidates.EVERY:
         every = list(candidates.candidates(config, plan))

@@ -68,11 +68,12 @@ def make(
     kept: Any = None,
     cache: Path | None = None,
     records: Mapping[str, Record] = MappingProxyType({}),
+    no_rdma: str = "",
 ) -> Planned:
     """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
 
     `records` are the draft tuner's. What its engine compiles goes to `cache`, None for that of this
-    machine's daemon.
+    machine's daemon. `no_rdma` is why several nodes cannot use InfiniBand or RoCE, "" if they may.
     """
     mark = degraded.fingerprint(config, machine)
     used = occupancy.used(machine.gpus)
@@ -89,7 +90,7 @@ def make(
     try:
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan = _spread(plan, config, engine)
+        plan = _spread(plan, config, engine, no_rdma)
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
@@ -98,10 +99,10 @@ def make(
     return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
 
 
-def _spread(plan: Plan, config: Config, engine: Engine) -> Plan:
+def _spread(plan: Plan, config: Config, engine: Engine, no_rdma: str) -> Plan:
     """The plan of a head as it goes to all nodes; raises Unplannable."""
     section = config.cluster
     if section.role != "head" or engine.nodes is None:
         return plan
     host, port = addresses.split(section.head)
-    return engine.nodes.spread(plan, section.nodes, host, port + 1, "")
+    return engine.nodes.spread(plan, section.nodes, host, port + 1, no_rdma)

@@ -24,7 +24,7 @@ from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
-from caovand.core.cluster.node import BadFacts, assumed, node_of, read_cards
+from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
@@ -121,25 +121,6 @@ def running(runtime: Path | None) -> dict[str, Any]:
             return dict(client.ask("status", answer_s=1.0))
     except CommandError:
         return {}
-
-
-def with_nodes(inventory: Inventory, runtime: Path | None) -> Inventory:
-    """The inventory with the nodes that have joined the head that runs here; one that has not is
-    taken to have the head's cards."""
-    if not inventory.others:
-        return inventory
-    try:
-        with client_for(runtime) as client:
-            listed = client.ask("cluster", answer_s=1.0)["nodes"]
-        joined = [
-            node_of(node["name"], read_cards(node["facts"]["cards"]))
-            for node in listed
-            if node["state"] == "joined" and node["facts"]
-        ]
-    except (CommandError, BadFacts):
-        return inventory
-    others = (*joined, *inventory.others[len(joined) :])
-    return replace(inventory, others=others[: len(inventory.others)])
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:

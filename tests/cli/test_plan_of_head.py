@@ -47,7 +47,7 @@ def joined(daemon: FakeDaemon, config: Path) -> FakeDaemon:
 
 def split(found: Any) -> list[Any]:
     names = ("tensor_parallel_size", "pipeline_parallel_size", "nnodes", "master_port")
-    return [found["settings"][name]["value"] for name in names]
+    return [found["settings"].get(name, {}).get("value") for name in names]
 
 
 def test_a_node_that_has_joined_counts_with_its_cards(joined: FakeDaemon, ctl: Ctl) -> None:
@@ -86,10 +86,65 @@ def test_one_that_has_not_is_taken_to_have_the_heads(
     assert PARTITION not in said.json["env"]
 
 
+def planned(bytes_s: float | None, *names: str, no_rdma: str = "") -> dict[str, Any]:
+    link = {"bytes_s": bytes_s, "round_trip_s": 1e-5} if bytes_s else None
+    return {"nodes": list(names), "link": link, "no_rdma": no_rdma}
+
+
+def of_two(found: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a head whose next start has one of two workers like itself."""
+    card = {"name": "NVIDIA GeForce RTX 3090", "memory_mib": 24576, "compute_capability": "8.6"}
+    facts = {**FACTS, "cards": [card]}
+    others = [node(name, "joined", facts=facts) for name in ("gpu2", "gpu3")]
+    return cluster(nodes=[node("gpu1", "here"), *others], planned=found)
+
+
+def warnings(said: Any) -> str:
+    return " ".join(said.json["warnings"])
+
+
+def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) -> None:
+    why = "no node has InfiniBand or RoCE"
+    joined.answers["cluster"] = of_two(planned(12.5e9, "gpu3", no_rdma=why))
+    said = ctl("plan", "--json")
+    assert split(said.json) == [2, None, 2, 7071]
+    assert "over this link (12.5 GB/s" in said.json["settings"]["tensor_parallel_size"]["reason"]
+    assert said.json["env"]["NCCL_IB_DISABLE"] == "1"
+    assert "link" not in warnings(said)
+    joined.answers["cluster"] = of_two(planned(0.1e9, "gpu3"))
+    said = ctl("plan", "--json")
+    assert split(said.json) == [1, 2, 2, 7071]
+    assert [one["node"] for one in said.json["memory"]["ranks"]] == ["head", "gpu3"]
+    assert "NCCL_IB_DISABLE" not in said.json["env"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (of_two(planned(None, "gpu2")), "the link between the nodes is not measured yet"),
+        (of_two(planned(12.5e9)), "the link between the nodes is not measured yet"),
+        (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
+        (cluster(role="worker"), "no head's daemon was asked"),
+        (Reply("", code="forbidden", message="cannot answer"), "no head's daemon was asked"),
+    ],
+)
+def test_what_is_assumed_is_named_and_nothing_is_called_slow(
+    joined: FakeDaemon, ctl: Ctl, answer: Any, text: str
+) -> None:
+    joined.answers["cluster"] = answer
+    said = ctl("plan", "--json")
+    assert text in warnings(said)
+    assert "assumed" in warnings(said)
+    reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
+    assert "their link is not measured" in reason
+    assert text in " ".join(ctl("plan").out.split())
+
+
 def test_without_a_daemon_nodes_are_planned_for_all_the_same(config: Path, ctl: Ctl) -> None:
     said = ctl("plan", "--config", str(config), "--json")
     assert split(said.json) == [1, 2, 2, 7071]
     assert len(said.json["memory"]["ranks"]) == 2
+    assert "no head's daemon was asked" in warnings(said)
 
 
 def test_the_cpu_build_is_split_over_the_nodes(

@@ -57,13 +57,21 @@ def test_what_waits_for_another_node_has_not_failed_however_that_changes() -> No
     assert told is not None
     assert (told.kind, told.failed) == ("state", False)
     assert told.text == f"STARTING -> HOLD: {AWAITED.text}"
-    other = Finding("node-missing", "node n2: other files", "plan")
+    other = Finding("node-missing", "2 of 2 nodes missing", "plan")
     told = announcement(hold, replace(hold, finding=other, reason=other.text))
     assert told is not None
-    assert (told.kind, told.text) == ("state", "still HOLD: node n2: other files")
+    assert (told.kind, told.text) == ("state", "still HOLD: 2 of 2 nodes missing")
     told = announcement(SERVING, replace(SERVING, refusal=AWAITED))
     assert told is not None
     assert told.kind == "state"
+    # One that is here and that a check keeps out needs somebody.
+    unfit = Finding("node-unfit", "node n2: vllm differs; fix: install it", "plan")
+    told = announcement(hold, replace(hold, finding=unfit, reason=unfit.text))
+    assert told is not None
+    assert told.kind == "failure"
+    told = announcement(replace(hold, state=State.STARTING), replace(hold, finding=unfit))
+    assert told is not None
+    assert (told.kind, told.failed) == ("failure", True)
     # A lost node, which ended an engine, is a failure.
     lost = replace(SERVING, state=State.RECYCLING, finding=replace(AWAITED, failure="node-lost"))
     told = announcement(SERVING, lost)

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 
 from caovand.adapters.cluster_key import Pairs
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.inventory import Network
 from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.problem import ProblemError
+from caovand.daemon.cluster import choosing
+from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
+from caovand.daemon.cluster.measuring import Memory, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from tests.core.nodes import HEAD, WORKER
@@ -24,14 +29,19 @@ from tests.daemon_process import free_port
 
 GOOD = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
 CLOSED = replace(GOOD, to_worker="no answer within 4 s")
+SLOW = replace(GOOD, up_bytes_s=50e6)
 
 
 class Tried:
     """A head of two nodes with these workers, whose links turn out as `found` says."""
 
-    def __init__(self, **found: Link) -> None:
+    def __init__(self, nodes: int = 2, least: int | None = None, **found: Link) -> None:
         self.found = found
+        self.between: dict[tuple[str, str], Link] = {}
+        self.pairs: list[tuple[str, str]] = []
         self.names: list[str] = []
+        self.again: list[bool] = []
+        self.during: Callable[[], None] = lambda: None
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
         self.pids: list[int] = []
@@ -41,22 +51,36 @@ class Tried:
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
-        self.head = Head("head1", f"127.0.0.1:{self.port}", Quorum(2, 2, 0.0), pairs, slot)
+        self.head = Head(
+            "head1", f"127.0.0.1:{self.port}", Quorum(nodes, least or nodes, 60.0), pairs, slot
+        )
         self.head._facts = HEAD
         self.head._links.measure = self._measure  # type: ignore[method-assign]
+        self.head._links._measure_pair = self._measure_pair  # type: ignore[method-assign]
         for name in found:
             self.join(name)
 
     def join(self, name: str, facts: NodeFacts = WORKER, **report: Any) -> None:
         made = replace(facts, name=name)
-        told = Report(name, f"boot of {name}", **report)
+        told = Report(name, **{"boot": f"boot of {name}", **report})
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
-    async def _measure(self, name: str, boot: str, address: str) -> None:
+    async def _measure(self, peer: Peer, *, again: bool) -> None:
         assert self.head._links.turn.locked()
+        name, boot = peer.name, peer.boot
         self.names.append(name)
-        self.head._links._known[name] = (boot, self.found[name])
-        self.head._links._stale.discard(name)
+        during, self.during = self.during, lambda: None
+        during()
+        self.again.append(again)
+        self.head._links._known.keep(name, boot, self.found[name], None)
+
+    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
+        assert self.head._links.turn.locked()
+        names = one.name, other.name
+        self.pairs.append(names)
+        self.again.append(again)
+        found = self.between.get(names, GOOD)
+        self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
 
     def choose(self) -> dict[str, int]:
         async def work() -> None:
@@ -102,6 +126,108 @@ def test_a_worker_that_differs_is_not_tried() -> None:
     assert tried.names == []
 
 
+def test_a_worker_that_is_started_anew_meanwhile_is_tried_anew() -> None:
+    tried = Tried(n2=GOOD)
+    tried.during = lambda: tried.join("n2", boot="another")
+    tried.choose()
+    assert tried.names == ["n2", "n2"]
+    assert tried.head._boots == {"n2": "another"}
+
+
+def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
+    async def work() -> None:
+        tried = Tried(n2=GOOD)
+        trial = Trial("t", "10.0.0.1", 7071, True)
+        with tried.head._links.asking.ask("n2", "boot of n2", trial) as asked:
+            outcome = asyncio.ensure_future(asked.outcome())
+            tried.head._look()
+            await asyncio.sleep(0)
+            assert not outcome.done()
+            tried.head._members["n2"].gone = True
+            tried.head._look()
+            with pytest.raises(Unreported, match="the daemon of n2 ended, or was cut off"):
+                await outcome
+
+    asyncio.run(work())
+
+
+def test_workers_are_tried_with_each_other_once_the_head_reaches_them() -> None:
+    tried = Tried(3, n2=CLOSED, n3=GOOD, n4=GOOD)
+    assert tried.choose() == {"n3": 1, "n4": 2}
+    assert tried.names == ["n2", "n3", "n4"]
+    assert tried.pairs == [("n3", "n4")]
+    tried.choose()
+    assert tried.pairs == [("n3", "n4")] * 2, "each start tries"
+
+
+def test_of_two_workers_that_do_not_reach_each_other_one_serves() -> None:
+    tried = Tried(3, n2=GOOD, n3=GOOD, n4=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    assert tried.choose() == {"n2": 1, "n4": 2}
+    assert tried.pairs[-1] == ("n2", "n4")
+    tried = Tried(3, n2=GOOD, n3=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    with pytest.raises(Obstacle, match="node n3: n2 cannot connect to n3 at") as refused:
+        tried.choose()
+    assert refused.value.finding.failure == "node-unfit"
+    tried.between.clear()
+    assert tried.choose() == {"n2": 1, "n3": 2}, "it is tried anew"
+
+
+def test_one_whose_link_fails_counts_as_missing_over_several_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = now()
+    monkeypatch.setattr(choosing, "now", lambda: at)
+    tried = Tried(3, 2, n2=GOOD, n3=GOOD)
+    tried.between["n2", "n3"] = CLOSED
+    for _ in range(2):
+        with pytest.raises(Obstacle):
+            tried.choose()
+        at += 40.0
+    assert tried.choose() == {"n2": 1}
+    tried.between.clear()
+    assert tried.choose() == {"n2": 1, "n3": 2}
+    tried.between["n2", "n3"] = CLOSED
+    with pytest.raises(Obstacle):
+        tried.choose()
+
+
+def test_the_worker_that_no_other_reaches_is_the_one_to_do_without() -> None:
+    tried = Tried(4, n2=GOOD, n3=GOOD, n4=GOOD, n5=GOOD)
+    tried.between = {("n2", other): CLOSED for other in ("n3", "n4", "n5")}
+    assert tried.choose() == {"n3": 1, "n4": 2, "n5": 3}
+    found = [one for one in tried.head.describe()["checks"] if one["verdict"] == "FAIL"]
+    assert {one["node"] for one in found} == {"n2"}
+
+
+def test_the_slowest_of_all_links_is_the_clusters() -> None:
+    tried = Tried(3, n2=replace(GOOD, connect_s=1e-4), n3=replace(GOOD, connect_s=1e-4))
+    tried.between["n2", "n3"] = replace(SLOW, connect_s=3e-4)
+    tried.choose()
+    assert tried.head._links.network(tried.head._boots) == Network(50e6, 3e-4)
+    document = tried.head.describe()
+    assert document["links"] == [
+        {"nodes": ["n2", "n3"], "works": True, "connect_s": 3e-4, "sends_bytes_s": [1.2e9, 50e6]},
+    ]
+    (warned,) = (one for one in document["checks"] if one["verdict"] == "WARN")
+    assert warned["text"].startswith("n3 sends 400 Mbit/s to n2")
+    tried.head._links._pairs = Memory(9)
+    assert tried.head._links.network(tried.head._boots) is None, "of one nothing is known"
+
+
+def test_the_check_tries_workers_with_each_other() -> None:
+    tried = Tried(3, n2=GOOD, n3=GOOD, n4=GOOD)
+    tried.between["n2", "n3"] = SLOW
+    tried.measure()
+    assert (tried.pairs, tried.again[-1]) == ([("n2", "n3")], False)
+    tried.between["n2", "n3"] = GOOD
+    tried.measure()
+    assert (len(tried.pairs), tried.again[-1]) == (2, True)
+    tried.measure()
+    assert len(tried.pairs) == 2
+
+
 @pytest.mark.parametrize(
     ("devices", "why"),
     [
@@ -117,10 +243,45 @@ def test_the_fabric_of_those_that_serve_counts(devices: dict[str, str], why: str
     assert tried.head._no_rdma == why
 
 
+def test_what_a_plan_would_count_with_is_in_the_document() -> None:
+    tried = Tried(n2=CLOSED, n3=GOOD)
+    tried.head._facts = replace(HEAD, rdma={"mlx5_0": "InfiniBand"})
+    why = "NCCL finds no InfiniBand or RoCE on n2"
+    assert tried.head.describe()["planned"] == {"nodes": ["n2"], "link": None, "no_rdma": why}
+    tried.found = {name: replace(one, connect_s=2e-4) for name, one in tried.found.items()}
+    tried.choose()
+    tried.head._facts = HEAD
+    assert tried.head.describe()["planned"] == {
+        "nodes": ["n3"],
+        "link": {"bytes_s": 1.2e9, "round_trip_s": 2e-4},
+        "no_rdma": "no node has InfiniBand or RoCE",
+    }
+
+
+def test_a_head_that_cannot_listen_fails_the_check() -> None:
+    tried = Tried()
+    with pytest.raises(ProblemError):
+        asyncio.run(tried.head._listen())
+    (found,) = tried.head.describe()["checks"]
+    assert (found["node"], found["verdict"]) == ("head1", "FAIL")
+    assert found["text"].startswith(f"cannot hear any worker: 127.0.0.1:{tried.port} is this")
+    assert found["remedy"] == "set [cluster] head to an address that workers reach"
+
+
 def test_the_check_tries_what_is_not_known_to_work() -> None:
     tried = Tried(n2=GOOD, n3=CLOSED)
     assert tried.measure() == ["n2", "n3"]
     assert tried.measure() == ["n2", "n3", "n3"]
+
+
+def test_a_slow_link_is_measured_again_by_the_check_and_by_a_start() -> None:
+    tried = Tried(n2=SLOW)
+    assert tried.measure() == ["n2"]
+    assert tried.measure() == ["n2", "n2"]
+    tried.found["n2"] = GOOD
+    tried.choose()
+    tried.choose()
+    assert tried.again == [False, True, True, False]
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.BACKOFF])

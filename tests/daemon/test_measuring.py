@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
 from caovand.adapters import link_trial
 from caovand.core.cluster.link import Link
-from caovand.daemon.cluster import measuring
-from caovand.daemon.cluster.measuring import Links, Trying
+from caovand.daemon.cluster import asking, measuring
+from caovand.daemon.cluster.measuring import Links, Peer
 from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.trying import Trying
 from tests.daemon_process import free_port
 from tests.descriptors import descriptors, run
 from tests.patience import soon
@@ -41,15 +41,15 @@ class Both:
             await self.woken.within(0.02)
 
     def step(self) -> None:
-        trial = self.links.trial("n2")
+        trial = self.links.asking.trial("n2")
         if trial is not None and (not self.transfers or self.worker.outcome is None):
             self.transfers.append(trial.transfer)
         self.worker.follow(trial, self.address)
-        self.links.heard(self.worker.outcome)
+        self.links.asking.heard("n2", self.worker.outcome)
 
-    async def measured(self, boot: str = "1") -> Link:
+    async def measured(self, boot: str = "1", *, again: bool = False) -> Link:
         self.transfers.clear()
-        await self.links.measure("n2", boot, self.address)
+        await self.links.measure(Peer("n2", boot, self.address), again=again)
         link = self.links.of("n2", boot)
         assert link is not None
         return link
@@ -88,14 +88,40 @@ def test_both_ways_are_tried_and_measured_once_for_each_run_of_the_worker() -> N
             assert link.down_bytes_s
             assert set(two.transfers) == {True}
             assert not listens(two.port)
-            assert two.links.trial("n2") is None
+            assert two.links.asking.trial("n2") is None
             again = await two.measured()
             assert set(two.transfers) == {False}
-            assert replace(again, connect_s=0) == replace(link, connect_s=0)
+            assert again == link, "a plan finds the same figures"
             assert two.links.of("n2", "2") is None
             await two.measured("2")
             assert set(two.transfers) == {True}
             assert two.links.of("n2", "1") is None
+
+    run(work)
+
+
+def test_a_link_is_measured_again_where_that_is_asked_for_or_the_figures_are_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, rates = [0.0], iter([50e6, 30e6, 900e6, 40e6])
+    monkeypatch.setattr(measuring, "now", lambda: at[0])
+    real = link_trial.transfer
+
+    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
+        await real(link, sends_first=sends_first)
+        return 1e9 if sends_first else next(rates)
+
+    monkeypatch.setattr(link_trial, "transfer", transfer)
+
+    async def work() -> None:
+        async with both() as two:
+            assert (await two.measured()).up_bytes_s == 50e6
+            at[0] = 3000.0
+            assert (await two.measured()).up_bytes_s == 50e6
+            assert (await two.measured(again=True)).up_bytes_s == 50e6, "the better one counts"
+            assert (await two.measured(again=True)).up_bytes_s == 900e6
+            at[0] = 3601.0
+            assert (await two.measured()).up_bytes_s == 40e6, "what is old counts no more"
 
     run(work)
 
@@ -147,22 +173,47 @@ def test_an_address_that_a_node_does_not_have_is_named() -> None:
     async def work() -> None:
         async with both("192.0.2.1") as two:
             link = await two.measured()
-            assert link.to_head == "caovan cannot listen there: Cannot assign requested address"
+            assert (link.head_deaf, link.to_head) == ("Cannot assign requested address", "")
         async with both() as two:
             two.address = "192.0.2.1"
             link = await two.measured()
-            assert (link.to_head, link.to_worker) == ("", "caovan cannot listen there")
+            assert link.worker_deaf == "Cannot assign requested address"
+            assert (link.to_head, link.to_worker, link.works) == ("", "", False)
+        async with both() as two:
+            with socket.create_server((HERE, two.port)):
+                link = await two.measured()
+            assert (link.head_deaf, link.works) == ("Address already in use", False)
 
     run(work)
 
 
 def test_a_worker_that_reports_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "REPORT_S", 0.05)
+    monkeypatch.setattr(asking, "REPORT_S", 0.05)
 
     async def work() -> None:
         async with both() as two:
             two.deaf = True
-            assert (await two.measured()).to_head == "it reported nothing for 0 s"
+            link = await two.measured()
+            assert (link.unreported, link.to_head) == ("n2 reported nothing for 0 s", "")
+            assert not link.works
+            assert not listens(two.port)
+
+    run(work)
+
+
+@pytest.mark.parametrize("boots", [{}, {"n2": "2"}], ids=["lost", "started anew"])
+def test_the_trial_of_a_worker_that_is_lost_is_given_up(boots: dict[str, str]) -> None:
+    async def work() -> None:
+        async with both() as two:
+            two.deaf = True
+            trying = asyncio.ensure_future(two.measured())
+            await soon(lambda: two.links.asking.trial("n2") is not None)
+            two.links.asking.keep({"n2": "1"})
+            assert two.links.asking.trial("n2") is not None
+            two.links.asking.keep(boots)
+            link = await asyncio.wait_for(trying, 20)
+            text = "the daemon of n2 ended, or was cut off, while it was tried"
+            assert link.unreported == text
             assert not listens(two.port)
 
     run(work)
@@ -173,11 +224,11 @@ def test_a_trial_that_is_given_up_leaves_nothing_behind() -> None:
         async with both() as two:
             two.deaf = True
             trying = asyncio.ensure_future(two.measured())
-            await soon(lambda: two.links.trial("n2") is not None)
+            await soon(lambda: two.links.asking.trial("n2") is not None)
             trying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await trying
-            assert two.links.trial("n2") is None
+            assert two.links.asking.trial("n2") is None
             assert not listens(two.port)
             two.deaf = False
             assert (await two.measured()).works
@@ -190,9 +241,9 @@ def test_a_worker_ends_the_trial_with_the_order() -> None:
         async with both() as two:
             two.deaf = True
             trying = asyncio.ensure_future(two.measured())
-            await soon(lambda: two.links.trial("n2") is not None)
+            await soon(lambda: two.links.asking.trial("n2") is not None)
             before = descriptors()
-            two.worker.follow(two.links.trial("n2"), HERE)
+            two.worker.follow(two.links.asking.trial("n2"), HERE)
             await soon(lambda: two.worker.outcome is not None)
             assert two.worker.outcome is not None
             port = two.worker.outcome.listens
@@ -211,10 +262,10 @@ def test_reports_of_other_trials_are_ignored() -> None:
         async with both() as two:
             assert (await two.measured()).works
             late = two.worker.outcome
-            two.links.heard(late)
-            two.links.heard(None)
+            two.links.asking.heard("n2", late)
+            two.links.asking.heard("n2", None)
             assert (await two.measured()).works
-            two.links.heard(late)
+            two.links.asking.heard("n2", late)
 
     run(work)
 
@@ -225,8 +276,108 @@ def test_links_of_no_end_of_names_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     async def work() -> None:
         async with both("192.0.2.1") as two:
             for number in range(5):
-                await two.links.measure(f"n{number}", "1", HERE)
-            assert len(two.links._known) == 3
+                await two.links.measure(Peer(f"n{number}", "1", HERE))
+            assert len(two.links._known._known) == 3
             assert two.links.of("n4", "1") is not None
+
+    run(work)
+
+
+# -- between workers ---
+
+
+class Workers:
+    """Workers that listen on addresses of this machine, each of which hears its orders."""
+
+    def __init__(self, *names: str) -> None:
+        self.links = Links(HERE, free_port(), Changed())
+        self.peers = [Peer(name, "1", f"127.0.0.{at}") for at, name in enumerate(names, 2)]
+        self.trying = {peer: Trying(f"{HERE}:1", Changed()) for peer in self.peers}
+        self.deaf: set[str] = set()
+
+    async def pass_messages(self) -> None:
+        while True:
+            for peer, worker in self.trying.items():
+                if peer.name not in self.deaf:
+                    worker.follow(self.links.asking.trial(peer.name), peer.address)
+                    self.links.asking.heard(peer.name, worker.outcome)
+            await asyncio.sleep(0.01)
+
+    async def measured(self, again: bool = False) -> list[Link]:
+        passing = asyncio.ensure_future(self.pass_messages())
+        try:
+            await self.links.measure_between(self.peers, lambda one, other: again)
+        finally:
+            passing.cancel()
+            for worker in self.trying.values():
+                worker.follow(None, "")
+        boots = {peer.name: peer.boot for peer in self.peers}
+        names = sorted(boots)
+        found = [self.links.between(a, b, boots) for a in names for b in names if a < b]
+        assert all(found)
+        return [one for one in found if one]
+
+
+def test_workers_are_measured_with_each_other_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sent = link_trial.transfer, []
+
+    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
+        sent.append(sends_first)
+        return await real(link, sends_first=sends_first)
+
+    monkeypatch.setattr(link_trial, "transfer", transfer)
+
+    async def work() -> None:
+        workers = Workers("n2", "n3", "n4")
+        before = descriptors()
+        links = await workers.measured()
+        assert len(links) == 3
+        for link in links:
+            assert link.works
+            assert link.connect_s
+        assert len(sent) == 6
+        assert await workers.measured() == links, "nothing is sent again"
+        assert len(sent) == 6
+        await workers.measured(again=True)
+        assert len(sent) == 12
+        await soon(lambda: descriptors() <= before)
+
+    run(work)
+
+
+def test_workers_that_do_not_reach_each_other_say_so_each_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        real = link_trial.connect
+
+        async def refused(host: str, port: int, *words: bytes) -> object:
+            return await real(host, free_port() if host == "127.0.0.2" else port, *words)
+
+        monkeypatch.setattr(link_trial, "connect", refused)
+        (link,) = await Workers("n2", "n3").measured()
+        assert (link.to_head, link.to_worker) == ("Connection refused", "")
+        assert not link.works
+        (link,) = await Workers("n3", "n2").measured()
+        assert (link.to_head, link.to_worker) == ("", "Connection refused")
+
+    run(work)
+
+
+def test_a_worker_that_cannot_listen_or_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        workers = Workers("n2", "n3")
+        workers.peers[1] = workers.peers[1]._replace(address="192.0.2.1")
+        workers.trying = {peer: Trying(f"{HERE}:1", Changed()) for peer in workers.peers}
+        (link,) = await workers.measured()
+        why = "n3 cannot listen at its own address 192.0.2.1: Cannot assign requested address"
+        assert link.unreported == why
+        workers = Workers("n2", "n3")
+        workers.deaf.add("n3")
+        measuring_both = asyncio.ensure_future(workers.measured())
+        await soon(lambda: workers.links.asking.trial("n3") is not None)
+        workers.links.asking.keep({"n2": "1"})
+        (link,) = await measuring_both
+        assert link.unreported == "the daemon of n3 ended, or was cut off, while it was tried"
 
     run(work)

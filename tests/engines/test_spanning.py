@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Inventory, Network, Node
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.planning.spanning import Work, decide, pipeline, tensor
-from tests.core.machines import H200, LLAMA_70B_AWQ, inventory, named, plan, turing
+from tests.core.machines import H200, LLAMA_70B_AWQ, QWEN_27B_AWQ, inventory, named, plan, turing
 
 WORK = Work(
     hidden=5000, layers=64, vocabulary=250_000, element=2, read=14e9, prompt=4000, answer=500
@@ -91,7 +91,7 @@ def test_the_plan_follows_the_link_and_says_why() -> None:
     assert split(over(machine, None)) == split(over(machine, SLOW)) == (2, 2)
     assert split(over(machine, FAST)) == (4, None)
     unmeasured = over(machine, None).settings["pipeline_parallel_size"].reason
-    assert unmeasured.endswith("the link is slower than what sums of layers need")
+    assert unmeasured.endswith("their link is not measured, and stages need the least of it")
     for link, name in ((SLOW, "pipeline_parallel_size"), (FAST, "tensor_parallel_size")):
         reason = over(machine, link).settings[name].reason
         assert "2 nodes, [cluster]: over this link (" in reason
@@ -116,6 +116,46 @@ def test_a_typed_split_is_kept_whatever_the_link() -> None:
     assert split(over(machine, FAST, policy={"tensor_parallel_size": 1})) == (1, 2)
     both = {"engine": {"extra_args": ["-tp", "4"]}}
     assert split(over(machine, SLOW, **both)) == (4, None)
+
+
+TYPED_2: dict[str, object] = {"engine": {"extra_args": ["--tensor-parallel-size", "2"]}}
+
+
+def idle(found: Plan) -> list[str]:
+    return [text for text in found.warnings if "goes over 2 nodes" in text]
+
+
+@pytest.mark.parametrize("link", [None, SLOW, FAST])
+def test_a_typed_split_that_fits_into_each_node_stays_inside(link: Network | None) -> None:
+    found = over(inventory(gpus=turing(2)), link, **TYPED_2)
+    assert split(found) == (2, 2)
+    assert found.settings["pipeline_parallel_size"].reason == (
+        "one stage on each of 2 nodes, [cluster]: --tensor-parallel-size 2 fits into each of them"
+    )
+    assert idle(found) == []
+    assert split(over(inventory(gpus=turing(1)), link, **TYPED_2)) == (2, None), "it does not fit"
+    assert split(plan(inventory(gpus=turing(2)), **TYPED_2)) == (2, None), "there is one node"
+
+
+def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
+    both = {"engine": {"extra_args": ["-tp", "2", "-pp", "1"]}}
+    found = over(inventory(gpus=turing(2)), FAST, **both)
+    assert split(found) == (2, 1)
+    assert idle(found) == [
+        "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards of each serve; use"
+        " --pipeline-parallel-size 2, or leave both out"
+    ]
+    stageless = replace(QWEN_27B_AWQ, architecture="DeepseekV4ForConditionalGeneration")
+    found = over(inventory(stageless, gpus=turing(2)), FAST, **TYPED_2)
+    assert split(found) == (2, None)
+    (text,) = idle(found)
+    assert text.endswith(
+        "serve, as vLLM 0.21.0 has none for DeepseekV4ForConditionalGeneration; use 4, or leave it"
+        " out"
+    )
+    one = {"engine": {"extra_args": ["-tp", "1"]}}
+    with pytest.raises(Unplannable, match=r"cannot plan for 2 nodes: .* has none for"):
+        over(inventory(stageless, gpus=turing(2)), FAST, **one)
 
 
 def test_cards_that_differ_and_shapes_that_do_not_divide_are_stages() -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.tensors import weigh
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, Weights
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Node, Weights
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
+from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.memory.estimate import (
     COLLECTIVE_MIB,
     GIB,
@@ -33,6 +34,7 @@ from caovand.engines.vllm.memory.graphs import DRAFTER_MIB
 from caovand.engines.vllm.memory.kv_cache import pages
 from caovand.engines.vllm.memory.stages import PARTITION, own_partition, stage_model
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
+from caovand.engines.vllm.planning.spanning import Nodes
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -366,6 +368,50 @@ def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
     much = replace(load, stages=(56, 8))
     more = Pace(QWEN_27B_AWQ, much, UNEQUAL, WORKLOADS["chat"]).answering(much)
     assert even < mixed < more
+
+
+GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
+
+
+def waited_s(load: Load, nodes: Nodes, cards: int) -> float:
+    """How much longer a token takes than if every exchange were free, of one answer."""
+    gpus = tuple(replace(gpu, nvlink=tuple(range(cards))) for gpu in turing(cards))
+    pace = Pace(LLAMA_70B_AWQ, load, gpus, WORKLOADS["chat"], nodes)
+    took_s = pace.answering(load) ** -1
+    pace._exchange_s = pace._exchanged_s = 0.0
+    return took_s - pace.answering(load) ** -1
+
+
+def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> None:
+    """Llama's 80 layers have 160 sums of 16 KiB; NCCL's 40 us each come on top of the link's.
+    NVLink takes 7 us for one, and joins the cards of one node only."""
+    load = Load(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
+    assert waited_s(load, Nodes(), 2) == pytest.approx(160 * 7e-6)
+    sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
+    assert waited_s(load, Nodes(2), 2) == pytest.approx(sums)
+    assert waited_s(load, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
+    four = replace(load, tensor_parallel=4)
+    sums = 160 * (7e-6 + 40e-6 + 10e-6 + 16384 / 12.5e9)
+    assert waited_s(four, Nodes(2, FAST), 4) == pytest.approx(sums)
+    # Of two stages on two cards each, hidden states and residual cross once, half a round trip.
+    staged = replace(load, stages=(40, 40))
+    hop = 100e-6 + 2 * 16384 / 117e6
+    assert waited_s(staged, Nodes(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
+    assert waited_s(staged, Nodes(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
+    # Of four stages on two nodes one hop of three crosses.
+    fine = replace(load, tensor_parallel=1, stages=(20, 20, 20, 20))
+    assert waited_s(fine, Nodes(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
+
+
+def test_the_speed_of_a_plan_and_its_choices_count_with_the_link() -> None:
+    machine = replace(inventory(gpus=turing(1)), others=(Node("n2", turing(1)),))
+    typed = {"engine": {"extra_args": ["--tensor-parallel-size", "2"]}}
+    speeds = []
+    for link in (None, GIGABIT, FAST):
+        over = replace(machine, link=link)
+        speeds.append(ENGINE.planning.speed(plan(over, **typed), over))
+    assert speeds[0] == pytest.approx(speeds[1], rel=0.01)
+    assert speeds[2] > 1.5 * speeds[0]
 
 
 def test_each_stage_may_be_split_over_cards() -> None:

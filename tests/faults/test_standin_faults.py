@@ -84,7 +84,7 @@ QUICK = ("kv-cache-short", "vram-busy", "hang")
 
 def test_every_failure_id_has_a_row() -> None:
     sums = {"gpu-lost", "allreduce-wrong", "allreduce-hung"}  # tests/scenarios/test_sums.py
-    nodes = {"node-missing", "node-lost"}  # tests/scenarios/test_cluster.py
+    nodes = {"node-missing", "node-unfit", "node-lost"}  # tests/scenarios/test_cluster.py
     assert {one.failure for one in FAULTS} | sums | nodes == set(FAILURES)
 
 

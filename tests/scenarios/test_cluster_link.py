@@ -121,6 +121,35 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         assert after["from_head_bytes_s"] > 0
 
 
+FROM_N2 = "ip saddr 10.77.0.2 tcp flags & (syn | ack) == syn reject with tcp reset"
+
+
+def test_workers_that_do_not_reach_each_other_are_found(model: Path, tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    cluster_key.make(key, "")
+    config = configuration(model, watch=WATCH)
+    three = f"{config}\n{section('head', 'n1', key, 'nodes = 3')}"
+    with two_nodes(3) as nodes:
+        load(nodes, 2, INPUT.format(rule=FROM_N2))
+        with (
+            daemon(three, wrapper=nodes.wrapper(0)) as head,
+            daemon(f"{config}\n{section('worker', 'n2', key)}", wrapper=nodes.wrapper(1)) as n2,
+            daemon(f"{config}\n{section('worker', 'n3', key)}", wrapper=nodes.wrapper(2)) as n3,
+        ):
+            text = reason(head, "n2 cannot connect to n3 at 10.77.0.3")
+            assert "where ranks listen on free ports: Connection refused" in text
+            assert (
+                "on n3: let its firewall, and any on the way, accept all TCP from 10.77.0.2" in text
+            )
+            assert head.commands() == []
+            load(nodes, 2, "")
+            for one in (head, n2, n3):
+                one.until_state("SERVING")
+            (found,) = json.loads(head.ctl("cluster", "nodes", "--json").stdout)["links"]
+            assert (found["nodes"], found["works"]) == (["n2", "n3"], True)
+            assert min(found["sends_bytes_s"]) > 0
+
+
 @pytest.fixture
 def behind_nat() -> Iterator[tuple[TwoNodes, tuple[str, ...]]]:
     """Two nodes, and words that run a command in a network inside the second one."""

@@ -46,8 +46,9 @@ VERB = Verb(
     name="check",
     help="find what keeps the cluster's machines from serving together, and the fix",
     description="Compare the cluster's machines, as the head does before each start: engines,"
-    " libraries, cards, models, network and clocks. Links that no start has tried, or that failed,"
-    " are tried and measured, unless an engine runs. Exit status 1 if anything fails.",
+    " libraries, cards, models, network and clocks. Links, those between workers too, that no start"
+    " has tried, that failed or were slow, are tried and measured, unless an engine runs. Exit"
+    " status 1 if anything fails.",
     epilog="example: caovanctl cluster check",
     arguments=arguments,
     run=run,

@@ -19,6 +19,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import rdma
 from caovand.core.cluster.software import named, software
 from caovand.core.facts.checks import CheckResult
+from caovand.core.problem import Problem
 
 ETHERNET_MTU = 1500
 SMALL_SHM_MIB = 1024
@@ -64,6 +65,18 @@ def named_twice(name: str) -> CheckResult:
     """That a second machine reports under a name."""
     remedy = "set [cluster] name on one of them, and restart caovan there"
     return finding("FAIL", f"two machines call themselves {name}", remedy)
+
+
+def deaf(problem: Problem) -> CheckResult:
+    """That the head hears no worker."""
+    return finding("FAIL", problem.message, problem.remedy)
+
+
+def unread(name: str, fact: object) -> CheckResult:
+    """That the report of a worker cannot be read; its name is "" where that cannot be, either."""
+    who = f"node {name}" if name else "a worker"
+    remedy = "install the same caovan on all nodes, then: sudo systemctl restart caovan"
+    return finding("FAIL", f"cannot read what {who} reports: {fact}", remedy)
 
 
 def _cards(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:

@@ -1,33 +1,42 @@
-"""The link between the head and a worker, tried before a start: what is asked, reported and known.
+"""The links between nodes, tried before a start: what is asked, reported and known of each.
 
 The head listens on the port that ranks will meet at, and orders a worker to connect: by a *trial*
 with a token that is used once. The worker reports the *outcome*; then the head connects to a port
 of the worker's, since ranks listen on every node. Both together are the *link*.
+
+Between two workers one listens and the other connects, at the head's order, and then the reverse.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from caovand.core.cluster.plan_document import BadDocument
 
 WORD_BYTES = 32
 LONGEST = 256
-Way = Literal["to head", "to worker"]
+Way = Literal["to head", "to worker", "between"]
+PARTS = ("head", "listen", "connect")
+Peer = TypeVar("Peer")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways."""
+    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways.
+
+    Of the two workers of a link the `part` is to "listen" on a free port of its own address, or to
+    "connect" to that; with the head it is both, "head".
+    """
 
     token: str
     host: str
     port: int
     transfer: bool
+    part: str = "head"
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Outcome:
 
     `connect_s` is how long that took, `down_bytes_s` what came from the head in a transfer, if any.
     `own` is its address on that connection, `joined` where it reaches the head's daemon. It listens
-    on `listens` for the way back, 0 if it cannot.
+    on `listens` for the way back, 0 if it cannot, and `deaf` is why.
     """
 
     token: str
@@ -46,6 +55,7 @@ class Outcome:
     own: str = ""
     joined: str = ""
     listens: int = 0
+    deaf: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,8 @@ class Link:
     `host` and `port` are what the worker connected to. `up_bytes_s` is what a transfer to the head
     reached, `down_bytes_s` one from it; None if there was none yet, 0 if nothing came through.
     `own` is the worker's address on its connection, `seen` what the head sees of it, and `joined`
-    where the worker reaches the head's daemon.
+    where the worker reaches the head's daemon. `head_deaf` and `worker_deaf` are why one
+    cannot listen, `unreported` is why the worker's report is missing.
     """
 
     host: str
@@ -68,19 +79,37 @@ class Link:
     own: str = ""
     seen: str = ""
     joined: str = ""
+    head_deaf: str = ""
+    worker_deaf: str = ""
+    unreported: str = ""
 
     @property
     def works(self) -> bool:
         """Whether both connect to each other, and data came through."""
-        return (
-            not self.to_head and not self.to_worker and bool(self.up_bytes_s and self.down_bytes_s)
-        )
+        failures = (
+            self.to_head, self.to_worker, self.head_deaf, self.worker_deaf, self.unreported
+        )  # fmt: skip
+        return not any(failures) and bool(self.up_bytes_s and self.down_bytes_s)
 
     def after(self, before: Link | None) -> Link:
-        """With the figures of an earlier trial, where this one had no transfer."""
-        if before is None or self.up_bytes_s is not None:
+        """With the figures of an earlier trial where this one had no transfer, or came no better.
+
+        Other traffic only ever makes a figure worse. That nothing comes through counts at once.
+        """
+        if before is None:
             return self
-        return replace(self, up_bytes_s=before.up_bytes_s, down_bytes_s=before.down_bytes_s)
+        up_bytes_s = _better(self.up_bytes_s, before.up_bytes_s)
+        down_bytes_s = _better(self.down_bytes_s, before.down_bytes_s)
+        # Of trials without a transfer the first one counts, so that a plan finds the same link.
+        trips = (self.connect_s,) * (self.up_bytes_s is not None) + (before.connect_s,)
+        connect_s = min(filter(None, trips), default=self.connect_s)
+        return replace(self, up_bytes_s=up_bytes_s, down_bytes_s=down_bytes_s, connect_s=connect_s)
+
+
+def _better(found: float | None, before: float | None) -> float | None:
+    if found is None:
+        return before
+    return max(found, before or 0.0) if found else found
 
 
 def words(token: str, way: Way) -> tuple[bytes, bytes]:
@@ -93,6 +122,16 @@ def words(token: str, way: Way) -> tuple[bytes, bytes]:
         for side in ("asks", "answers")
     )
     return asks, answers
+
+
+def rounds(peers: Sequence[Peer]) -> Iterator[list[tuple[Peer, Peer]]]:
+    """Every two of them once, in rounds in which nobody is twice; each pair is in their order."""
+    seats = list(range(len(peers) + len(peers) % 2))
+    for _ in seats[1:]:
+        facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        pairs = [sorted(pair) for pair in facing]
+        yield [(peers[one], peers[other]) for one, other in pairs if other < len(peers)]
+        seats.insert(1, seats.pop())
 
 
 def shown(link: Link | None) -> dict[str, Any] | None:
@@ -115,6 +154,8 @@ def to_document(found: Trial | Outcome | None) -> dict[str, Any] | None:
 def trial_from(document: Any) -> Trial | None:
     """The trial in a document. Raises BadDocument."""
     found = _read(document, _TRIAL, "trial")
+    if found is not None and found["part"] not in PARTS:
+        raise BadDocument(f"part of trial is none of {', '.join(PARTS)}")
     return None if found is None else Trial(**found)
 
 
@@ -124,10 +165,11 @@ def outcome_from(document: Any) -> Outcome | None:
     return None if found is None else Outcome(**found)
 
 
-_TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool"}
+_TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool",
+                             "part": "str"}  # fmt: skip
 _OUTCOME: Mapping[str, str] = {
     "token": "str", "failure": "str", "connect_s": "float", "down_bytes_s": "float or NoneType",
-    "own": "str", "joined": "str", "listens": "int",
+    "own": "str", "joined": "str", "listens": "int", "deaf": "str",
 }  # fmt: skip
 
 

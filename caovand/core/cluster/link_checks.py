@@ -16,6 +16,13 @@ SUMS_BYTES_S = 500e6
 ONE_STREAM_MBIT = 5000
 """What one connection reaches on a slow processor: no link is expected to show more."""
 MBIT = 125_000  # bytes
+_LISTENING = {
+    "Address already in use": "end what has the port, which `sudo ss -ltnp sport = :{port}`"
+    " names; or set another port in [cluster] head on every node",
+    "Permission denied": "set a port above 1023 in [cluster] head on every node",
+}
+"""The fix for a port that ranks cannot meet at, by the kernel's words."""
+LOOK = "`journalctl -u caovan` names what keeps it"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
 
@@ -25,10 +32,26 @@ def link_checks(
     """What is wrong with a link; `sums`: layers are summed over it."""
     if link is None:
         return
+    if link.head_deaf:
+        yield _deaf_head(head, link)
+    if link.worker_deaf:
+        yield _deaf_worker(worker, link)
+    if link.unreported:
+        yield finding(
+            "FAIL",
+            f"nothing is known of the link to {worker.name}: {link.unreported}",
+            f"{LOOK}; sudo systemctl restart caovan",
+            worker,
+        )
     if link.to_head:
         yield _no_way_to_head(head, worker, link)
     if link.to_worker:
         yield _no_way_to_worker(head, worker, link)
+    yield from _lost_data(head, worker, link)
+    yield from _slow(head, worker, link, sums)
+
+
+def _lost_data(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
     for sender, receiver, reached in (
         (worker, head, link.up_bytes_s),
         (head, worker, link.down_bytes_s),
@@ -41,7 +64,30 @@ def link_checks(
                 f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
                 sender,
             )
-    yield from _slow(head, worker, link, sums)
+
+
+def pair_checks(
+    one: NodeFacts, other: NodeFacts, link: Link | None, sums: bool
+) -> Iterator[CheckResult]:
+    """What is wrong with the link between two workers; the first is in the head's place."""
+    if link is None:
+        return
+    if link.unreported:
+        text = f"nothing is known of the link between {one.name} and {other.name}"
+        yield finding("FAIL", f"{text}: {link.unreported}", f"{LOOK} there")
+    for sender, receiver, why in (
+        (other, one, link.to_head),
+        (one, other, link.to_worker),
+    ):
+        if why:
+            yield _closed(sender, receiver, why)
+    yield from _lost_data(one, other, link)
+    yield from _slow(one, other, link, sums)
+
+
+def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> bool:
+    """Whether its figures lead to a finding."""
+    return any(_slow(head, worker, link, sums))
 
 
 def figures(head: NodeFacts, link: Link | None) -> str:
@@ -55,6 +101,27 @@ def rate(bytes_s: float) -> str:
     """Such as "941 Mbit/s"."""
     mbit = bytes_s / MBIT
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
+
+
+def _deaf_head(head: NodeFacts, link: Link) -> CheckResult:
+    remedy = _LISTENING.get(link.head_deaf, "set [cluster] head to an address of this machine")
+    return finding(
+        "FAIL",
+        f"{head.name} cannot listen at port {link.port} of {link.host}, where ranks meet:"
+        f" {link.head_deaf}",
+        remedy.format(port=link.port),
+        head,
+    )
+
+
+def _deaf_worker(worker: NodeFacts, link: Link) -> CheckResult:
+    return finding(
+        "FAIL",
+        f"{worker.name} cannot listen at its own address {worker.address}, as ranks will:"
+        f" {link.worker_deaf}",
+        f"see that {worker.interface} is up and has it: `ip address show {worker.interface}`",
+        worker,
+    )
 
 
 def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
@@ -72,17 +139,25 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
 
 
 def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
-    text = f"{head.name} cannot connect to {worker.name} at {worker.address}"
     if link.seen != link.own:
         return finding(
             "FAIL",
-            f"{text}: {link.to_worker}. Its own connections come from {link.seen}: {worker.name} is"
-            " behind NAT, as a container with a network of its own",
+            f"{_no_way(head, worker)}: {link.to_worker}. Its own connections come from {link.seen}:"
+            f" {worker.name} is behind NAT, as a container with a network of its own",
             HOST_NETWORK,
             worker,
         )
-    text = f"{text}, where ranks listen on free ports: {link.to_worker}{_guard(worker)}"
-    return finding("FAIL", text, _opening(worker, head.address), worker)
+    return _closed(head, worker, link.to_worker)
+
+
+def _closed(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
+    ports = "where ranks listen on free ports"
+    text = f"{_no_way(sender, receiver)}, {ports}: {why}{_guard(receiver)}"
+    return finding("FAIL", text, _opening(receiver, sender.address), receiver)
+
+
+def _no_way(sender: NodeFacts, receiver: NodeFacts) -> str:
+    return f"{sender.name} cannot connect to {receiver.name} at {receiver.address}"
 
 
 def _guard(node: NodeFacts) -> str:

@@ -17,6 +17,7 @@ from caovand.core.cluster.link import Outcome, Trial, outcome_from, to_document,
 from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan
+from caovand.core.printable import one_line
 
 VERSION = 1
 MAX_BYTES = 256 * 1024
@@ -24,7 +25,7 @@ EACH_S = 1.0
 """How often a message is sent; at once where something has changed."""
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
-LONGEST = 2048  # characters of a text
+LONGEST, LONGEST_NAME = 2048, 64  # characters of a text, and of a name that is only shown
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,18 @@ def decode_report(frame: bytes) -> Report:
         finding=None if finding is None else finding_from(finding),
         outcome=outcome_from(document["outcome"]),
     )
+
+
+def name_in(frame: bytes) -> str:
+    """The name of whoever sent a report that cannot be read, "" where not even that can."""
+    if len(frame) > MAX_BYTES:
+        return ""
+    try:
+        document = json.loads(frame)
+    except (ValueError, RecursionError):
+        return ""
+    name = document.get("name") if isinstance(document, dict) else ""
+    return one_line(name)[:LONGEST_NAME] if isinstance(name, str) else ""
 
 
 _ORDER: Mapping[str, type] = {

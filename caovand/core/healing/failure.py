@@ -13,7 +13,8 @@ Failure = Literal[
     "jit-toolchain", "backend-unsupported", "bad-arguments", "model-missing", "network",
     "access-denied", "port-busy", "plugin-error", "compile-failed", "engine-died", "start-stall",
     "hang", "draft-collapse", "answers-changed", "answers-degenerate",
-    "allreduce-wrong", "allreduce-hung", "node-missing", "node-lost", "unknown",
+    "allreduce-wrong", "allreduce-hung", "node-missing", "node-unfit", "node-lost",
+    "unknown",
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 # In these phases no engine runs, so the finding's words are caovand's own.

@@ -68,6 +68,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "allreduce-wrong": Reaction("rung"),
     "allreduce-hung": Reaction("restart", 1),
     "node-missing": Reaction("hold"),
+    "node-unfit": Reaction("hold"),
     "node-lost": Reaction("retry", waits_for="all nodes"),
     "unknown": Reaction("restart", 2),
 }

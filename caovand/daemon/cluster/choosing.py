@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from caovand.core.cluster.finding import in_words
 from caovand.core.facts.checks import CheckResult
+from caovand.core.healing.failure import Failure
 from caovand.daemon.cluster.members import Member
 from caovand.daemon.shared import now
 
@@ -28,11 +30,18 @@ class Quorum:
     def waits(self, here: int) -> bool:
         """Whether a start that so many nodes can take part in has to wait for the others."""
         if here >= self.nodes:
-            self._since = None
             return False
         if self._since is None:
             self._since = now()
         return here < self._least or not self._long(self._since)
+
+    def chosen(self, count: int) -> None:
+        """A start takes so many: with all of them, what will be missing is missing from then on.
+
+        Before that a trial may still show that one of them cannot take part.
+        """
+        if count >= self.nodes:
+            self._since = None
 
     def is_back(self, member: Member) -> bool:
         """Whether a worker has been here long enough for a restart that takes it in."""
@@ -42,14 +51,26 @@ class Quorum:
         return now() - since >= self._wait_s
 
 
+class Choice(NamedTuple):
+    """Workers that can take part; `why` there are fewer than wanted, "" where there are not.
+
+    `failure` is what that is: a node that is missing is waited for, one that is here and cannot
+    take part needs somebody.
+    """
+
+    workers: dict[str, Member]
+    why: str = ""
+    failure: Failure = "node-missing"
+
+
 def choose(
     members: Mapping[str, Member],
     found: Sequence[tuple[str, CheckResult]],
     wanted: int,
     also: Sequence[str] = (),
     ours: Collection[str] = (),
-) -> tuple[dict[str, Member], str]:
-    """At most `wanted` workers that can take part, and why there are fewer, "" where there are not.
+) -> Choice:
+    """At most `wanted` workers that can take part.
 
     `found` are the findings about them by name, `also` other reasons why one may be missing. The
     rank of one of `ours` is no obstacle.
@@ -64,14 +85,16 @@ def choose(
     fit = [name for name in present if name not in wrong and name not in busy]
     chosen = {name: present[name] for name in fit[:wanted]}
     if len(chosen) == wanted:
-        return chosen, ""
+        return Choice(chosen)
     if (lacking := wanted - len(present)) > 0:
         away = [_obstacle(one) for name, one in members.items() if name not in present]
         why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
-        return chosen, f"{lacking} of {wanted + 1} nodes missing: {why}"
+        text = f"{lacking} of {wanted + 1} nodes missing: {why}"
+        return Choice(chosen, text, "node-unfit" if any(also) else "node-missing")
     for name, first in ((name, one) for name, one in wrong.items() if name in present):
-        return chosen, f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
-    return chosen, "; ".join(unended(present[name]) for name in busy)
+        text = f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
+        return Choice(chosen, text, "node-unfit")
+    return Choice(chosen, "; ".join(unended(present[name]) for name in busy))
 
 
 def unended(member: Member) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -15,6 +15,7 @@ from caovand.adapters.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.link_checks import is_slow
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, from_document, node_of
 from caovand.core.cluster.plan_document import BadDocument
@@ -28,16 +29,19 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
-from caovand.daemon.cluster.choosing import Quorum, choose, unended
+from caovand.daemon.cluster.between import Between
+from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
-from caovand.daemon.cluster.measuring import Links
-from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals
+from caovand.daemon.cluster.measuring import Links, Peer
+from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
 from caovand.daemon.inspection import Obstacle, check_port
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0
 """How long a worker may take to end its rank."""
+WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
+"""What holds a start until something of another node is different."""
 
 
 class Head(Part):
@@ -60,7 +64,8 @@ class Head(Part):
         self._no_rdma, self._sums = "", False
         self._others: tuple[Node, ...] = ()  # of the last start, by rank
         self._told = Told(slot.notice)
-        self._unread, self._deaf = "", ""
+        self._unread = Unread()
+        self._deaf: CheckResult | None = None  # why it cannot hear any worker
         self._since = now()
         self._changed, self._gone = Changed(), Changed()
         self._own_ranks = here.Ranks(slot)
@@ -93,9 +98,9 @@ class Head(Part):
         try:
             link = await self._opened()
         except ProblemError as problem:
-            self._deaf = str(problem)
+            self._deaf = checks.deaf(problem.problem)
             raise
-        self._deaf = ""
+        self._deaf = None
         return link
 
     async def _opened(self) -> HeadLink:
@@ -116,10 +121,9 @@ class Head(Part):
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
         except (BadDocument, ValueError) as problem:
-            self._unread = f"cannot read what a worker reports: {problem}"
-            self._told.tell(self._unread)
+            self._told.tell(in_words(self._unread.take(identity, frame, problem)))
             return
-        self._unread = ""
+        self._unread.forget(identity)
         self._hear(identity, report, facts)
 
     def _take(self, identity: bytes, frame: bytes) -> None:
@@ -151,7 +155,7 @@ class Head(Part):
             member.round_trip_s = min(trip_s, shortest_s or trip_s)
             member.offset_s = report.clock + member.round_trip_s / 2 - time.time()
         self._members[name] = member
-        self._links.heard(report.outcome)
+        self._links.asking.heard(name, report.outcome)
         if known is None:
             self._slot.notice("cluster", f"node {name} joined")
         if known is None or _standing(member) != _standing(known):
@@ -185,11 +189,13 @@ class Head(Part):
     def _try_again(self) -> None:
         """A node came, or its facts changed: what waits for that need not wait for its turn."""
         snapshot = self._slot.snapshot()
-        waits = snapshot.finding is not None and snapshot.finding.failure == "node-missing"
+        waits = snapshot.finding is not None and snapshot.finding.failure in WAITS
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _look(self) -> None:
+        boots = {name: one.report.boot for name, one in self._members.items() if not one.away}
+        self._links.asking.keep(boots)
         for name in self._ranks if self._start else ():
             if self._members[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
@@ -209,7 +215,7 @@ class Head(Part):
     def _order(self, name: str) -> Order:
         rank = self._ranks.get(name)
         if not self._start or rank is None or self._plan is None:
-            trial = self._links.trial(name)
+            trial = self._links.asking.trial(name)
             return Order(head=self._boot, name=self._name, sent=now(), trial=trial)
         snapshot = self._slot.snapshot()
         return Order(
@@ -261,53 +267,90 @@ class Head(Part):
         self._links.forget_failures()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
-        tried: set[str] = set()
-        while new := self._ranks.keys() - tried:
-            tried |= new
-            await self._measure(sorted(new))
+        tried: set[Hashable] = set()
+        while True:
+            chosen = frozenset(self._boots.items())
+            if new := chosen - tried:
+                tried |= new
+                await self._measure(sorted(name for name, _ in new))
+            elif chosen not in tried:  # with each other, once all are reached by the head
+                tried.add(chosen)
+                await self._measure_between(list(self._ranks))
+            else:
+                break
             why = self._ready()  # a link that fails may leave another worker to choose
-        facts = (self._members[name].facts for name in self._ranks)
-        self._no_rdma = no_rdma([one for one in (self._facts, *facts) if one is not None])
+        self._quorum.chosen(self._count)
+        self._no_rdma = self._why_no_rdma(self._ranks)
         return why
 
+    def _why_no_rdma(self, names: Collection[str]) -> str:
+        """Why the head and these workers cannot use InfiniBand or RoCE, "" if they can."""
+        facts = (self._members[name].facts for name in names)
+        return no_rdma([one for one in (self._facts, *facts) if one is not None])
+
     async def _measure(self, names: Sequence[str]) -> None:
-        for name in names:
-            member = self._members.get(name)
-            if member is not None and member.facts is not None and not member.lost:
-                await self._links.measure(name, member.report.boot, member.facts.address)
+        for peer in self._peers(names):
+            again = self._slow(peer.name, self._members[peer.name])
+            await self._links.measure(peer, again=again)
+
+    async def _measure_between(self, names: Sequence[str]) -> None:
+        between = self._between(self._members)
+        await self._links.measure_between(self._peers(names), between.is_slow)
+
+    def _peers(self, names: Sequence[str]) -> list[Peer]:
+        """Those of these workers that can be tried."""
+        found = [self._members[name] for name in names if name in self._heard]
+        return [
+            Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
+        ]
+
+    def _between(self, members: Mapping[str, Member]) -> Between:
+        return Between(members, self._links, self._sums)
+
+    def _slow(self, name: str, member: Member) -> bool:
+        """Whether the link to a worker was slower than it should be, which may have passed."""
+        link = self._links.of(name, member.report.boot)
+        if link is None or self._facts is None or member.facts is None:
+            return False
+        return is_slow(self._facts, member.facts, link, self._sums)
 
     async def measure(self) -> None:
-        """Try the links that no start has tried, and those that failed, while no engine runs."""
+        """Try the links that no start has tried, or that failed or were slow, while no engine
+        runs."""
         async with self._links.turn:
             snapshot = self._slot.snapshot()
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
             untried = [
                 name
                 for name, one in self._heard.items()
-                if not one.report.running and not self._links.works(name, one.report.boot)
+                if not one.report.running
+                and (not self._links.works(name, one.report.boot) or self._slow(name, one))
             ]
-            if idle and untried and not self._slot.pids():
-                await self._measure(untried)
+            if not idle or self._slot.pids():
+                return
+            await self._measure(untried)
+            chosen = self._fit().workers
+            if among := self._between(chosen).wants_trial():
+                await self._measure_between(list(chosen))
+            if untried or among:
                 self._try_again()
 
     def _ready(self) -> str:
         """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
-        chosen, why = self._fit()
+        chosen, why, failure = self._fit()
         if self._quorum.waits(1 + len(chosen)):
-            raise Obstacle("node-missing", f"cannot start: {why}", hold=True)
+            raise Obstacle(failure, f"cannot start: {why}", hold=True)
         self._ranks = {name: rank for rank, name in enumerate(chosen, 1)}
         self._boots = {name: member.report.boot for name, member in chosen.items()}
         known = ((name, one.facts) for name, one in chosen.items())
         self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
         return why
 
-    def _fit(self, ours: Collection[str] = ()) -> tuple[dict[str, Member], str]:
+    def _fit(self, ours: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
-        twice = [in_words(one) for _, one in self._named_twice()]
+        unheard = [in_words(one) for _, one in self._unheard()]
         found = self._compare(self._heard)
-        return choose(
-            self._members, found, self._quorum.nodes - 1, [self._deaf, *twice, self._unread], ours
-        )
+        return choose(self._members, found, self._quorum.nodes - 1, unheard, ours)
 
     def _reconsider(self) -> None:
         """Where fewer nodes may serve: begin with those, and take in others that are back."""
@@ -315,10 +358,10 @@ class Head(Part):
         if self._quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
-            if not self._quorum.waits(1 + len(self._fit()[0])):
+            if not self._quorum.waits(1 + len(self._fit().workers)):
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
-            chosen, _ = self._fit(self._ranks)
+            chosen = self._fit(self._ranks).workers
             back = [
                 name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
             ]
@@ -331,10 +374,12 @@ class Head(Part):
         """How many nodes the last start has."""
         return 1 + len(self._ranks)
 
-    def _named_twice(self) -> list[tuple[str, CheckResult]]:
-        """The names that two machines have, each with its finding."""
+    def _unheard(self) -> list[tuple[str, CheckResult]]:
+        """What keeps workers from being heard, each with the node that it is about."""
+        deaf = [(self._name, self._deaf)] if self._deaf else []
         names = sorted({rival.report.name for rival in self._rivals.refused()})
-        return [(name, checks.named_twice(name)) for name in names]
+        twice = [(name, checks.named_twice(name)) for name in names]
+        return [*deaf, *twice, *self._unread.all()]
 
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
         found = []
@@ -345,7 +390,7 @@ class Head(Part):
                     self._facts, one.facts, one.round_trip_s, one.offset_s, link, self._sums
                 )
                 found += [(name, result) for result in results]
-        return found
+        return [*found, *self._between(members).findings()]
 
     def own(self, plan: Plan) -> Plan:
         """The head's share of the plan: rank 0."""
@@ -434,7 +479,7 @@ class Head(Part):
             for one in self._rivals.refused()
         ]
         # A finding about the head alone comes with each worker: it is shown once.
-        every = [*self._named_twice(), *self._compare(self._heard)]
+        every = [*self._unheard(), *self._compare(self._heard)]
         found = {one: name for name, one in reversed(every)}
         return {
             "role": self.role, "name": self._name, "head": self._address,
@@ -443,7 +488,20 @@ class Head(Part):
                 {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
                 for one, name in reversed(found.items())
             ],
+            "links": self._between(self._heard).describe(),
+            "planned": self._planned(),
         }  # fmt: skip
+
+    def _planned(self) -> dict[str, Any]:
+        """The workers of the start that runs, else of the next, by rank, and what joins them."""
+        names = list(self._ranks if self._start else self._fit().workers)
+        boots = {name: self._members[name].report.boot for name in names}
+        link = self._links.network(boots)
+        return {
+            "nodes": names,
+            "link": asdict(link) if link else None,
+            "no_rdma": self._why_no_rdma(names) if names and self._facts else "",
+        }
 
 
 def _standing(member: Member) -> Any:

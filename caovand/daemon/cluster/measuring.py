@@ -1,124 +1,208 @@
-"""The links between the head and its workers, tried one after the other while no engine runs."""
+"""The links between all nodes, tried while no engine runs: the head's, and those of workers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-import socket
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
 
 from caovand.adapters import link_trial
 from caovand.adapters.link_trial import Door, Failed
-from caovand.core import addresses
-from caovand.core.cluster.link import LONGEST, Link, Outcome, Trial, words
+from caovand.core.cluster.link import Link, Outcome, Trial, rounds, words
 from caovand.core.facts.inventory import Network
+from caovand.daemon.cluster.asking import REPORT_S, Asking, Unreported
 from caovand.daemon.cluster.part import Changed
+from caovand.daemon.shared import now
 
-REPORT_S = 60.0
-"""How long a worker may take to report: it tries several addresses of the head's name."""
-LISTEN_S = 90.0
+FRESH_S = 3600.0
+"""Figures that are older are measured anew, and no longer count."""
 MOST_LINKS = 256
-CANNOT_LISTEN = "caovan cannot listen there"
+MOST_PAIRS = 63 * 62 // 2
+"""Those of the most workers that a cluster can have."""
+
+
+class Peer(NamedTuple):
+    """A worker in one run of its daemon, `boot`, whose ranks will listen at `address`."""
+
+    name: str
+    boot: str
+    address: str
+
+
+@dataclass
+class Known:
+    """A link to a run of a worker's daemon, or between two: `boots`.
+
+    Its oldest figure is of `measured`. One that is `stale` is to be tried anew before it counts.
+    """
+
+    boots: Hashable
+    link: Link
+    measured: float
+    stale: bool = False
+
+
+class Memory:
+    """Links by the names of those that they join, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[Hashable, Known] = {}
+
+    def of(self, names: Hashable, boots: Hashable) -> Link | None:
+        """What is known of a link in these runs of the daemons, None for nothing that counts."""
+        known = self._known.get(names)
+        return known.link if known and known.boots == boots and not known.stale else None
+
+    def forget_failures(self) -> None:
+        """Forget that links did not work, and keep their figures."""
+        for known in self._known.values():
+            known.stale = known.stale or not known.link.works
+
+    def fresh(self, names: Hashable, boots: Hashable) -> Known | None:
+        """The same with what is stale, and without figures that are old."""
+        known = self._known.get(names)
+        young = known is not None and now() - known.measured < FRESH_S
+        return known if known and young and known.boots == boots else None
+
+    def keep(self, names: Hashable, boots: Hashable, link: Link, before: Known | None) -> None:
+        """Keep what a trial showed, `before` which that was known."""
+        self._known.pop(names, None)
+        if len(self._known) >= self._most:
+            del self._known[next(iter(self._known))]
+        if before is None:
+            self._known[names] = Known(boots, link, now())
+        else:
+            self._known[names] = Known(boots, link.after(before.link), before.measured)
+
+
+def _transfers(before: Known | None, again: bool) -> bool:
+    """Whether data is to be sent: the first time, `again`, and where the figures are old."""
+    return again or before is None or not (before.link.up_bytes_s and before.link.down_bytes_s)
 
 
 class Links:
-    """What the head knows of the links to its workers, whose ranks will meet at `host` and `port`.
+    """What the head knows of the links to its workers, whose ranks will meet at `host` and `port`,
+    and of those between them.
 
-    `changed` wakes what sends the orders. A link is known for one run of a worker's daemon, its
-    `boot`.
+    `changed` wakes what sends the orders.
     """
 
     def __init__(self, host: str, port: int, changed: Changed) -> None:
-        self._host, self._port, self._changed = host, port, changed
-        self._known: dict[str, tuple[str, Link]] = {}
-        self._stale: set[str] = set()  # those of them that are to be tried anew
-        self._trials: dict[str, Trial] = {}
-        self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
+        self._host, self._port = host, port
+        self._known, self._pairs = Memory(MOST_LINKS), Memory(MOST_PAIRS)
+        self.asking = Asking(changed)
         self.turn = asyncio.Lock()
-        """Whoever measures holds it: the port is one."""
+        """Whoever measures holds it: the port is one, and so is a worker's trial."""
 
     def of(self, name: str, boot: str) -> Link | None:
         """The link to the worker `name`, None if none is known of this run of its daemon."""
-        return self._found(name, boot) if name not in self._stale else None
+        return self._known.of(name, boot)
+
+    def between(self, one: str, other: str, boots: Mapping[str, str]) -> Link | None:
+        """The link between two workers, as if the first of their names were the head's."""
+        names = one, other = min(one, other), max(one, other)
+        return self._pairs.of(names, (boots[one], boots[other]))
 
     def works(self, name: str, boot: str) -> bool:
-        """Whether that link is known to work."""
+        """Whether the link to a worker is known to work."""
         link = self.of(name, boot)
         return link is not None and link.works
 
     def network(self, boots: Mapping[str, str]) -> Network | None:
-        """The slowest of the links to these workers, each with its boot; None if one is unknown."""
+        """The slowest of the links of these workers, each with its boot; None if one is unknown."""
         links = [self.of(name, boot) for name, boot in boots.items()]
+        links += [self.between(*pair, boots) for pair in combinations(boots, 2)]
         ways = [way for one in links if one for way in (one.up_bytes_s, one.down_bytes_s) if way]
         trips = [one.connect_s for one in links if one and one.connect_s]
         if not links or len(ways) < 2 * len(links) or len(trips) < len(links):
             return None
         return Network(min(ways), max(trips))
 
-    def trial(self, name: str) -> Trial | None:
-        """What this worker is to try now."""
-        return self._trials.get(name)
-
-    def heard(self, outcome: Outcome | None) -> None:
-        """What a worker reports."""
-        waiting = self._outcomes.get(outcome.token) if outcome else None
-        if outcome and waiting is not None and not waiting.done():
-            waiting.set_result(outcome)
-
     def forget_failures(self) -> None:
         """Forget that links did not work, and keep their figures."""
-        self._stale.update(name for name, (_, link) in self._known.items() if not link.works)
+        self._known.forget_failures()
+        self._pairs.forget_failures()
 
-    async def measure(self, name: str, boot: str, address: str) -> None:
-        """Try the link to a worker whose ranks will listen at `address`; in turn.
+    async def measure(self, peer: Peer, *, again: bool = False) -> None:
+        """Try the link to a worker; in turn. That both can connect is found out each time."""
+        before = self._known.fresh(peer.name, peer.boot)
+        link = await self._try(peer, _transfers(before, again))
+        self._known.keep(peer.name, peer.boot, link, before)
 
-        Data is sent the first time only; that both can connect is found out each time.
-        """
-        before = self._found(name, boot)
-        transfer = before is None or not before.up_bytes_s or not before.down_bytes_s
-        link = await self._try(name, address, transfer)
-        self._known.pop(name, None)
-        if len(self._known) >= MOST_LINKS:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
-            self._stale.discard(oldest)
-        self._known[name] = (boot, link.after(before))
-        self._stale.discard(name)
+    async def measure_between(
+        self, peers: Sequence[Peer], again: Callable[[str, str], bool]
+    ) -> None:
+        """Try the links between these workers, several pairs of them at the same time; in turn."""
+        for pairs in rounds(sorted(peers)):
+            await asyncio.gather(
+                *(self._measure_pair(*pair, again(pair[0].name, pair[1].name)) for pair in pairs)
+            )
 
-    def _found(self, name: str, boot: str) -> Link | None:
-        known, link = self._known.get(name, ("", None))
-        return link if known == boot else None
+    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
+        names, boots = (one.name, other.name), (one.boot, other.boot)
+        before = self._pairs.fresh(names, boots)
+        link = Link(one.address, 0)
+        try:
+            found, up_bytes_s = await self._one_way(one, other, _transfers(before, again))
+            link = replace(
+                link, to_head=found.failure, connect_s=found.connect_s, up_bytes_s=up_bytes_s,
+                down_bytes_s=found.down_bytes_s,
+            )  # fmt: skip
+            back, _ = await self._one_way(other, one, False)
+            link = replace(link, to_worker=back.failure)
+        except Unreported as problem:
+            link = replace(link, unreported=str(problem))
+        self._pairs.keep(names, boots, link, before)
 
-    async def _try(self, name: str, address: str, transfer: bool) -> Link:
+    async def _one_way(
+        self, listens: Peer, connects: Peer, transfer: bool
+    ) -> tuple[Outcome, float | None]:
+        """What the worker that connects reports, and what then came to the other one."""
+        trial = Trial(secrets.token_hex(32), listens.address, 0, transfer, "listen")
+        with self.asking.ask(listens.name, listens.boot, trial) as door:
+            at = await door.outcome()
+            if at.deaf:
+                where = f"its own address {listens.address}"
+                raise Unreported(f"{listens.name} cannot listen at {where}: {at.deaf}")
+            trial = replace(trial, port=at.listens, part="connect")
+            with self.asking.ask(connects.name, connects.boot, trial) as asked:
+                found = await asked.outcome()
+            if found.failure or not transfer:
+                return found, None
+            reached = await door.outcome(lambda one: one.failure or one.down_bytes_s is not None)
+            if reached.failure:
+                raise Unreported(f"{listens.name} cannot receive data: {reached.failure}")
+            return found, reached.down_bytes_s
+
+    async def _try(self, peer: Peer, transfer: bool) -> Link:
         trial = Trial(secrets.token_hex(32), self._host, self._port, transfer)
         link = Link(self._host, self._port)
         try:
             door = await asyncio.to_thread(Door, self._host, self._port)
         except OSError as problem:
-            return replace(link, to_head=f"{CANNOT_LISTEN}: {problem.strerror}")
-        outcome = asyncio.get_running_loop().create_future()
+            return replace(link, head_deaf=problem.strerror or str(problem))
         guest = asyncio.ensure_future(_receive(door, trial))
-        self._trials[name], self._outcomes[trial.token] = trial, outcome
-        self._changed.wake()
         try:
-            found = await asyncio.wait_for(outcome, REPORT_S)
-            link = replace(
-                link, to_head=found.failure, own=found.own, joined=found.joined,
-                connect_s=found.connect_s, down_bytes_s=found.down_bytes_s,
-                to_worker=await _knock(address, found),
-            )  # fmt: skip
-            if not found.failure:
-                seen, up_bytes_s = await asyncio.wait_for(guest, REPORT_S)
-                link = replace(link, seen=seen, up_bytes_s=up_bytes_s)
-            return link
-        except asyncio.TimeoutError:
-            return replace(link, to_head=f"it reported nothing for {REPORT_S:.0f} s")
+            with self.asking.ask(peer.name, peer.boot, trial) as asked:
+                found = await asked.outcome()
+                link = replace(
+                    link, to_head=found.failure, own=found.own, joined=found.joined,
+                    connect_s=found.connect_s, down_bytes_s=found.down_bytes_s,
+                    worker_deaf=found.deaf, to_worker=await _knock(peer.address, found),
+                )  # fmt: skip
+                if not found.failure:
+                    seen, up_bytes_s = await asyncio.wait_for(guest, REPORT_S)
+                    link = replace(link, seen=seen, up_bytes_s=up_bytes_s)
+                return link
+        except (Unreported, asyncio.TimeoutError) as problem:
+            return replace(link, unreported=str(problem) or "its connection did not come")
         except Failed as problem:
             return replace(link, to_head=str(problem))
         finally:
-            del self._trials[name], self._outcomes[trial.token]
             guest.add_done_callback(lambda _: door.close())
             guest.cancel()
             await asyncio.wait({guest})
@@ -134,73 +218,12 @@ async def _receive(door: Door, trial: Trial) -> tuple[str, float | None]:
 
 
 async def _knock(address: str, found: Outcome) -> str:
-    """Why the worker's port cannot be connected to, "" if it can."""
+    """Why the worker's port cannot be connected to, "" if it can, or if there is none."""
     if not found.listens:
-        return CANNOT_LISTEN
+        return ""
     try:
         link, _ = await link_trial.connect(address, found.listens, *words(found.token, "to worker"))
     except Failed as problem:
         return str(problem)
     link.close()
-    return ""
-
-
-class Trying:
-    """A worker's part: it carries out the head's last trial, and has its `outcome`.
-
-    `head` is where it joins, HOST:PORT.
-    """
-
-    def __init__(self, head: str, changed: Changed) -> None:
-        self.outcome: Outcome | None = None
-        self._head, self._changed = head, changed
-        self._token = ""
-        self._task: asyncio.Task[None] | None = None
-
-    def follow(self, trial: Trial | None, address: str) -> None:
-        """Begin this trial if it is new, and end the one before; ranks will listen at `address`."""
-        token = trial.token if trial else ""
-        if token == self._token:
-            return
-        if self._task is not None:
-            self._task.cancel()
-        self._token, self.outcome, self._task = token, None, None
-        if trial is not None:
-            self._task = asyncio.ensure_future(self._carry_out(trial, address))
-
-    async def _carry_out(self, trial: Trial, address: str) -> None:
-        with contextlib.ExitStack() as stack:
-            door = None
-            with contextlib.suppress(OSError):
-                door = stack.enter_context(contextlib.closing(Door(address)))
-            outcome = await self._connect(trial)
-            self.outcome = replace(outcome, listens=door.port if door else 0)
-            self._changed.wake()
-            if door is not None:
-                way = words(trial.token, "to worker")
-                with contextlib.suppress(asyncio.TimeoutError):
-                    link, _ = await asyncio.wait_for(door.admit(*way), LISTEN_S)
-                    link.close()
-
-    async def _connect(self, trial: Trial) -> Outcome:
-        outcome = Outcome(trial.token, joined=await _resolved(self._head))
-        way = words(trial.token, "to head")
-        try:
-            link, connect_s = await link_trial.connect(trial.host, trial.port, *way)
-            own = link_trial.plain(link.getsockname())
-            if not trial.transfer:
-                link.close()
-                return replace(outcome, connect_s=connect_s, own=own)
-            down_bytes_s = await link_trial.transfer(link, sends_first=True)
-        except Failed as problem:
-            return replace(outcome, failure=str(problem)[:LONGEST])
-        return replace(outcome, connect_s=connect_s, own=own, down_bytes_s=down_bytes_s)
-
-
-async def _resolved(endpoint: str) -> str:
-    """The address of HOST:PORT, "" if its host has none."""
-    host, port = addresses.split(endpoint)
-    with contextlib.suppress(OSError, UnicodeError, RuntimeError):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return link_trial.plain(found[0][4])
     return ""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caovand.core.cluster.messages import LOST_S, Report
+from caovand.core.cluster import checks
+from caovand.core.cluster.messages import LOST_S, Report, name_in
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
 from caovand.daemon.shared import now
 
 MOST_MEMBERS = 256  # names that are remembered
@@ -88,3 +90,27 @@ class Rivals:
         for rival in found:
             del self._by_boot[rival.report.boot]
         return found
+
+
+class Unread:
+    """Workers whose last report could not be read, by their connection."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, tuple[float, str, CheckResult]] = {}
+
+    def take(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
+        """Keep what is wrong with a frame until the next one, or until that worker is lost."""
+        name = name_in(frame)
+        found = checks.unread(name, problem)
+        if identity in self._found or len(self._found) < MOST_MEMBERS:
+            self._found[identity] = now(), name, found
+        return found
+
+    def forget(self, identity: bytes) -> None:
+        """Its report can be read."""
+        self._found.pop(identity, None)
+
+    def all(self) -> list[tuple[str, CheckResult]]:
+        """What is wrong with each, with its name."""
+        self._found = {one: at for one, at in self._found.items() if now() - at[0] <= LOST_S}
+        return [(name, found) for _, name, found in self._found.values()]

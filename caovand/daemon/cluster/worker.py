@@ -16,7 +16,7 @@ from caovand.core.cluster import messages
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.cluster.plan_document import BadDocument
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
@@ -24,8 +24,8 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
-from caovand.daemon.cluster.measuring import Trying
 from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.trying import Trying
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 
@@ -162,7 +162,8 @@ class Worker(Part):
             silent = self._lost
             fact = "it does not answer" if silent else order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._head}: {fact}"
-            raise Obstacle("node-missing", text, hold=True)
+            failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
+            raise Obstacle(failure, text, hold=True)
         config, nodes = self._slot.config(), self._slot.engine.nodes
         assert nodes is not None
         try:

@@ -24,6 +24,7 @@ from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
 from caovand.engines.vllm.planning.planner import make_plan
+from caovand.engines.vllm.planning.spanning import nodes_of
 from caovand.engines.vllm.probe import PROBE
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
@@ -42,7 +43,8 @@ def _speed(plan: Plan, inventory: Inventory) -> float | None:
     if not gpus or not forecast(plan, inventory).parts:
         return None
     load = load_of(plan, inventory)
-    return Pace(inventory.model, load, gpus, WORKLOADS["chat"]).answering(load)
+    pace = Pace(inventory.model, load, gpus, WORKLOADS["chat"], nodes_of(inventory))
+    return pace.answering(load)
 
 
 def _coarse(plan: Plan, inventory: Inventory) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from caovand.core.cluster.link import (
     Outcome,
     Trial,
     outcome_from,
+    rounds,
     shown,
     to_document,
     trial_from,
@@ -51,6 +53,7 @@ def test_any_other_part_is_refused_or_read(other: Any, name: str) -> None:
         ({"port": True}, "port of trial is no int, or out of range"),
         ({"host": "h" * 257}, "host of trial is no str, or out of range"),
         ({"host": "a\nb"}, "host of trial is no str, or out of range"),
+        ({"part": "both"}, "part of trial is none of head, listen, connect"),
         ({"transfer": 1}, "transfer of trial is no bool, or out of range"),
         ({"more": 1}, "trial has other parts"),
     ],
@@ -91,6 +94,27 @@ def test_figures_stay_until_there_are_others() -> None:
     assert again.after(WORKS) == replace(WORKS, connect_s=0.5)
     assert replace(WORKS, up_bytes_s=3e9).after(WORKS).up_bytes_s == 3e9
     assert not replace(again, to_head="refused").after(WORKS).works
+
+
+def test_of_repeated_figures_the_better_ones_count() -> None:
+    before = replace(WORKS, up_bytes_s=1e9, down_bytes_s=2e9, connect_s=2e-4)
+    after = replace(WORKS, up_bytes_s=5e8, down_bytes_s=3e9, connect_s=1e-4).after(before)
+    assert (after.up_bytes_s, after.down_bytes_s, after.connect_s) == (1e9, 3e9, 1e-4)
+    lost = replace(WORKS, up_bytes_s=0.0).after(before)
+    assert not lost.works, "packets that are lost now are not made up for"
+    tried = Link("10.0.0.1", 7071, connect_s=1e-5).after(before)
+    assert tried == before, "a trial without a transfer changes no plan"
+
+
+@given(st.integers(0, 20))
+def test_every_two_peers_meet_once_and_nobody_twice_in_a_round(count: int) -> None:
+    played = list(rounds(range(count)))
+    for pairs in played:
+        names = [name for pair in pairs for name in pair]
+        assert len(names) == len(set(names))
+    met = [pair for pairs in played for pair in pairs]
+    assert sorted(met) == list(combinations(range(count), 2))
+    assert len(played) <= count
 
 
 def test_a_link_is_shown_by_its_figures() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from caovand.core.cluster.checks import agreed, compare
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link_checks import rate
+from caovand.core.cluster.link_checks import pair_checks, rate
 from caovand.core.facts.checks import CheckResult
 from tests.core.cluster.test_messages import shown
 from tests.core.nodes import HEAD, WORKER
@@ -176,8 +176,77 @@ def test_a_rate_is_written_as_interfaces_are() -> None:
 rates = st.none() | st.floats(0, 1e12)
 links = st.builds(
     Link, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), rates, rates, shown, shown,
-    shown,
+    shown, *[st.just("") | shown] * 3,
 )  # fmt: skip
+
+
+def between(**link: Any) -> list[CheckResult]:
+    """What is found between two workers, of which the second has a firewall."""
+    one = replace(WORKER, name="gpu3", address="10.0.0.3")
+    guarded = replace(WORKER, firewall="ufw")
+    return list(pair_checks(guarded, one, replace(LINK, **link), False))
+
+
+def test_the_link_of_two_workers_is_named_by_both() -> None:
+    assert between() == []
+    assert list(pair_checks(HEAD, WORKER, None, False)) == []
+    (only,) = between(to_head=SILENT)
+    text = "gpu3 cannot connect to gpu2 at 10.0.0.2, where ranks listen on free ports: "
+    assert only.text == f"{text}{SILENT}; ufw is on there"
+    assert only.remedy == "on gpu2: sudo ufw allow from 10.0.0.3"
+    (only,) = between(to_worker=SILENT)
+    assert only.text.startswith("gpu2 cannot connect to gpu3 at 10.0.0.3, ")
+    assert only.remedy.startswith("on gpu3: let its firewall")
+    (only,) = between(up_bytes_s=0.0)
+    assert only.text.startswith("gpu2 gets no data from gpu3, though they connect: ")
+    (only,) = between(down_bytes_s=11e6)
+    assert (only.verdict, only.text.split(",")[0]) == ("WARN", "gpu2 sends 88 Mbit/s to gpu3")
+    (only,) = between(unreported="gpu3 reported nothing for 60 s")
+    assert only.text == (
+        "nothing is known of the link between gpu2 and gpu3: gpu3 reported nothing for 60 s"
+    )
+
+
+IN_USE = "Address already in use"
+LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
+
+
+@pytest.mark.parametrize(
+    ("link", "text", "remedy"),
+    [
+        (
+            {"head_deaf": IN_USE}, f"{LISTENS}{IN_USE}",
+            "on head1: end what has the port, which `sudo ss -ltnp sport = :7071` names; or set"
+            " another port in [cluster] head on every node",
+        ),
+        (
+            {"head_deaf": "Permission denied"}, f"{LISTENS}Permission denied",
+            "on head1: set a port above 1023 in [cluster] head on every node",
+        ),
+        (
+            {"head_deaf": "Cannot assign requested address"},
+            f"{LISTENS}Cannot assign requested address",
+            "on head1: set [cluster] head to an address of this machine",
+        ),
+        (
+            {"worker_deaf": "Cannot assign requested address"},
+            "gpu2 cannot listen at its own address 10.0.0.2, as ranks will: Cannot assign requested"
+            " address",
+            "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
+        ),
+        (
+            {"unreported": "gpu2 reported nothing for 60 s"},
+            "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
+            "on gpu2: `journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_firewalls_fault_has_a_fix_of_its_own(
+    link: dict[str, str], text: str, remedy: str
+) -> None:
+    (only,) = results = found({"firewall": "ufw"}, {"firewall": "ufw"}, **link)
+    assert (only.text, only.remedy) == (text, remedy)
+    assert not agreed(results)
 
 
 @given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
@@ -185,6 +254,7 @@ def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
     head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
     results = compare(head, worker, 0.0003, 0.0, link, sums)
     broken = link.to_head or link.to_worker or link.up_bytes_s == 0 or link.down_bytes_s == 0
+    broken = broken or link.head_deaf or link.worker_deaf or link.unreported
     assert agreed(results) is not bool(broken)
     assert all("\n" not in one.text + one.remedy for one in results)
     if link.works:

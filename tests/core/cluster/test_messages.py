@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import messages
-from caovand.core.cluster.link import Outcome, Trial
+from caovand.core.cluster.link import PARTS, Outcome, Trial
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
@@ -41,8 +41,8 @@ plans = st.builds(
 finite = st.floats(0, 1e9)
 shown = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=20)
 ports = st.integers(0, 65535)
-trials = st.builds(Trial, shown, shown, ports, st.booleans())
-outcomes = st.builds(Outcome, shown, shown, finite, st.none() | finite, shown, shown, ports)
+trials = st.builds(Trial, shown, shown, ports, st.booleans(), st.sampled_from(PARTS))
+outcomes = st.builds(Outcome, shown, shown, finite, st.none() | finite, shown, shown, ports, shown)
 orders = st.builds(
     Order, texts, texts, st.none() | plans, st.integers(0, 64), st.booleans(), texts, texts, finite,
     texts, texts, texts, st.booleans(), progress=st.none() | st.floats(0, 1),

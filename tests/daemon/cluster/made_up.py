@@ -91,8 +91,11 @@ class Link:
 class Tried(measuring.Links):
     """Links that work, without a trial."""
 
-    async def _try(self, name: str, address: str, transfer: bool) -> link.Link:
+    async def _try(self, peer: measuring.Peer, transfer: bool) -> link.Link:
         return link.Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
+
+    async def _one_way(self, *_: object) -> tuple[link.Outcome, float]:
+        return link.Outcome("token", connect_s=1e-4, down_bytes_s=1e9), 1e9
 
 
 class Slot:

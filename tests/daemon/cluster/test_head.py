@@ -24,6 +24,12 @@ async def serving(world: World) -> tuple[AtHead, str]:
     return head, start
 
 
+def failed(head: AtHead) -> str:
+    """The failure that the head is in HOLD for."""
+    assert head.slot.snapshot.finding is not None
+    return head.slot.snapshot.finding.failure
+
+
 # -- orders ---
 
 
@@ -102,6 +108,7 @@ def test_a_head_names_who_is_missing_and_starts_as_soon_as_it_comes(world: World
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert held.reason == "cannot start: 1 of 3 nodes missing: start caovan there"
+        assert failed(head) == "node-missing"
         head.hear("n3", facts={"shm_free_mib": 8000})
         await head.slot.until(State.STARTING, spawned=True)
 
@@ -150,6 +157,7 @@ def test_a_worker_that_differs_holds_the_start_until_it_does_not(world: World) -
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert held.reason.startswith("cannot start: node n2: vllm differs")
+        assert failed(head) == "node-unfit"
         assert held.reason.endswith("see `caovanctl cluster check`")
         head.hear()
         await head.slot.until(State.STARTING, spawned=True)
@@ -309,5 +317,28 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert told in held.reason
+        assert failed(head) == "node-unfit"
+
+    world.play(story)
+
+
+def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -> None:
+    def unread(head: AtHead) -> list[tuple[str, str]]:
+        found = head.part.describe()["checks"]
+        return [(one["node"], one["text"]) for one in found if "cannot read" in one["text"]]
+
+    async def story() -> None:
+        head = await world.head(nodes=4)
+        head.link.on_frame(b"n3", b'{"v":2,"name":"n3"}')
+        head.link.on_frame(b"n4", b'{"v":2,"name":"n\\u001b4"}')
+        head.hear("n2")
+        fact = "reports: it is not of version 1: nodes must have the same caovan"
+        assert unread(head) == [
+            (name, f"cannot read what node {name} {fact}") for name in ("n3", r"n\x1b4")
+        ]
+        head.hear("n3")
+        assert len(unread(head)) == 1
+        world.clock.ahead_s += 30
+        assert unread(head) == []
 
     world.play(story)

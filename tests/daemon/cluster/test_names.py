@@ -154,8 +154,12 @@ def test_a_refused_worker_says_so_and_starts_nothing(world: World) -> None:
         worker.hear()
         held = await worker.slot.until(State.HOLD)
         assert held.reason == "waits for the head at 10.0.0.1:7070: it has ordered no start"
+        assert held.finding is not None
+        assert held.finding.failure == "node-missing"
         worker.hear(refusal=TWICE)
         await soon(lambda: TWICE in worker.slot.snapshot.reason)
+        assert worker.slot.snapshot.finding is not None
+        assert worker.slot.snapshot.finding.failure == "node-unfit"
         assert worker.slot.plans == []
         worker.hear()
         await soon(lambda: "it has ordered no start" in worker.slot.snapshot.reason)

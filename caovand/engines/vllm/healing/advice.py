@@ -131,8 +131,12 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
     ),
     "node-missing": (
-        "Another node of the cluster is missing, or differs from the head: `caovanctl cluster "
-        "nodes` and `caovanctl cluster check` show which and why. Then the engine starts.",
+        "Another node of the cluster is missing: `caovanctl cluster nodes` shows which. Once it "
+        "is here the engine starts.",
+    ),
+    "node-unfit": (
+        "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
+        "names what is wrong, each with its fix. After that the engine starts.",
     ),
     "node-lost": (
         "A node of the cluster left while it served: all nodes end their ranks and start again "

@@ -71,6 +71,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("allreduce-wrong", ANY): ("p2p-off", "all-reduce-off"),
     ("allreduce-hung", ANY): ("p2p-off", "all-reduce-off"),
     ("node-missing", ANY): (),
+    ("node-unfit", ANY): (),
     ("node-lost", ANY): (),
     ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
 }  # fmt: skip

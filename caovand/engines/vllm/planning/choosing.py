@@ -93,7 +93,7 @@ def _offloaded(
     for number, base in enumerate(bases):
         if base.vision and bare:
             continue  # no image is worth that
-        pace = Pace(model, base, gpus, wishes.workload)
+        pace = Pace(model, base, gpus, wishes.workload, wishes.nodes)
         least_batch = max(batch_of(LEAN_BATCH, base, model), wishes.sequences or 1)
         batch = wishes.batch_tokens or least_batch
         eager = wishes.eager or base.eager or not (wishes.graphs or wishes.typed_graphs)

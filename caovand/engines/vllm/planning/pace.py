@@ -21,6 +21,7 @@ from caovand.engines.vllm.memory.estimate import Load, on_rank
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
 from caovand.engines.vllm.memory.stages import cards_of
 from caovand.engines.vllm.planning.offload import experts_read, step_seconds
+from caovand.engines.vllm.planning.spanning import ALONE, SENT, SUMS, Nodes, sum_s, summed_s
 
 ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
@@ -65,11 +66,17 @@ WORKLOADS = {
 class Pace:
     """The pace of ways of running that differ in context, sequences, step size and graphs.
 
-    `base` decides the rest: split, drafting depth, cache type, vision tower.
+    `base` decides the rest: split, drafting depth, cache type, vision tower. The cards are on
+    `nodes`.
     """
 
     def __init__(
-        self, model: ModelCard, base: Load, gpus: Sequence[Gpu], workload: Workload
+        self,
+        model: ModelCard,
+        base: Load,
+        gpus: Sequence[Gpu],
+        workload: Workload,
+        nodes: Nodes = ALONE,
     ) -> None:
         self._model, self._gpus, self._workload = model, gpus, workload
         self._bytes: dict[str, float] = defaultdict(float)
@@ -81,10 +88,7 @@ class Pace:
         self._cache = _cache_read(model, base, workload)
         self._state = _state_moved(model, base)
         self._layers = len(model.layer_types) + base.mtp
-        ranks = base.tensor_parallel
-        each = LINKED_S if linked(gpus[:ranks]) else UNLINKED_S
-        self._collectives_s = 2 * self._layers * each if ranks > 1 else 0.0
-        self._collectives_s += max(len(base.stages) - 1, 0) * UNLINKED_S
+        self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
         exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
         self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
@@ -119,13 +123,14 @@ class Pace:
         read += load.mtp * (drafter + self._head)
         read += users * (self._cache + self._state) - load.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
-        return work + self._waiting_s(load, tokens)
+        return work + self._waiting_s(load, tokens) + tokens * self._exchanged_s
 
     def _prompt_s(self, load: Load) -> float:
         """Reading the workload's prompt."""
         steps = ceil(self._workload.prompt / load.batch_tokens)
         tokens = self._workload.prompt * (1 + STEP_TOKENS / load.batch_tokens)
         work = self._flops(tokens) / self._flop_s
+        work += self._workload.prompt * self._exchanged_s
         return work + steps * self._waiting_s(load, load.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
@@ -137,10 +142,33 @@ class Pace:
     def _waiting_s(self, load: Load, tokens: float) -> float:
         """What a step waits for the host, the bus and the other cards."""
         mode = "eager" if load.eager else graphs.mode(load.compilation)
-        waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._collectives_s
+        waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._exchange_s
         if load.offload_gib:
             waits += step_seconds(load.offload_gib, self._model, self._gpus, tokens)
         return waits
+
+
+def _exchange(
+    model: ModelCard, load: Load, gpus: Sequence[Gpu], nodes: Nodes
+) -> tuple[float, float]:
+    """Seconds that cards exchange data in a step, and for each of its tokens.
+
+    Between nodes their link carries it, whatever joins the cards of one of them.
+    """
+    ranks, stages = load.tensor_parallel, max(len(load.stages), 1)
+    here = max(len(gpus) // nodes.count, 1)
+    sums, size = SUMS * (len(model.layer_types) + load.mtp), model.hidden_size * load.activation
+    inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
+    step_s = token_s = 0.0
+    if len(inside) > 1:
+        step_s += sums * (LINKED_S if linked(inside) else UNLINKED_S)
+    if spanned > 1:
+        step_s += sums * sum_s(spanned, nodes.link)
+        token_s += sums * summed_s(spanned, nodes.link, size)
+    hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
+    step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
+    token_s += hops * SENT * size / nodes.link.bytes_s
+    return step_s, token_s
 
 
 def _speed(load: Load, gpus: Sequence[Gpu]) -> Speed:

@@ -24,9 +24,9 @@ from caovand.engines.vllm.planning.devices import indivisible, shards_whole_expe
 from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.planning.offload import experts_read
 from caovand.engines.vllm.planning.pace import WORKLOADS
-from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR, large, ranks_here
 from caovand.engines.vllm.planning.spanning import Work, decide
-from caovand.engines.vllm.planning.spelling import count
+from caovand.engines.vllm.planning.spelling import count, option
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -116,6 +116,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
 
 def pipeline_parallel_size(draft: Draft) -> Setting | None:
     """A stage on each of several nodes, unless the split goes over them all. Raises Unplannable."""
+    if typed := _inside(draft):
+        return typed
     spans = _spans(draft, devices.tensor_parallel_size(draft))
     if spans is None or spans[0]:
         return None
@@ -124,6 +126,41 @@ def pipeline_parallel_size(draft: Draft) -> Setting | None:
     if refused:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {spans[1]}")
+
+
+def _inside(draft: Draft) -> Setting | None:
+    """A stage on each node, where a typed split has room inside of one: over their link it would
+    take one card of each, and leave the others idle."""
+    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    fits = 0 < size <= _cards_each(draft)
+    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.given.keys():
+        return None
+    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    if refused and size % nodes:
+        raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
+    if refused:
+        return None
+    why = f"{option(TENSOR)} {size} fits into each of them"
+    return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {why}")
+
+
+def _cards_each(draft: Draft) -> int:
+    """How many cards every node has at least for the engine; 0 for a CPU build."""
+    ours = devices.choose_gpus(draft.config, draft.inventory, draft.given)
+    return min([len(ours), *(len(large(node.gpus)) for node in draft.inventory.others)])
+
+
+def idle_cards(draft: Draft) -> list[str]:
+    """A warning where a typed split goes over the nodes and leaves cards of each idle."""
+    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    here = ranks_here(draft.values, draft.inventory.others)
+    if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
+        return []
+    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    text = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
+    if refused:
+        return [f"{text}, as {refused.fact}; use {each * nodes}, or leave it out"]
+    return [f"{text}; use {option(PIPELINE)} {nodes}, or leave both out"]
 
 
 def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
@@ -135,7 +172,6 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
     nodes, each = 1 + len(machine.others), inside.value
     if draft.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
-    usual = "the link is slower than what sums of layers need"
     whole = shards_whole_experts(given)
     problem = indivisible(draft.model, nodes * each, whole_experts=whole)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
@@ -143,8 +179,10 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
     held = [draft.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
-    if machine.link is None or not cards or not draft.model.architecture:
-        return False, usual
+    if machine.link is None:
+        return False, "their link is not measured, and stages need the least of it"
+    if not cards or not draft.model.architecture:
+        return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:

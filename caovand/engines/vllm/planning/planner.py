@@ -21,7 +21,15 @@ from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
 from caovand.engines.vllm.memory.forecast import forecast, gpus_of
 from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled, weights_unknown
-from caovand.engines.vllm.planning import activations, flags, gguf, goals, turing, verbatim
+from caovand.engines.vllm.planning import (
+    activations,
+    flags,
+    gguf,
+    goals,
+    pipeline,
+    turing,
+    verbatim,
+)
 from caovand.engines.vllm.planning.activations import variables
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.conflicts import conflicts
@@ -314,7 +322,7 @@ def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[s
     found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
     found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
     found += [*uncompiled(draft), *allocator_warnings(draft), *activations.warnings(draft)]
-    found += spoiling_warnings(draft)
+    found += [*spoiling_warnings(draft), *pipeline.idle_cards(draft)]
     if not draft.engine.knows(draft.model.architecture):
         found.append(
             f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"

@@ -27,6 +27,7 @@ from caovand.engines.vllm.planning.partition import partition
 from caovand.engines.vllm.planning.ranks import stages
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, LEAN_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
+from caovand.engines.vllm.planning.spanning import nodes_of
 from caovand.engines.vllm.planning.turing import attention
 from caovand.engines.vllm.planning.wishes import Wishes, wishes_of
 
@@ -213,7 +214,7 @@ def _wishes(draft: Draft) -> Wishes:
 
     A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
     """
-    wishes = wishes_of(draft.config, draft.given)
+    wishes = replace(wishes_of(draft.config, draft.given), nodes=nodes_of(draft.inventory))
     typed = "gpu_memory_utilization" not in draft.given
     room = int(free_share(draft.cards) * 1000) / 1000
     if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):

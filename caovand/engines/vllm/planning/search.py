@@ -64,7 +64,8 @@ class Search:
 
     @cached_property
     def _paces(self) -> list[Pace]:
-        return [Pace(self._model, one, self._gpus, self._wishes.workload) for one in self._bases]
+        asked = self._wishes.workload, self._wishes.nodes
+        return [Pace(self._model, one, self._gpus, *asked) for one in self._bases]
 
     def lean(self, base: Load, *, eager: bool) -> Load:
         """The way that takes the least memory, but for weights."""

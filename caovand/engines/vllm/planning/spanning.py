@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Network
+from caovand.core.facts.inventory import Inventory, Network
 
 SUMS = 2
 """All-reduces a layer: behind attention, and behind the MLP or the experts."""
@@ -20,6 +20,24 @@ SUM_S = 40e-6
 """NCCL's own time for a sum over sockets, beside the link's: an estimate, not measured here."""
 SENT = 2
 """Tensors that a stage sends to the next: hidden states, and the residual."""
+ASSUMED = Network(117e6, 200e-6)
+"""A link that was not measured: gigabit Ethernet through a switch."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Over how many nodes cards are dealt evenly, by rank, and the link between those."""
+
+    count: int = 1
+    link: Network = ASSUMED
+
+
+ALONE = Nodes()
+
+
+def nodes_of(inventory: Inventory) -> Nodes:
+    """The nodes that serve the model together, over the link as it was measured or is assumed."""
+    return Nodes(1 + len(inventory.others), inventory.link or ASSUMED)
 
 
 @dataclass(frozen=True)
@@ -45,19 +63,26 @@ class Modelled:
     on_link: float
 
 
+def sum_s(nodes: int, link: Network) -> float:
+    """A sum of nothing over nodes: a ring of N takes 2 (N - 1) turns."""
+    return SUM_S + 2 * (nodes - 1) * link.round_trip_s / 2
+
+
+def summed_s(nodes: int, link: Network, size: float) -> float:
+    """What so many bytes take more: in each turn of the ring a part of N is sent."""
+    return 2 * (nodes - 1) / nodes * size / link.bytes_s
+
+
 def tensor(work: Work, link: Network, bytes_s: Sequence[float]) -> Modelled:
     """Tensor parallel over nodes, whose cards together read so many bytes a second each.
 
-    A ring of N nodes takes 2 (N - 1) turns, in each of which a part of N is sent. Logits are
-    gathered as well.
+    Logits are gathered as well.
     """
     nodes = len(bytes_s)
-    turns, share = 2 * (nodes - 1), 2 * (nodes - 1) / nodes
     size = work.users * work.hidden * work.element
-    on_wire = turns * link.round_trip_s / 2 + share * size / link.bytes_s
-    sums = SUMS * work.layers * (SUM_S + on_wire)
+    sums = SUMS * work.layers * (sum_s(nodes, link) + summed_s(nodes, link, size))
     logits = work.users * work.vocabulary * work.element * (nodes - 1) / nodes / link.bytes_s
-    prompt = work.prompt * SUMS * work.layers * share * size / link.bytes_s
+    prompt = work.prompt * SUMS * work.layers * summed_s(nodes, link, size)
     on_link = sums + logits + (nodes - 1) * link.round_trip_s / 2 + prompt / work.answer
     return Modelled(work.read / nodes / min(bytes_s) + on_link, on_link)
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from caovand.core.config import Config, PolicySection
 from caovand.engines.vllm.planning.pace import WORKLOADS, Workload
+from caovand.engines.vllm.planning.spanning import ALONE, Nodes
 from caovand.engines.vllm.planning.spelling import whole_number
 
 
 @dataclass(frozen=True)
 class Wishes:
     """What the operator asked for, None where the policy decides; `graphs` keeps CUDA graphs,
-    `typed_graphs` keeps them where anything fits with them."""
+    `typed_graphs` keeps them where anything fits with them, `nodes` are those to serve."""
 
     context: int | None = None
     sequences: int | None = None
@@ -25,6 +26,7 @@ class Wishes:
     typed_graphs: bool = False
     offload_gib: float = 0.0
     workload: Workload = WORKLOADS["chat"]
+    nodes: Nodes = ALONE
 
 
 def wishes_of(config: Config, given: Mapping[str, Any]) -> Wishes:

@@ -1,0 +1,88 @@
+"""The other nodes of a head, as its running daemon knows them, and what of them is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.cli.client import client_for
+from caovand.cli.errors import CommandError
+from caovand.core.cluster.node import BadFacts, node_of, read_cards
+from caovand.core.facts.inventory import Inventory, Network, Node
+
+UNASKED = (
+    "the other nodes are assumed to be like this one, and the link between them to be slow: no"
+    " head's daemon was asked, which knows and measures them"
+)
+
+
+@dataclass(frozen=True)
+class OverNodes:
+    """A machine with its other nodes, and why NCCL must not use InfiniBand or RoCE between them.
+
+    `warning` says what of them is assumed, "" where nothing is.
+    """
+
+    inventory: Inventory
+    no_rdma: str = ""
+    warning: str = ""
+
+
+def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
+    """The machine with the nodes that have joined the head which runs here, if that may be asked.
+
+    One that has not joined is taken to have the head's cards. Their link counts where the daemon
+    has measured it between all of them.
+    """
+    assumed = inventory.others
+    if not assumed:
+        return OverNodes(inventory)
+    try:
+        answer = _asked(runtime) if ask else {}
+        joined = _joined(answer)[: len(assumed)]
+    except (CommandError, BadFacts):
+        answer, joined = {}, []
+    if not answer:
+        return OverNodes(inventory, warning=UNASKED)
+    others = (*joined, *assumed[len(joined) :])
+    if lacking := len(assumed) - len(joined):
+        warning = (
+            f"{lacking} of {1 + len(assumed)} nodes have not joined: they are assumed to be like"
+            " this one, and the link between all to be slow; see `caovanctl cluster nodes`"
+        )
+        return OverNodes(replace(inventory, others=others), warning=warning)
+    link, no_rdma = _measured(answer.get("planned"), [node.name for node in others])
+    warning = "" if link else (
+        "the link between the nodes is not measured yet, and assumed to be slow: `caovanctl cluster"
+        " check` measures it while no engine runs"
+    )  # fmt: skip
+    return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
+
+
+def _asked(runtime: Path | None) -> Mapping[str, Any]:
+    """What the head's daemon knows; nothing from one that is no head."""
+    with client_for(runtime) as client:
+        answer = client.ask("cluster", answer_s=1.0)
+    return answer if answer["role"] == "head" else {}
+
+
+def _joined(answer: Mapping[str, Any]) -> list[Node]:
+    """The workers that are here, those first that a plan made now would have, by rank."""
+    here = {
+        node["name"]: node_of(node["name"], read_cards(node["facts"]["cards"]))
+        for node in answer.get("nodes", ())
+        if node["state"] == "joined" and node["facts"]
+    }
+    first = (answer.get("planned") or {}).get("nodes", ())
+    names = [*(name for name in first if name in here), *here]
+    return [here[name] for name in dict.fromkeys(names)]
+
+
+def _measured(planned: Any, names: list[str]) -> tuple[Network | None, str]:
+    """The link between these nodes and why not by RDMA; nothing where the daemon knows others."""
+    if not planned or planned["nodes"] != names:
+        return None, ""
+    link = planned["link"]
+    return link and Network(link["bytes_s"], link["round_trip_s"]), planned["no_rdma"]
