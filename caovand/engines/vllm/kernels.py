@@ -14,8 +14,8 @@ Read from vLLM 0.21 and FlashInfer 0.6.8:
   ready. So from SM80 on, off these two, an fp8 cache, which a plan takes where it pays, is read by
   "fa2": batch_prefill with dtype_q and dtype_o bf16 and dtype_kv e4m3 in its name.
 - vllm/model_executor/layers/mamba/gdn_linear_attn.py has FlashInfer's Gated DeltaNet on SM90.
-- vllm/config/vllm.py fuses the all-reduce of tensor parallel with the norm after it on SM90 and SM10x,
-  by FlashInfer's trtllm_comm: over two H100s a start was still compiling it after 100 s.
+- vllm/config/vllm.py fuses the all-reduce of tensor parallel with the norm after it on SM90 and
+  SM10x, by FlashInfer's trtllm_comm: over two H100s a start was still compiling it after 100 s.
 
 What a model needs besides (64-wide heads, sliding windows, soft caps, float16 queries to an fp8
 cache from SM80 on) is compiled when it starts.
