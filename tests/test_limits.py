@@ -35,6 +35,7 @@ from caovand.adapters.log import Echo
 from caovand.adapters.threads import Threads
 from caovand.core import limits
 from caovand.core.config import Config
+from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Start, Stop
@@ -111,9 +112,9 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     machine = inventory(engine=replace(CUDA, python=str(engine)))
     ready = Prepared(plan(machine), machine, "fingerprint", "auto")
 
-    def prepare(*_: object) -> Prepared:
-        Path("/proc/self/stat").read_text()  # needs a descriptor, as the real look does
-        return ready
+    def look(*_: object) -> Inventory:
+        Path("/proc/self/stat").read_text()  # needs a descriptor, as the real one does
+        return machine
 
     async def proven(*_: object) -> None:
         """At once."""
@@ -121,7 +122,8 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     async def check_sums(*_: object) -> None:
         """The cards are made up too."""
 
-    monkeypatch.setattr(inspection, "prepare", prepare)
+    monkeypatch.setattr(inspection, "look", look)
+    monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
     monkeypatch.setattr("caovand.daemon.engine_run.check_sums", check_sums)

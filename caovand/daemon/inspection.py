@@ -28,7 +28,6 @@ from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.checkpoint.safetensors import BadShard
-from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
@@ -86,14 +85,12 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan with its inventory and mode, the fingerprint under which its rungs are kept, and what
-    asked for it, None for a plan that another node made."""
+    """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
 
     plan: Plan
     inventory: Inventory
     fingerprint: str
     mode: Mode
-    request: PlanRequest | None = None
 
 
 async def end_orphans(
@@ -200,14 +197,6 @@ def _reachable(error: ProblemError, path: str) -> str:
     return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
 
 
-def prepare(request: PlanRequest, directories: Directories) -> Prepared:
-    """Inspect engine, model and machine (blocking, a second or so), and plan.
-
-    Raises Obstacle.
-    """
-    return planned_for(request, look(request, directories))
-
-
 def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
     """The plan for what was inspected. Raises Obstacle."""
     mark = degraded.fingerprint(request.config, inventory)
@@ -216,13 +205,18 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
     try:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
-        hold = problem.failure in ("gpu-absent", "vram-busy")
-        raise Obstacle(problem.failure, str(problem), hold=hold) from problem
-    return Prepared(plan, inventory, mark, request.chosen_mode, request)
+        raise unplannable(problem) from problem
+    return Prepared(plan, inventory, mark, request.chosen_mode)
+
+
+def unplannable(problem: Unplannable) -> Obstacle:
+    """That there is no plan: what is worth waiting for is a card, or its memory."""
+    hold = problem.failure in ("gpu-absent", "vram-busy")
+    return Obstacle(problem.failure, str(problem), hold=hold)
 
 
 def look(request: PlanRequest, directories: Directories) -> Inventory:
-    """Inspect engine, model and machine (blocking). Raises Obstacle."""
+    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
     config = request.config
     try:
         trust.require(request.python, request.source)
@@ -252,7 +246,7 @@ def look(request: PlanRequest, directories: Directories) -> Inventory:
     if model.gguf is not None:  # layers go where they are read quickest
         cache = directories.cache
         machine = memory_speed.known(machine, cache, measure_in=cache)
-    return Inventory(gpus, machine, engine, model, assumed(config.cluster, gpus))
+    return Inventory(gpus, machine, engine, model)
 
 
 def _planned(

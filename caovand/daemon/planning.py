@@ -15,7 +15,7 @@ from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
-from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Network, Node
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
@@ -50,61 +50,54 @@ class SlotPlanner:
         """What the last plan was made from."""
         return self.prepared.inventory if self.prepared else None
 
-    async def plan(
+    def next(
         self,
         config: Config,
         mode: Mode | None,
         again: Plan | None,
         living: Plan | None,
         living_mode: Mode,
-    ) -> tuple[Plan, Endpoint]:
-        """The plan of the next engine, and where it will answer.
+    ) -> NextPlan:
+        """The plan of the next engine, which is still to be made.
 
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
-        `living_mode`. Raises inspection.Obstacle and, where the key's file is bad, ConfigError.
+        `living_mode`.
         """
-        await asyncio.to_thread(inspection.check_kind, config, self._engine)
         last = self.prepared
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
         wishes = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
-        if again is not None and last and last.mode != wishes.chosen_mode:
-            # `mode --defer` waited for this start; the ladder's other steps stay.
-            good = degraded.to_document(again, last.fingerprint, last.mode)
-            wishes, again = replace(wishes, good_plan=good), None
-        if again is None or last is None:
-            last = await asyncio.to_thread(inspection.prepare, wishes, self._directories)
-            self.prepared = last
-            plan = last.plan
-        else:
-            # It needs no second look: engine and model are its own.
-            await asyncio.to_thread(inspection.check_cards, again, last.inventory)
-            plan = again
-        key = config_file.api_key(config, plan.extra_args, self._environ, self._engine.arguments)
+        return NextPlan(self, wishes, again)
+
+    async def look(self, config: Config, *, living: bool) -> Inventory:
+        """Inspect engine, model and machine; raises inspection.Obstacle.
+
+        What a `living` engine uses of the cards is not in the way of its own plan.
+        """
+        before = self.prepared.inventory if living and self.prepared else None
+        wishes = PlanRequest(config, None, self._environ, before=before, source=self._source)
+        return await self.inspect(wishes)
+
+    async def inspect(self, wishes: PlanRequest) -> Inventory:
+        """Inspect engine, model and machine for these wishes; raises inspection.Obstacle."""
+        await self.check_kind(wishes.config)
+        return await asyncio.to_thread(inspection.look, wishes, self._directories)
+
+    async def check_kind(self, config: Config) -> None:
+        """Raise inspection.Obstacle if the model is for another engine than this daemon's."""
+        await asyncio.to_thread(inspection.check_kind, config, self._engine)
+
+    def endpoint(self, plan: Plan, wishes: PlanRequest) -> tuple[Plan, Endpoint]:
+        """The plan marked by its key, and where its engine will answer; ConfigError where the
+        key's file is bad."""
+        key = config_file.api_key(
+            wishes.config, plan.extra_args, self._environ, self._engine.arguments
+        )
         mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
         tls = plan.value("ssl_certfile") is not None
         endpoint = Endpoint(str(plan.value("host")), int(plan.value("port")), key, tls)
         return replace(plan, key=mark), endpoint
-
-    async def over(self, plan: Plan, others: tuple[Node, ...], link: Network | None = None) -> Plan:
-        """The plan for these nodes, which `link` joins; another one where they are not those that
-        it was made for. Raises Obstacle."""
-        last = self.prepared
-        assert last is not None
-        assert last.request is not None
-        before, machine = last.inventory, replace(last.inventory, others=others, link=link)
-        if link == before.link and list(map(_cards, others)) == list(map(_cards, before.others)):
-            self.prepared = replace(last, inventory=machine)
-            return plan
-        self.prepared = await asyncio.to_thread(inspection.planned_for, last.request, machine)
-        return replace(self.prepared.plan, key=plan.key)
-
-    async def look(self, config: Config) -> Inventory:
-        """Inspect engine, model and machine; raises inspection.Obstacle."""
-        await asyncio.to_thread(inspection.check_kind, config, self._engine)
-        wishes = PlanRequest(config, None, self._environ, source=self._source)
-        return await asyncio.to_thread(inspection.look, wishes, self._directories)
 
     def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
         """Take a plan that another node made."""
@@ -127,5 +120,65 @@ class SlotPlanner:
         return frozenset(seen if chosen is None else seen & set(chosen))
 
 
-def _cards(node: Node) -> tuple[Gpu, ...]:
-    return node.gpus
+class NextPlan:
+    """The plan of the next engine, made in two steps: `look` inspects, and `plan` plans for that.
+
+    In between a head chooses the nodes that serve with it. What came of it is `made`: the planner's
+    own only once it is taken, since a plan to be tried again belongs to the last that was.
+    """
+
+    def __init__(self, planner: SlotPlanner, wishes: PlanRequest, again: Plan | None) -> None:
+        self._planner, self._wishes = planner, wishes
+        self._before = planner.inventory
+        self._again: tuple[Plan, Prepared] | None = None
+        self._machine: Inventory | None = None
+        self.made: Prepared | None = None
+        if again is not None and planner.prepared is not None:
+            self._again = again, planner.prepared
+            if planner.prepared.mode != wishes.chosen_mode:
+                self._keep_steps()  # `mode --defer` waited for this start
+
+    async def look(self) -> Inventory:
+        """What is here; raises inspection.Obstacle."""
+        if self._again is None:
+            self._machine = await self._planner.inspect(self._wishes)
+        else:
+            # It needs no second look: engine and model are its own.
+            again, last = self._again
+            await self._planner.check_kind(self._wishes.config)
+            await asyncio.to_thread(inspection.check_cards, again, last.inventory)
+            self._machine = last.inventory
+        return self._machine
+
+    async def plan(
+        self, others: tuple[Node, ...] = (), link: Network | None = None
+    ) -> tuple[Plan, Endpoint]:
+        """The plan for what was found here and for `others`, which `link` joins, and where it will
+        answer. Raises inspection.Obstacle and, where the key's file is bad, ConfigError."""
+        before = self._before
+        if before is not None and link is not None and link.near(before.link):
+            link = before.link  # figures that only jitter make no other plan
+        if self._again is not None and not _same(others, link, self._again[1].inventory):
+            self._keep_steps()
+            await self.look()
+        assert self._machine is not None
+        machine = replace(self._machine, others=others, link=link)
+        if self._again is not None:
+            again, last = self._again
+            self.made = replace(last, plan=again, inventory=machine)
+        else:
+            self.made = await asyncio.to_thread(inspection.planned_for, self._wishes, machine)
+        return self._planner.endpoint(self.made.plan, self._wishes)
+
+    def _keep_steps(self) -> None:
+        """Make a new plan instead of the one again; the ladder's steps stay where they fit."""
+        assert self._again is not None
+        again, last = self._again
+        good = degraded.to_document(again, last.fingerprint, last.mode)
+        self._wishes, self._again = replace(self._wishes, good_plan=good), None
+
+
+def _same(others: tuple[Node, ...], link: Network | None, before: Inventory) -> bool:
+    """Whether a plan from `before` was made for such nodes, whatever they are called."""
+    cards = [[node.gpus for node in nodes] for nodes in (others, before.others)]
+    return cards[0] == cards[1] and link == before.link

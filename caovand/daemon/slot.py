@@ -54,12 +54,16 @@ from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.engine_run import EngineRun
 from caovand.daemon.figures import SlotFigures
 from caovand.daemon.history import History
+from caovand.daemon.inspection import Prepared
 from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
 from caovand.daemon.tuning import DraftTuner, Serving
 from caovand.daemon.watching import Watching
+
+CHOICES = 3
+"""How often an attempt plans anew because what it planned for has changed meanwhile."""
 
 
 class Slot:
@@ -184,10 +188,8 @@ class Slot:
             command=self.command,
             notice=self.notice,
             snapshot=lambda: self.snapshot,
-            inventory=lambda: self._planner.inventory,
-            look=lambda: self._planner.look(self.config),
+            look=lambda: self._planner.look(self.config, living=self.run.child is not None),
             adopt=adopt,
-            over=self._planner.over,
             serves=serves,
             pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
             idle=lambda: self.figures.idle,
@@ -351,19 +353,18 @@ class Slot:
                 raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()
-
-            async def make() -> tuple[Plan, Endpoint]:
-                return await self._planner.plan(
+            for _ in range(CHOICES):
+                coming = self._planner.next(
                     self.config, self.modes.mode, action.plan, living, run.mode
                 )
-
-            plan, endpoint = await self.part.plan(make, living is not None)
-            if run.child is None:
-                if self.part.answers:
-                    await asyncio.to_thread(inspection.check_port, endpoint.port)
-                if self._planner.inventory is not None:
-                    await run.share_caches(plan, self._planner.inventory.engine)
-                    await run.check_sums(plan, self._planner.inventory)
+                plan, endpoint = await self.part.plan(coming, living is not None)
+                if run.child is not None:
+                    break
+                await self._prepare(plan, endpoint, coming.made or self._planner.prepared)
+                if not (outdated := self.part.outdated()):
+                    break
+            else:
+                raise inspection.Obstacle("node-missing", f"cannot start: {outdated}", hold=True)
         except Exception as problem:
             refused = self._refused(number, problem)
             self.part.refused(refused.finding)
@@ -371,8 +372,18 @@ class Slot:
         else:
             if run.child is None:
                 run.endpoint = endpoint
+            if coming.made is not None:
+                self._planner.prepared = coming.made
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
         self.apply(event)
+
+    async def _prepare(self, plan: Plan, endpoint: Endpoint, made: Prepared | None) -> None:
+        """Look at what the engine of this plan needs besides memory; raises inspection.Obstacle."""
+        if self.part.answers:
+            await asyncio.to_thread(inspection.check_port, endpoint.port)
+        if made is not None:
+            await self.run.share_caches(plan, made.inventory.engine)
+            await self.run.check_sums(plan, made.inventory)
 
     @staticmethod
     def _refused(number: int, problem: Exception) -> Refused:

@@ -25,12 +25,14 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.processes import Process
 from caovand.core.config import Config, WatchSection
+from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon import inspection, memories, proof
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.inspection import Obstacle, Prepared
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.slot import CHOICES
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
 
@@ -66,12 +68,14 @@ class World:
         engine.write_text(f"#!/bin/sh\n{text}\n")
         engine.chmod(0o755)
 
-    def prepare(self, *_: object) -> Prepared:
+    def look(self, *_: object) -> Inventory:
         self.inspections += 1
         self.may_answer.wait()
         if self.obstacles:
             raise self.obstacles.pop(0)
-        machine = inventory(engine=replace(CUDA, python=str(self.folder / "engine")))
+        return inventory(engine=replace(CUDA, python=str(self.folder / "engine")))
+
+    def planned_for(self, _: object, machine: Inventory) -> Prepared:
         wanted = plan(machine, model={"max_model_len": FULL_LENGTH})
         return Prepared(wanted, machine, "fingerprint", "auto")
 
@@ -85,7 +89,8 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     one = World(tmp_path)
-    monkeypatch.setattr(inspection, "prepare", one.prepare)
+    monkeypatch.setattr(inspection, "look", one.look)
+    monkeypatch.setattr(inspection, "planned_for", one.planned_for)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr("caovand.daemon.engine_run.check_sums", one.check_sums)
@@ -317,6 +322,40 @@ def test_an_inspection_that_a_restart_overtook_starts_nothing(world: World) -> N
         assert len(daemon.texts("spawn")) == 1
 
     play(world, story)
+
+
+class Changing(Part):
+    """Others that change while the first so many plans are made."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def outdated(self) -> str:
+        self._times -= 1
+        return "node n2: its link has ended" if self._times >= 0 else ""
+
+
+@pytest.mark.parametrize("times", [1, CHOICES - 1])
+def test_what_has_changed_while_it_was_planned_is_planned_anew(world: World, times: int) -> None:
+    async def story(daemon: Running) -> None:
+        daemon.one.part = Changing(times)
+        daemon.start()
+        await daemon.until(State.SERVING)
+        assert (world.inspections, daemon.s.spawns) == (times + 1, 1)
+
+    play(world, story)
+
+
+def test_what_changes_each_time_is_waited_for(world: World) -> None:
+    async def story(daemon: Running) -> None:
+        daemon.one.part = Changing(CHOICES)
+        daemon.start()
+        held = await daemon.until(State.HOLD)
+        assert held.reason == "cannot start: node n2: its link has ended"
+        assert world.inspections == CHOICES
+        await daemon.until(State.SERVING)
+
+    play(world, story, recheck_s=0.05)
 
 
 def test_an_engine_that_exits_is_started_again_by_the_same_plan(world: World) -> None:

@@ -55,7 +55,8 @@ def fail_once(
     async def nothing_wrong(*_: object) -> None:
         """All-reduce is right."""
 
-    monkeypatch.setattr(inspection, "prepare", lambda *_: ready)
+    monkeypatch.setattr(inspection, "look", lambda *_: machine)
+    monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr(proof, "prove", for_ever)
     # It would run the script over several cards, and wait for an answer from it.

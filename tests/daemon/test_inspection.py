@@ -37,7 +37,7 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
         parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
     )
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.prepare(wishes, directories({}, 1000))
+        inspection.look(wishes, directories({}, 1000))
     path = python if what == "engine" else model
     assert str(caught.value).startswith("cannot ")
     assert str(caught.value).endswith(f"; move {path}")
@@ -64,11 +64,12 @@ def test_memory_that_others_hold_is_waited_for(
     monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
     config = parse({"model": {"path": busy.model.path}})
-    places = directories({}, 1000)
+    wishes = inspection.PlanRequest(config, None, {})
+    machine = inspection.look(wishes, directories({}, 1000))
     with pytest.raises(
         inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
     ) as problem:
-        inspection.prepare(inspection.PlanRequest(config, None, {}), places)
+        inspection.planned_for(wishes, machine)
     assert problem.value.hold
     assert problem.value.finding.failure == "vram-busy"
 
@@ -97,7 +98,8 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
         monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
         kept = PlanMemory(tmp_path / "good", HEALING).document(None, "", "auto")
         wishes = inspection.PlanRequest(config, None, {}, kept, before)
-        return inspection.prepare(wishes, directories({}, 1000)).plan.value("max_model_len")
+        machine = inspection.look(wishes, directories({}, 1000))
+        return inspection.planned_for(wishes, machine).plan.value("max_model_len")
 
     assert context(busy.gpus) == 15040
     assert context(alone.gpus) == 65536
@@ -123,7 +125,7 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     os.chown(source, 12345, 12345)
     wishes = inspection.PlanRequest(parse({}), None, {}, source=source)
     with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
-        inspection.prepare(wishes, directories({}, 0))
+        inspection.look(wishes, directories({}, 0))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])

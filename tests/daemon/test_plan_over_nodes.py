@@ -13,7 +13,7 @@ from caovand.adapters.directories import Directories
 from caovand.core.cluster.node import Card, assumed, node_of
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Inventory, Network, Node
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Setting, Taken
 from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.planning import SlotPlanner
@@ -27,31 +27,50 @@ CONFIG = parse({
 })  # fmt: skip
 SMALL = node_of("n2", (Card("NVIDIA GeForce RTX 2080 Ti", 11264, (7, 5)),))
 ALIKE = node_of("n2", (Card("NVIDIA GeForce RTX 3090", 24576, (8, 6)),))
+FAST = Network(12.5e9, 10e-6)
 
 
 class World:
-    """A planner on a machine, and how often it planned."""
+    """A planner on a machine, and how often it inspected and planned."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, machine: Inventory) -> None:
-        self.plans = 0
-        others = assumed(CONFIG.cluster, machine.gpus)
-        monkeypatch.setattr(inspection, "look", lambda *_: replace(machine, others=others))
-        monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
+        self.looks = self.plans = 0
+        self.machine = machine
         planned_for = inspection.planned_for
+
+        def look(*_: Any) -> Inventory:
+            self.looks += 1
+            return self.machine
 
         def counted(*asked: Any) -> inspection.Prepared:
             self.plans += 1
             return planned_for(*asked)
 
+        monkeypatch.setattr(inspection, "look", look)
+        monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
         monkeypatch.setattr(inspection, "planned_for", counted)
         memory = PlanMemory(folder / "good", ENGINE.healing)
         self.planner = SlotPlanner(ENGINE, Directories(*[folder] * 4), {}, memory)
 
     async def plan(
-        self, *others: Node, again: Plan | None = None, link: Network | None = None
+        self,
+        *others: Node,
+        again: Plan | None = None,
+        link: Network | None = None,
+        taken: bool = True,
     ) -> Plan:
-        found, _ = await self.planner.plan(CONFIG, None, again, None, "auto")
-        return await self.planner.over(found, others, link)
+        coming = self.planner.next(CONFIG, None, again, None, "auto")
+        await coming.look()
+        found, _ = await coming.plan(others, link)
+        if taken:
+            self.planner.prepared = coming.made
+        return found
+
+
+def lowered(found: Plan) -> Plan:
+    """What the ladder makes of a plan: one request at a time."""
+    settings = {**found.settings, "max_num_seqs": Setting(1, "ladder", "out of memory")}
+    return replace(found, settings=settings, taken=(Taken("sequences", "1"),))
 
 
 @pytest.fixture
@@ -59,28 +78,55 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch, inventory(gpus=named("RTX 3090")))
 
 
-def test_nodes_as_assumed_are_planned_for_once(world: World) -> None:
+def test_nodes_are_planned_for_once(world: World) -> None:
     found = asyncio.run(world.plan(ALIKE))
-    assert world.plans == 1
+    assert (world.looks, world.plans) == (1, 1)
     assert found.value("pipeline_parallel_size") == 2
     assert PARTITION not in found.env
     assert world.planner.inventory is not None
     assert [node.name for node in world.planner.inventory.others] == ["n2"]
 
 
+def test_a_head_whose_card_is_busy_is_planned_for_with_the_cards_that_there_are(
+    world: World,
+) -> None:
+    """Two like itself would hold no model; with a larger one, that has nearly all layers."""
+    (card,) = named("RTX 3090")
+    busy = replace(card, free_mib=10_000, users=((4242, "python", 14_000),))
+    world.machine = inventory(gpus=(busy,))
+    with pytest.raises(inspection.Obstacle, match=r"pid 4242\) holds 14000 MiB"):
+        asyncio.run(world.plan(SMALL))
+    found = asyncio.run(world.plan(node_of("n2", (Card("NVIDIA H200", 143771, (9, 0)),))))
+    first, last = map(int, found.env[PARTITION].value.split(","))
+    assert first < last
+    assert world.plans == 2
+
+
 def test_other_cards_are_another_plan(world: World) -> None:
     async def story() -> None:
         found = await world.plan(SMALL)
-        assert world.plans == 2
         assert PARTITION in found.env
         # What the ladder makes of it is tried as it is, on the same cards only.
-        lower = replace(found, settings={**found.settings})
-        lower.settings["max_num_seqs"] = replace(lower.settings["max_num_seqs"], value=1)  # type: ignore[index]
+        lower = lowered(found)
         assert await world.plan(SMALL, again=lower) == lower
-        assert world.plans == 2
+        assert (world.looks, world.plans) == (1, 1)
         other = await world.plan(ALIKE, again=lower)
-        assert world.plans == 3
+        assert (world.looks, world.plans) == (2, 2)
         assert PARTITION not in other.env
+        assert not other.taken
+
+    asyncio.run(story())
+
+
+def test_a_plan_to_be_tried_again_belongs_to_the_nodes_of_the_last_that_was_taken(
+    world: World,
+) -> None:
+    async def story() -> None:
+        lower = lowered(await world.plan(SMALL))
+        # Others were chosen for a moment; then those are planned for once more.
+        await world.plan(ALIKE, again=lower, taken=False)
+        assert PARTITION not in (await world.plan(ALIKE, again=lower, taken=False)).env
+        assert await world.plan(SMALL, again=lower) == lower
 
     asyncio.run(story())
 
@@ -91,9 +137,39 @@ def test_a_link_that_was_measured_is_another_plan(
     world = World(tmp_path, monkeypatch, inventory(gpus=turing(2)))
     alike = Card("NVIDIA GeForce RTX 2080 Ti", 22527, (7, 5))
     node = node_of("n2", (alike, alike))
-    found = asyncio.run(world.plan(node, link=Network(12.5e9, 10e-6)))
+    found = asyncio.run(world.plan(node, link=FAST))
     assert found.value("tensor_parallel_size") == 4
     assert found.value("pipeline_parallel_size") is None
+
+
+def test_a_link_measured_anew_makes_no_other_plan_by_figures_that_only_jitter(
+    world: World,
+) -> None:
+    async def story() -> None:
+        lower = lowered(await world.plan(ALIKE, link=FAST))
+        # Each is near the one that the plan was made for, not only near the one before.
+        for factor in (0.7, 1.4, 1.9):
+            link = Network(FAST.bytes_s / factor, FAST.round_trip_s * factor)
+            assert await world.plan(ALIKE, again=lower, link=link) == lower
+            assert world.planner.inventory is not None
+            assert world.planner.inventory.link == FAST
+        assert (world.looks, world.plans) == (1, 1)
+
+    asyncio.run(story())
+
+
+def test_steps_taken_stay_where_the_link_is_another_one(world: World) -> None:
+    async def story() -> None:
+        lower = lowered(await world.plan(ALIKE, link=FAST))
+        slow = Network(FAST.bytes_s / 10, FAST.round_trip_s)
+        found = await world.plan(ALIKE, again=lower, link=slow)
+        assert world.plans == 2
+        assert found.rungs == lower.rungs
+        assert found.value("max_num_seqs") == 1
+        assert world.planner.inventory is not None
+        assert world.planner.inventory.link == slow
+
+    asyncio.run(story())
 
 
 def test_who_is_no_head_has_no_other_nodes() -> None:

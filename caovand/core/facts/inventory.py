@@ -307,12 +307,23 @@ class Node:
     gpus: tuple[Gpu, ...]
 
 
+STEP = 2
+"""Two measurements of a network differ by less than this factor, two kinds of Ethernet by more."""
+
+
 @dataclass(frozen=True)
 class Network:
     """The network between nodes as measured: bytes a second one way, and the round trip."""
 
     bytes_s: float
     round_trip_s: float
+
+    def near(self, other: Network | None) -> bool:
+        """Whether these may be two measurements of one network."""
+        if other is None:
+            return False
+        pairs = ((self.bytes_s, other.bytes_s), (self.round_trip_s, other.round_trip_s))
+        return all(max(pair) < STEP * min(pair) for pair in pairs)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links, Peer
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
-from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
-from caovand.daemon.inspection import Obstacle, check_port
+from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0
@@ -61,6 +61,8 @@ class Head(Part):
         self._plan: Plan | None = None
         self._ranks: dict[str, int] = {}
         self._boots: dict[str, str] = {}
+        self._chosen: dict[str, Any] = {}  # how each was then
+        self._short = False  # whether the last attempt had too few nodes
         self._no_rdma, self._sums = "", False
         self._others: tuple[Node, ...] = ()  # of the last start, by rank
         self._told = Told(slot.notice)
@@ -236,14 +238,20 @@ class Head(Part):
         text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
         return Order(head=self._boot, name=self._name, sent=now(), refusal=text)
 
-    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
-        """The plan over all nodes; raises Obstacle while one is missing or differs."""
-        plan, endpoint = await make()
-        inventory, nodes = self._slot.inventory(), self._slot.engine.nodes
-        assert inventory is not None
+    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan over all nodes; raises Obstacle while one is missing or differs.
+
+        Workers are chosen first: whether a model fits is a question about the cards of all.
+        """
+        nodes = self._slot.engine.nodes
         assert nodes is not None
+        self._short = False
         host, port = addresses.split(self._address)
-        self._facts = await here.facts(self._name, self._slot, inventory, host)
+        inventory = await coming.look()
+        try:
+            self._facts = await here.facts(self._name, self._slot, inventory, host)
+        except Unplannable as problem:
+            raise unplannable(problem) from problem
         if not living:
             async with self._links.turn:
                 why = await self._choose(port + 1)
@@ -251,16 +259,30 @@ class Head(Part):
                 self._slot.notice(
                     "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
                 )
-        plan = await self._slot.over(plan, self._others, self._links.network(self._boots))
+        plan, endpoint = await coming.plan(self._others, self._links.network(self._boots))
         if self._count == 1:
             self._sums = False
             return plan, endpoint
         try:
             spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma)
         except Unplannable as problem:
-            raise Obstacle(problem.failure, str(problem), hold=False) from problem
+            raise unplannable(problem) from problem
         self._sums = nodes.sums(spread)
         return spread, endpoint
+
+    def outdated(self) -> str:
+        """Who of the chosen workers is not as it was then: trials and planning take minutes."""
+        found = ((name, self._change(name)) for name in self._chosen)
+        return "; ".join(f"node {name}: {change}" for name, change in found if change)
+
+    def _change(self, name: str) -> str:
+        """What has changed of a worker since it was chosen, "" for nothing."""
+        member = self._members.get(name)
+        if member is None or member.away:
+            return "its link has ended"
+        if member.report.boot != self._boots[name]:
+            return "its daemon was started anew"
+        return "" if _standing(member) == self._chosen[name] else "it is not as it was chosen"
 
     async def _choose(self, port: int) -> str:
         """Choose the workers of the next start, and try their links; as `_ready`."""
@@ -339,9 +361,11 @@ class Head(Part):
         """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
         chosen, why, failure = self._fit()
         if self._quorum.waits(1 + len(chosen)):
+            self._short = True
             raise Obstacle(failure, f"cannot start: {why}", hold=True)
         self._ranks = {name: rank for rank, name in enumerate(chosen, 1)}
         self._boots = {name: member.report.boot for name, member in chosen.items()}
+        self._chosen = {name: _standing(member) for name, member in chosen.items()}
         known = ((name, one.facts) for name, one in chosen.items())
         self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
         return why
@@ -358,7 +382,9 @@ class Head(Part):
         if self._quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
-            if not self._quorum.waits(1 + len(self._fit().workers)):
+            # Only where nodes were too few: any other reason is looked at again in its own time.
+            if self._short and not self._quorum.waits(1 + len(self._fit().workers)):
+                self._short = False
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
             chosen = self._fit(self._ranks).workers

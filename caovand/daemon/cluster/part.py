@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
@@ -26,7 +26,17 @@ IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 RETRY_S = 5.0
 MOST_TEXTS = 32
 Link = TypeVar("Link")
-MakePlan = Callable[[], Awaitable[tuple[Plan, Endpoint]]]
+
+
+class NextPlan(Protocol):
+    """A plan that is still to be made, as planning.NextPlan is: between its two steps a head
+    chooses the `others`, which `link` joins."""
+
+    async def look(self) -> Inventory: ...
+
+    async def plan(
+        self, others: tuple[Node, ...] = (), link: Network | None = None
+    ) -> tuple[Plan, Endpoint]: ...
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,10 @@ class Slot:
     """What a part needs of its slot.
 
     `look` inspects engine, model and machine, and raises inspection.Obstacle; `adopt` makes a plan
-    from elsewhere the slot's own; `over` makes its own plan for other nodes as well, and for the
-    link to them where that was measured, and raises Obstacle. `cache` is the daemon's folder for
-    what it finds out, `runtime` that of its sockets. `pids` are the engine's processes, `idle` says
-    whether it was seen without a request. `gather`
-    gathers the evidence of a failure, with the stacks of its processes where its second argument
-    says so; without a failure, what one elsewhere left here.
+    from elsewhere the slot's own. `cache` is the daemon's folder for what it finds out, `runtime`
+    that of its sockets. `pids` are the engine's processes, `idle` says whether it was seen without
+    a request. `gather` gathers the evidence of a failure, with the stacks of its processes where
+    its second argument says so; without a failure, what one elsewhere left here.
     """
 
     config: Callable[[], Config]
@@ -50,10 +58,8 @@ class Slot:
     command: Callable[[Event], None]
     notice: Callable[[str, str], None]
     snapshot: Callable[[], Snapshot]
-    inventory: Callable[[], Inventory | None]
     look: Callable[[], Awaitable[Inventory]]
     adopt: Callable[[Plan, Inventory], tuple[Plan, Endpoint]]
-    over: Callable[[Plan, tuple[Node, ...], Network | None], Awaitable[Plan]]
     serves: Callable[[], None]
     pids: Callable[[], Sequence[int]]
     idle: Callable[[], bool]
@@ -73,9 +79,14 @@ class Part:
     async def begin(self) -> None:
         """Begin to work; ends when it is cancelled."""
 
-    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.Obstacle."""
-        return await make()
+        await coming.look()
+        return await coming.plan()
+
+    def outdated(self) -> str:
+        """Why the plan just made cannot start any more, "" where it can."""
+        return ""
 
     def own(self, plan: Plan) -> Plan:
         """This node's share of a plan."""

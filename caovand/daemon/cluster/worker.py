@@ -24,7 +24,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
-from caovand.daemon.cluster.part import IDLE, Changed, MakePlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
 from caovand.daemon.cluster.trying import Trying
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
@@ -148,14 +148,22 @@ class Worker(Part):
         address = self._facts.address if self._facts else ""
         self._trying.follow(self._order.trial if free and address else None, address)
 
-    async def plan(self, make: MakePlan, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises Obstacle while there is none."""
         if self._running and not living:
             self._ended()  # what had outlived KILL is gone now
-        inventory = await self._slot.look()
-        self._facts = await here.facts(
-            self._name, self._slot, inventory, addresses.split(self._head)[0]
-        )
+        config, nodes = self._slot.config(), self._slot.engine.nodes
+        assert nodes is not None
+        host = addresses.split(self._head)[0]
+        try:
+            inventory = await self._slot.look()
+            self._facts = await here.facts(self._name, self._slot, inventory, host)
+        except Unplannable as problem:
+            self._facts = None
+            raise Obstacle(problem.failure, str(problem), hold=True) from problem
+        except Obstacle:
+            self._facts = None  # what cannot be inspected cannot serve
+            raise
         self._changed.wake()
         order = self._planned = self._order
         if not self._wanted or order.plan is None:
@@ -164,8 +172,6 @@ class Worker(Part):
             text = f"waits for the head at {self._head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise Obstacle(failure, text, hold=True)
-        config, nodes = self._slot.config(), self._slot.engine.nodes
-        assert nodes is not None
         try:
             plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
         except Unplannable as problem:

@@ -24,7 +24,7 @@ from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -39,6 +39,7 @@ from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.inspection import Obstacle
+from caovand.daemon.slot import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD
@@ -98,11 +99,30 @@ class Tried(measuring.Links):
         return link.Outcome("token", connect_s=1e-4, down_bytes_s=1e9), 1e9
 
 
+class Coming:
+    """A plan that is still to be made, of one machine: for others the slot notes them."""
+
+    def __init__(self, slot: Slot, again: Plan | None) -> None:
+        self._slot, self._again = slot, again
+
+    async def look(self) -> Inventory:
+        return inventory()
+
+    async def plan(
+        self, others: tuple[Node, ...] = (), link: Network | None = None
+    ) -> tuple[Plan, Endpoint]:
+        self._slot.planned_for.append(tuple(node.name for node in others))
+        if self._slot.meanwhile:
+            self._slot.meanwhile.pop(0)()
+        return self._again or plan(inventory()), Endpoint("127.0.0.1", 1)
+
+
 class Slot:
     """A slot of `config` that does what its machine asks for, at once and without a process.
 
     `obstacles` are what its inspections meet, `left` names what outlives the end of an engine: then
-    no inspection gets further.
+    no inspection gets further. `planned_for` are the other nodes of each planning; `meanwhile` is
+    what happens during the next ones.
     """
 
     def __init__(self, clock: Clock, config: Config) -> None:
@@ -111,6 +131,8 @@ class Slot:
         self.applied: list[Event] = []
         self.obstacles: list[Obstacle] = []
         self.plans: list[Plan] = []
+        self.planned_for: list[tuple[str, ...]] = []
+        self.meanwhile: list[Callable[[], None]] = []
         self.left = ""
         self.idle = True
         self.ends = asyncio.Event()
@@ -133,19 +155,14 @@ class Slot:
             command=self.apply,
             notice=lambda kind, text: self.notices.append(text),
             snapshot=lambda: self.snapshot,
-            inventory=inventory,
             look=self._look,
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
-            over=self._over,
             serves=self.serves,
             pids=tuple,
             idle=lambda: self.idle,
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
         )
-
-    async def _over(self, found: Plan, *_: object) -> Plan:
-        return found
 
     async def _look(self) -> Inventory:
         if self.obstacles:
@@ -174,14 +191,17 @@ class Slot:
         task.add_done_callback(self._working.discard)
 
     async def _inspect(self, action: Inspect) -> None:
-        async def make() -> tuple[Plan, Endpoint]:
-            return action.plan or plan(inventory()), Endpoint("127.0.0.1", 1)
-
         now = {"at": self._clock(), "inspection": action.number}
         try:
             if self.left:
                 raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
-            found, _ = await self.part.plan(make, self.snapshot.spawned)
+            living = self.snapshot.spawned
+            for _ in range(CHOICES):
+                found, _ = await self.part.plan(Coming(self, action.plan), living)
+                if living or not (outdated := self.part.outdated()):
+                    break
+            else:
+                raise Obstacle("node-missing", outdated, hold=True)
         except Obstacle as problem:
             self.part.refused(problem.finding)
             self.apply(events.Refused(**now, finding=problem.finding, hold=problem.hold))

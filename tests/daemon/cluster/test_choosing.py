@@ -1,0 +1,138 @@
+"""Workers are chosen before there is a plan, and looked at once more before it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from caovand.adapters import node_facts
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.problem import ProblemError
+from caovand.daemon.slot import CHOICES
+from tests.core.nodes import T4
+from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
+from tests.patience import soon
+
+
+def test_the_plan_is_made_once_for_the_workers_that_were_chosen(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.hear("bad", facts={"cards": (T4,)})
+        await head.started("n2")
+        assert head.slot.planned_for == [("n2",)]
+
+    world.play(story)
+
+
+def test_nothing_is_planned_while_a_worker_is_missing(world: World) -> None:
+    """What the head's own card has no room for may fit on the cards of all."""
+
+    async def story() -> None:
+        head = await world.head()
+        head.slot.start()
+        await head.slot.until(State.HOLD)
+        assert head.slot.planned_for == []
+
+    world.play(story)
+
+
+def restarted(head: AtHead) -> None:
+    head.link.ended.add(b"n2")
+    head.part._members["n2"].gone = True
+    head.hear("n2", boot="n2 again")
+
+
+def differs(head: AtHead) -> None:
+    head.hear("n2", facts={"firewall": "ufw"})
+
+
+@pytest.mark.parametrize("change", [restarted, differs])
+def test_a_worker_that_changes_while_the_start_is_planned_is_chosen_anew(
+    world: World, change: Callable[[AtHead], None]
+) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.slot.meanwhile.append(lambda: change(head))
+        head.hear("n2")
+        head.slot.start()
+        await head.slot.until(State.STARTING, spawned=True)
+        assert head.slot.planned_for == [("n2",)] * 2
+        assert len(head.slot.plans) == 1
+        boot = head.part._members["n2"].report.boot
+        assert (await head.ordered(boot)).start
+
+    world.play(story)
+
+
+def test_another_worker_takes_the_place_of_one_that_is_busy_by_then(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        head.slot.meanwhile.append(lambda: head.hear("n2", running="an earlier start"))
+        head.hear("n2")
+        await head.started("n3")
+        assert head.slot.planned_for == [("n2",), ("n3",)]
+
+    world.play(story)
+
+
+def test_a_worker_that_is_gone_by_then_holds_the_start_and_is_named(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+
+        def goes() -> None:
+            world.clock.ahead_s += 30
+
+        head.slot.meanwhile.append(goes)
+        head.hear("n2")
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "1 of 2 nodes missing: n2 is silent" in held.reason
+        assert head.slot.plans == []
+
+    world.play(story)
+
+
+def test_one_that_changes_again_and_again_holds_the_start(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+
+        def faster() -> None:
+            mbit = 1000 + len(head.slot.planned_for)
+            head.hear("n2", facts={"speed_mbit": mbit})
+
+        head.slot.meanwhile += [faster] * CHOICES
+        head.hear("n2")
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert held.reason == "node n2: it is not as it was chosen"
+        assert len(head.slot.planned_for) == CHOICES
+
+    world.play(story)
+
+
+def test_what_fewer_nodes_do_not_mend_is_not_tried_each_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        head = await world.head(nodes=2, least=1)
+        head.hear(stopped=True)
+        head.slot.start()
+        await head.slot.until(State.HOLD)
+
+        def refused(*_: object, **__: object) -> None:
+            raise ProblemError("find the interface towards the head", "none has it", "set one")
+
+        monkeypatch.setattr(node_facts, "read", refused)
+        world.clock.ahead_s += WAIT_S
+        # Once, as the head may serve alone by now; then in its own time.
+        await soon(lambda: "find the interface" in head.slot.snapshot.reason)
+        tried = sum(isinstance(one, events.Reconfigured) for one in head.slot.applied)
+        for _ in range(5):
+            await head.ordered()  # it has reconsidered by then
+        assert head.slot.snapshot.state is State.HOLD
+        again = sum(isinstance(one, events.Reconfigured) for one in head.slot.applied)
+        assert (tried, again) == (1, 1)
+
+    world.play(story)
