@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
 from caovand.core.facts.occupancy import reclaimed
+from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest, read_model
@@ -58,8 +60,13 @@ class Machine:
             model = read_model(config, os.environ)
         except model_folder.ModelProblem as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
-        others = assumed(config.cluster, self.gpus)
-        return Inventory(self.gpus, self.host, self.engine, model, others)
+        found = Inventory(self.gpus, self.host, self.engine, model)
+        nodes = chosen_engine(config).nodes
+        with contextlib.suppress(Unplannable):  # which the plan will be, too
+            if nodes is not None:
+                others = assumed(config.cluster, nodes.offered(config, found))
+                return replace(found, others=others)
+        return found
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:

@@ -94,15 +94,17 @@ class Planning:
 class Nodes:
     """How an engine serves from several machines.
 
-    `spread` takes a plan that was made with the other nodes in its inventory, how many there are
-    in all, the address and port where they meet, and why they cannot use InfiniBand or RoCE ("" if
-    they can); it raises Unplannable. `local` adapts that plan to another node. `own` takes it, a
-    node's rank, its address and interface.
+    `offered` are the cards that ranks may use on a node, in the order in which they are taken.
+    `spread` takes a plan that was made with the other nodes in its inventory, how many there are in
+    all, the address and port where they meet, and why they cannot use InfiniBand or RoCE ("" if
+    they can). `local` adapts that plan to another node. All three raise Unplannable. `own` takes
+    the plan, a node's rank, its address and interface.
     `sums` says whether such a plan adds up the results of layers over the link.
     `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
     name leads. `rank_of` reads the title of a process, "" for one without a rank.
     """
 
+    offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
     spread: Callable[[Plan, int, str, int, str], Plan]
     local: Callable[[Plan, Config, Inventory], Plan]
     own: Callable[[Plan, int, str, str], Plan]

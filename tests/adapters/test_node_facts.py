@@ -66,8 +66,8 @@ def read(
     gpus = tuple(replace(gpu, driver="580.95.05") for gpu in named("T4", 2))
     inventory = Inventory(gpus, HOST, ENGINE, model)
     return gather.read(
-        "gpu2", inventory, head_host, interface, kind="vllm", cache=tmp_path / "cache",
-        by_host_name=lambda used: False,
+        "gpu2", inventory, head_host, interface, kind="vllm", cards=gpus,
+        cache=tmp_path / "cache", by_host_name=lambda used: False,
     )  # fmt: skip
 
 
@@ -123,10 +123,22 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
 def test_a_machine_without_cards_has_no_driver(tmp_path: Path) -> None:
     inventory = Inventory((), HOST, replace(ENGINE, nccl=None, cuda=None), ABSENT)
     facts = gather.read(
-        "gpu2", inventory, "127.0.0.1", None, kind="vllm", cache=tmp_path,
+        "gpu2", inventory, "127.0.0.1", None, kind="vllm", cards=(), cache=tmp_path,
         by_host_name=lambda used: False,
     )  # fmt: skip
     assert (facts.driver, facts.nccl, facts.cuda, facts.cards) == ("", "", "", ())
+
+
+def test_only_cards_that_ranks_may_use_are_reported(tmp_path: Path) -> None:
+    """Two that reach each other, beside one for the display that reaches nobody."""
+    pair = tuple(replace(gpu, p2p=(1 - gpu.index,)) for gpu in named("T4", 2))
+    display = replace(named("RTX 3070")[0], index=2, p2p=())
+    facts = gather.read(
+        "gpu2", Inventory((*pair, display), HOST, ENGINE, ABSENT), "127.0.0.1", None, kind="vllm",
+        cards=pair, cache=tmp_path, by_host_name=lambda used: False,
+    )  # fmt: skip
+    assert facts.cards == (Card("Tesla T4", 15360, (7, 5)),) * 2
+    assert facts.p2p is True
 
 
 def test_without_shared_memory_none_is_free(

@@ -9,11 +9,19 @@ import pytest
 
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Inventory, Node
-from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.core.facts.inventory import Gpu, Inventory, Node, device_name
+from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.memory.stages import PARTITION
-from caovand.engines.vllm.planning.nodes import by_host_name, local, own, rank_of, spread, sums
+from caovand.engines.vllm.planning.nodes import (
+    by_host_name,
+    local,
+    offered,
+    own,
+    rank_of,
+    spread,
+    sums,
+)
 from tests.core.machines import LLAMA_70B_AWQ, inventory, named, plan, turing
 from tests.engines.test_planner import ON_CPU
 
@@ -64,6 +72,7 @@ def test_layers_are_dealt_by_the_cards_of_the_nodes() -> None:
     # The oldest card of all decides what it computes in.
     assert found.value("dtype") == "half"
     assert plan(machine).value("dtype") is None
+    found = spread(found, 2, "10.0.0.1", 7071)
     worker = local(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
     assert worker.env[PARTITION] == found.env[PARTITION]
 
@@ -83,12 +92,47 @@ def test_a_worker_has_no_forecast_of_what_others_hold() -> None:
 
 def test_only_as_many_cards_of_a_node_count_as_it_has_ranks() -> None:
     machine = inventory(gpus=turing(2))
-    large = (*turing(2), replace(named("H200")[0], index=2))
-    found = plan(replace(machine, others=(Node("n2", large[:2]),)))
-    assert PARTITION not in found.env
-    # Of a node with a much larger card its small ones are left out, as the node itself does.
-    found = plan(replace(machine, others=(Node("n2", large),)), policy={"tensor_parallel_size": 1})
+    alike = replace(machine, others=(Node("n2", (*turing(2), *named("H200"))),))
+    assert PARTITION not in plan(alike).env
+    larger = replace(machine, others=(Node("n2", (*named("H200"), *turing(2))),))
+    found = plan(larger, policy={"tensor_parallel_size": 1})
     assert int(found.env[PARTITION].value.split(",")[1]) > 32
+
+
+def offers(config: dict[str, Any], *gpus: Gpu) -> list[str]:
+    return [device_name(gpu) for gpu in offered(parse(config), inventory(gpus=gpus))]
+
+
+def used(gpu: Gpu, mib: int) -> Gpu:
+    return replace(gpu, free_mib=gpu.total_mib - mib)
+
+
+def test_a_node_offers_the_cards_that_its_ranks_would_use_the_freest_first() -> None:
+    cards = turing(3)
+    display = replace(named("RTX 3070")[0], index=3)
+    old = replace(named("V100")[0], index=4)
+    parts = [replace(cards[0], mig=True, uuid=f"MIG-{at}", free_mib=9000 + at) for at in (0, 1)]
+    assert offers({}, *cards) == ["0", "1", "2"]
+    # Too small, too old, in parts; and what is named all the same.
+    assert offers({}, *cards, display, old) == ["0", "1", "2"]
+    assert offers({}, *parts, *cards[1:]) == ["1", "2"]
+    assert offers({}, *parts) == ["MIG-1"]
+    assert offers({"engine": {"gpus": [3, 1]}}, *cards, display) == ["1", "3"]
+    # A desktop changes nothing, a program that computes does.
+    assert offers({}, used(cards[0], 800), *cards[1:]) == ["0", "1", "2"]
+    assert offers({}, used(cards[0], 1100), *cards[1:]) == ["1", "2", "0"]
+    assert offered(Config(), ON_CPU) == ()
+    with pytest.raises(Unplannable, match="cannot use GPU 7: the visible ones are"):
+        offers({"engine": {"gpus": [7]}}, *cards)
+
+
+def test_a_worker_runs_its_ranks_on_the_freest_of_what_it_offers() -> None:
+    found, cards = over(2), (used(turing(1)[0], 9000), *turing(4)[1:])
+    worker = local(found, Config(), inventory(gpus=cards))
+    assert worker.env["CUDA_VISIBLE_DEVICES"].value == "1,2"
+    with pytest.raises(Unplannable, match="cannot run 2 ranks of the head's plan") as refused:
+        local(found, parse({"engine": {"gpus": [1]}}), inventory(gpus=cards))
+    assert refused.value.failure == "gpu-absent"
 
 
 def test_the_cpu_build_has_one_part_a_node() -> None:
@@ -135,6 +179,11 @@ def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
     assert own(found, 1, "10.0.0.2", "eth0").env["NCCL_IB_DISABLE"].value == "1"
     assert "NCCL_IB_DISABLE" not in spread(plan(), 2, "10.0.0.1", 7071, "").env
     assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), 2, "10.0.0.1", 7071, why).env
+    # One that is tried again knows nothing of the devices of its last start.
+    other = replace(found, taken=(Taken("mtp-off"),))
+    assert "NCCL_IB_DISABLE" not in spread(other, 2, "10.0.0.1", 7071, "").env
+    later = spread(other, 2, "10.0.0.1", 7071, "no node has InfiniBand or RoCE")
+    assert later.env["NCCL_IB_DISABLE"].reason == "no node has InfiniBand or RoCE"
     typed = plan(engine={"env": {"NCCL_IB_DISABLE": "0"}})
     assert spread(typed, 2, "10.0.0.1", 7071, why).env["NCCL_IB_DISABLE"].value == "0"
 

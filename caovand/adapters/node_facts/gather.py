@@ -29,10 +29,12 @@ def read(
     interface: str | None,
     *,
     kind: str,
+    cards: tuple[Gpu, ...],
     cache: Path,
     by_host_name: Callable[[str], bool],
 ) -> NodeFacts:
-    """The facts of this machine as the node `name`, with an engine of this kind; ProblemError.
+    """The facts of this machine as the node `name`, with an engine of this kind, which may use
+    these of its cards; ProblemError.
 
     Blocking: the first time, samples of the model's files are read. Without an `interface` it is
     the one of the route to the head. `by_host_name` takes it: whether ranks
@@ -53,9 +55,7 @@ def read(
         plugin=engine.plugin or "",
         python=engine.python_version,
         driver=inventory.gpus[0].driver if inventory.gpus else "",
-        cards=tuple(
-            Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in inventory.gpus
-        ),
+        cards=tuple(Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in cards),
         address=address,
         interface=used,
         mtu=mtu,
@@ -64,7 +64,7 @@ def read(
         firewall=firewall.active(),
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),
-        p2p=_reach_each_other(inventory.gpus),
+        p2p=_reach_each_other(cards),
         shm_free_mib=_free_mib(SHM),
         model_folder=folder,
         model=model,

@@ -47,6 +47,7 @@ class Card:
 class NodeFacts:
     """One node: what must be equal on all of them, and how the others reach it.
 
+    `cards` are those that its configuration lets ranks use, in the order in which they are taken.
     `engine` is its kind, such as "vllm", and `version` its release; `python` is the engine's.
     `torch`, `cuda` (that torch was built for), `nccl`, `flashinfer`, `plugin` and `driver` are
     empty where there is none. `address` is what it uses towards the head, on `interface`.
@@ -97,7 +98,7 @@ def node_of(name: str, cards: tuple[Card, ...]) -> Node:
 
 
 def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
-    """The other nodes of a head before it knows them: as if each had its cards."""
+    """The other nodes of a head that are not known: as if each offered the cards that it offers."""
     if section.role != "head":
         return ()
     cards = tuple(Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in gpus)

@@ -24,14 +24,16 @@ Pairs = tuple[tuple[str, int], ...]
 
 
 async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
-    """The facts of this node, called `name`; raises Obstacle where it has no way to `head`."""
+    """The facts of this node, called `name`; raises Obstacle where it has no way to `head`, and
+    Unplannable where it has no card that ranks can use."""
     config, nodes = slot.config(), slot.engine.nodes
     assert nodes is not None
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
+    cards = nodes.offered(config, inventory)
     try:
         return await asyncio.to_thread(
             node_facts.read, name, inventory, head, config.cluster.interface,
-            kind=slot.engine.name, cache=slot.cache, by_host_name=by_host_name,
+            kind=slot.engine.name, cards=cards, cache=slot.cache, by_host_name=by_host_name,
         )  # fmt: skip
     except ProblemError as problem:
         raise Obstacle("node-missing", str(problem), hold=True) from problem

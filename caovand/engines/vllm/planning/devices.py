@@ -165,7 +165,7 @@ def split_for(model: ModelCard, given: Mapping[str, Any], cards: int) -> int:
 
 def world_size(draft: Draft) -> int:
     """How many cards the engine uses on this machine."""
-    return ranks_here(draft.values, draft.inventory.others)
+    return ranks_here(draft.values, 1 + len(draft.inventory.others))
 
 
 def cards_to_split(draft: Draft) -> int:

@@ -8,13 +8,17 @@ from dataclasses import replace
 
 from caovand.core.config import Config
 from caovand.core.engine import Nodes
-from caovand.core.facts.inventory import Inventory, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.vllm.memory.stages import PARTITION
 from caovand.engines.vllm.planning.compilers import JOBS, THREADS
 from caovand.engines.vllm.planning.devices import choose_gpus
-from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR, ranks_here
+from caovand.engines.vllm.planning.resize import BUSY_MIB
+from caovand.engines.vllm.planning.spelling import count
 
+WITHOUT_RDMA = "NCCL_IB_DISABLE"
 OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 ADDRESSING = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
@@ -39,17 +43,32 @@ def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
     if plan.device == "cpu" and not {TENSOR, PIPELINE} & plan.verbatim:
         settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
-    env = plan.env
+    # A plan that is tried again has what an earlier start found of the devices.
+    env = dict(plan.env)
+    if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
+        del env[WITHOUT_RDMA]
     if no_rdma and plan.device != "cpu":
-        env = {"NCCL_IB_DISABLE": Setting("1", "policy", no_rdma), **env}
+        env = {WITHOUT_RDMA: Setting("1", "policy", no_rdma), **env}
     return replace(plan, settings=settings, env=env)
+
+
+def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that ranks may use here, in the order in which they are taken: the freest first.
+
+    What a desktop uses changes no order. Raises Unplannable.
+    """
+
+    def room_mib(gpu: Gpu) -> int:
+        return gpu.free_mib if in_use(gpu) >= BUSY_MIB else gpu.total_mib
+
+    return tuple(sorted(choose_gpus(config, inventory), key=room_mib, reverse=True))
 
 
 def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
     """The head's plan on another node: with what depends on that one's cards and processors."""
     env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
     if inventory.gpus and inventory.engine.build == "cuda":
-        names = ",".join(device_name(gpu) for gpu in choose_gpus(config, inventory))
+        names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
         env["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this node")
     if inventory.engine.cuda_home:
         env["CUDA_HOME"] = Setting(inventory.engine.cuda_home, "policy", "this engine's compiler")
@@ -59,6 +78,20 @@ def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
         if name != PARTITION  # layers are dealt once, for all nodes
     }
     return replace(plan, env={**env, **typed})
+
+
+def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that the head's plan uses here."""
+    values = {name: one.value for name, one in plan.settings.items()}
+    ranks = ranks_here(values, count(plan.value("nnodes")) or 1)
+    cards = offered(config, inventory)
+    if len(cards) < ranks:
+        raise Unplannable(
+            f"cannot run {ranks} ranks of the head's plan: this node offers {len(cards)} cards;"
+            " check `nvidia-smi` and [engine] gpus",
+            "gpu-absent",
+        )
+    return cards[:ranks]
 
 
 def own(plan: Plan, rank: int, address: str, interface: str) -> Plan:
@@ -93,5 +126,11 @@ def rank_of(title: str) -> str:
 
 
 NODES = Nodes(
-    spread=spread, local=local, own=own, sums=sums, by_host_name=by_host_name, rank_of=rank_of
+    offered=offered,
+    spread=spread,
+    local=local,
+    own=own,
+    sums=sums,
+    by_host_name=by_host_name,
+    rank_of=rank_of,
 )

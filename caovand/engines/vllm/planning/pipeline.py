@@ -24,7 +24,7 @@ from caovand.engines.vllm.planning.devices import indivisible, shards_whole_expe
 from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.planning.offload import experts_read
 from caovand.engines.vllm.planning.pace import WORKLOADS
-from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR, large, ranks_here
+from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR, ranks_here
 from caovand.engines.vllm.planning.spanning import Work, decide
 from caovand.engines.vllm.planning.spelling import count, option
 
@@ -147,13 +147,13 @@ def _inside(draft: Draft) -> Setting | None:
 def _cards_each(draft: Draft) -> int:
     """How many cards every node has at least for the engine; 0 for a CPU build."""
     ours = devices.choose_gpus(draft.config, draft.inventory, draft.given)
-    return min([len(ours), *(len(large(node.gpus)) for node in draft.inventory.others)])
+    return min([len(ours), *(len(node.gpus) for node in draft.inventory.others)])
 
 
 def idle_cards(draft: Draft) -> list[str]:
     """A warning where a typed split goes over the nodes and leaves cards of each idle."""
     nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
-    here = ranks_here(draft.values, draft.inventory.others)
+    here = ranks_here(draft.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
         return []
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)

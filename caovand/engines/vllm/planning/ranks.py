@@ -40,10 +40,9 @@ def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
 
-def ranks_here(values: Mapping[str, Any], others: Sequence[Node]) -> int:
-    """How many ranks each node has."""
-    ranks = (count(values.get(TENSOR)) or 1) * stages(values)
-    return max(ranks // (1 + len(others)), 1)
+def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
+    """How many ranks each of so many nodes has."""
+    return max((count(values.get(TENSOR)) or 1) * stages(values) // nodes, 1)
 
 
 def serving(
@@ -52,6 +51,6 @@ def serving(
     """The cards of all nodes by rank, each with its node, which has no name where it is alone."""
     if not others:
         return tuple(("", gpu) for gpu in gpus)
-    each = ranks_here(values, others)
-    nodes = ((HEAD, gpus), *((node.name, large(node.gpus)) for node in others))
+    each = ranks_here(values, 1 + len(others))
+    nodes = ((HEAD, gpus), *((node.name, node.gpus) for node in others))
     return tuple((name, gpu) for name, held in nodes for gpu in held[:each])
