@@ -21,7 +21,7 @@ from tests.cluster_pair import HEAD, Pair, pair, section
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import PATIENCE_S, until
 from tests.scenarios import test_supervision
-from tests.scenarios.test_supervision import configuration, make_model
+from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, make_model
 
 model = test_supervision.model
 CUDA = {"STANDIN_BUILD": "cuda", "PYTHONPATH": f"{ROOT / 'tests/standin/drivers'}:{ROOT}"}
@@ -176,12 +176,18 @@ def test_a_rank_that_dies_is_healed_on_both_nodes(model: Path, tmp_path: Path) -
 
 
 def test_a_daemon_that_is_killed_comes_back_into_the_cluster(model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path) as two:
+    orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
+    head = configuration(model, orders, watch="recheck_s = 1")
+    with pair(head, both(model)[1], tmp_path) as two:
+        serve(two)
         for one in (two.worker, two.head):
-            before = pids(two)
+            before, tried = pids(two), len(two.head.commands())
             one.kill()
             one.start()
             restarts_in_step(two, before)
+            assert two.head.status()["rungs"] == ["context 1024"]
+            if one is two.worker:  # the head remembers the step, over a link measured anew
+                assert all("1024" in words for words in two.head.commands()[tried:])
 
 
 @pytest.mark.long
