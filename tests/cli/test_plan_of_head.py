@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,17 @@ def test_without_a_daemon_nodes_are_planned_for_all_the_same(config: Path, ctl: 
     assert split(said.json) == [1, 2, 2, 7071]
     assert len(said.json["memory"]["ranks"]) == 2
     assert "no head's daemon was asked" in warnings(said)
+
+
+def test_a_node_that_is_not_known_has_no_card_for_a_display(
+    config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    display = replace(named("RTX 3070")[0], index=0)
+    cards = (display, replace(named("RTX 3090")[0], index=1))
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: survey.Machine(cards, HOST, CUDA))
+    found = ctl("plan", "--config", str(config), "--json").json
+    assert split(found) == [1, 2, 2, 7071]
+    assert PARTITION not in found["env"], "a 3090 on each"
 
 
 def test_the_cpu_build_is_split_over_the_nodes(

@@ -109,9 +109,9 @@ def test_without_cards_less_is_named() -> None:
         ),
         (
             {"cards": (T4,)},
-            "gpu2 has 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB): each node runs as many"
+            "gpu2 offers 1 × Tesla T4 (15 GiB), head1 2 × Tesla T4 (15 GiB): each node runs as many"
             " ranks",
-            "on head1: leave caovan as many cards as gpu2 has, by CUDA_VISIBLE_DEVICES",
+            "on head1: name as many cards as gpu2 offers in [engine] gpus",
         ),
         (
             {"address": "127.0.1.1"},
@@ -167,13 +167,14 @@ def test_what_keeps_nodes_from_serving_together(
         (
             {"cards": (T4, A10)},
             "cards differ: 2 × Tesla T4 (15 GiB) on head1, 1 × NVIDIA A10 (22 GiB), 1 × Tesla T4"
-            " (15 GiB) on gpu2; the smallest sets the share of all",
-            "use equal cards, for example by CUDA_VISIBLE_DEVICES",
+            " (15 GiB) on gpu2; each stage has layers by the memory and speed of its cards",
+            "use equal cards where layers are to be summed over the nodes, for example by [engine]"
+            " gpus",
         ),
         (
             {"p2p": False},
-            "the cards of head1 reach each other's memory, those of gpu2 do not: gpu2 sets the"
-            " pace of all",
+            "the cards of head1 reach each other's memory, those of gpu2 do not: with several ranks"
+            " a node gpu2 sets the pace of all",
             "on gpu2: check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
             " bridges; many consumer cards cannot",
         ),
@@ -183,6 +184,19 @@ def test_what_only_costs_speed(worker: dict[str, Any], text: str, remedy: str) -
     results = found(worker=worker)
     assert results == (CheckResult("cluster", "WARN", text, remedy),)
     assert agreed(results)
+
+
+def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_them() -> None:
+    (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), 0.0003, 0.01, sums=True)
+    assert only.text.endswith(" on gpu2; the smallest sets the share of all")
+    assert only.remedy == "use equal cards, for example by [engine] gpus"
+
+
+def test_peer_to_peer_counts_between_the_ranks_of_a_node() -> None:
+    without = replace(WORKER, p2p=False)
+    (only,) = compare(HEAD, without, 0.0003, 0.01, ranks=2)
+    assert only.text.endswith("those of gpu2 do not: gpu2 sets the pace of all")
+    assert compare(HEAD, without, 0.0003, 0.01, ranks=1)[0].verdict == "PASS"
 
 
 def test_what_is_no_difference() -> None:

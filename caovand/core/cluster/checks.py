@@ -34,18 +34,19 @@ def compare(
     offset_s: float,
     link: Link | None = None,
     sums: bool = False,
+    ranks: int = 0,
 ) -> tuple[CheckResult, ...]:
     """Everything that differs or is bad; one PASS where nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
     ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
-    summed over it.
+    summed over it. `ranks` is how many each node will have, 0 where that is not planned yet.
     """
     found = (
         *software(head, worker),
         *model_files(head, worker),
-        *_cards(head, worker),
-        *_peer_access(head, worker),
+        *_cards(head, worker, sums),
+        *_peer_access(head, worker, ranks),
         *_network(head, worker),
         *link_checks(head, worker, link, sums),
         *rdma(head, worker),
@@ -79,7 +80,7 @@ def unread(name: str, fact: object) -> CheckResult:
     return finding("FAIL", f"cannot read what {who} reports: {fact}", remedy)
 
 
-def _cards(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+def _cards(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResult]:
     for node, other in ((head, worker), (worker, head)):
         if other.cards and not node.cards:
             text = f"{node.name} has no NVIDIA card, {other.name} has {_described(other)}"
@@ -89,25 +90,32 @@ def _cards(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if len(worker.cards) < len(head.cards):
         yield finding(
             "FAIL",
-            f"{worker.name} has {own}, {head.name} {theirs}: each node runs as many ranks",
-            f"leave caovan as many cards as {worker.name} has, by CUDA_VISIBLE_DEVICES",
+            f"{worker.name} offers {own}, {head.name} {theirs}: each node runs as many ranks",
+            f"name as many cards as {worker.name} offers in [engine] gpus",
             head,
         )
     elif theirs != own:
+        dealt = "each stage has layers by the memory and speed of its cards"
         yield finding(
             "WARN",
-            f"cards differ: {pair(head, theirs, worker, own)}; the smallest sets the share of all",
-            "use equal cards, for example by CUDA_VISIBLE_DEVICES",
+            f"cards differ: {pair(head, theirs, worker, own)};"
+            f" {'the smallest sets the share of all' if sums else dealt}",
+            f"use equal cards{'' if sums else ' where layers are to be summed over the nodes'}, for"
+            " example by [engine] gpus",
         )
 
 
-def _peer_access(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[CheckResult]:
+    """Cards that do not reach each other, which only several ranks of one node would use."""
+    if ranks == 1:
+        return
+    where = "" if ranks else "with several ranks a node "
     for node, other in ((head, worker), (worker, head)):
         if node.p2p is False and other.p2p:
             yield finding(
                 "WARN",
                 f"the cards of {other.name} reach each other's memory, those of {node.name} do not:"
-                f" {node.name} sets the pace of all",
+                f" {where}{node.name} sets the pace of all",
                 "check `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe"
                 " bridges; many consumer cards cannot",
                 node,

@@ -64,6 +64,7 @@ class Head(Part):
         self._chosen: dict[str, Any] = {}  # how each was then
         self._short = False  # whether the last attempt had too few nodes
         self._no_rdma, self._sums = "", False
+        self._each = 0  # ranks of each node, as last planned
         self._others: tuple[Node, ...] = ()  # of the last start, by rank
         self._told = Told(slot.notice)
         self._unread = Unread()
@@ -267,7 +268,7 @@ class Head(Part):
             spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma)
         except Unplannable as problem:
             raise unplannable(problem) from problem
-        self._sums = nodes.sums(spread)
+        self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
         return spread, endpoint
 
     def outdated(self) -> str:
@@ -413,7 +414,13 @@ class Head(Part):
             if self._facts is not None and one.facts is not None:
                 link = self._links.of(name, one.report.boot)
                 results = checks.compare(
-                    self._facts, one.facts, one.round_trip_s, one.offset_s, link, self._sums
+                    self._facts,
+                    one.facts,
+                    one.round_trip_s,
+                    one.offset_s,
+                    link,
+                    sums=self._sums,
+                    ranks=self._each,
                 )
                 found += [(name, result) for result in results]
         return [*found, *self._between(members).findings()]

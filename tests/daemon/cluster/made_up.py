@@ -24,7 +24,7 @@ from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -42,7 +42,7 @@ from caovand.daemon.inspection import Obstacle
 from caovand.daemon.slot import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
-from tests.core.nodes import HEAD
+from tests.core.nodes import HEAD, T4
 from tests.patience import soon
 
 ADDRESS = "10.0.0.1:7070"
@@ -270,8 +270,8 @@ class World:
             self.links.append(Link(*words))
             return self.links[-1]
 
-        def facts(name: str, *_: Any, **__: Any) -> NodeFacts:
-            return replace(HEAD, name=name)
+        def facts(name: str, *_: Any, cards: tuple[Gpu, ...], **__: Any) -> NodeFacts:
+            return replace(HEAD, name=name, cards=(T4,) * len(cards))
 
         patch.setattr(head, "Links", Tried)
         patch.setattr(head, "HeadLink", linked)
@@ -283,9 +283,9 @@ class World:
         """Run a story."""
         asyncio.run(make())  # type: ignore[arg-type]
 
-    def _slot(self, role: str) -> Slot:
+    def _slot(self, role: str, **more: Any) -> Slot:
         cluster = {"role": role, "head": ADDRESS}
-        return Slot(self.clock, parse({"model": {"path": "/srv/m"}, "cluster": cluster}))
+        return Slot(self.clock, parse({"model": {"path": "/srv/m"}, "cluster": cluster, **more}))
 
     async def _begun(self, slot: Slot, one: Part) -> Link:
         slot.part = one
@@ -299,8 +299,8 @@ class World:
         one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
-    async def worker(self) -> AtWorker:
-        slot = self._slot("worker")
+    async def worker(self, **more: Any) -> AtWorker:
+        slot = self._slot("worker", **more)
         one = Worker("n2", ADDRESS, PAIRS, slot.hooks)
         return AtWorker(self.clock, slot, one, await self._begun(slot, one))
 

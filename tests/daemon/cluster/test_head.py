@@ -307,6 +307,24 @@ def test_a_head_knows_from_its_orders_how_long_a_report_took(world: World) -> No
     world.play(story)
 
 
+def test_checks_count_with_the_ranks_that_were_planned(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+
+        def warned() -> list[str]:
+            found = [one["text"] for one in head.part.describe()["checks"]]
+            return [text for text in found if "sets the pace of all" in text]
+
+        head.hear(facts={"p2p": False})
+        head.slot.start()
+        await head.slot.until(State.STARTING, spawned=True)
+        assert len(head.slot.plans[-1].cards or ()) == 2
+        (only,) = warned()
+        assert only.endswith("do not: n2 sets the pace of all")
+
+    world.play(story)
+
+
 def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(world: World) -> None:
     async def story() -> None:
         head = await world.head()

@@ -192,6 +192,42 @@ def test_what_keeps_a_rank_from_starting_is_reported_of_its_order(world: World) 
     world.play(story)
 
 
+def test_only_the_cards_that_a_worker_may_use_are_reported(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker(engine={"gpus": [1]})
+        worker.slot.start()
+        report = await worker.reports(lambda report: report.facts)
+        assert len(report.facts["cards"]) == 1
+
+    world.play(story)
+
+
+def test_a_worker_that_cannot_be_inspected_any_more_offers_nothing(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.start()
+        await worker.reports(lambda report: report.facts)
+        gone = Obstacle("gpu-absent", "no card answers", hold=True)
+        worker.slot.obstacles.append(gone)
+        worker.slot.looks_again()
+        report = await worker.reports(lambda report: not report.facts)
+        assert report.state == "no card answers"
+
+    world.play(story)
+
+
+def test_cards_that_no_rank_can_use_are_the_reason_that_a_worker_reports(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker(engine={"gpus": [7]})
+        worker.slot.start()
+        held = await worker.slot.until(State.HOLD)
+        assert held.reason.startswith("cannot use GPU 7: the visible ones are [0, 1]")
+        report = await worker.reports(lambda report: report.state == held.reason)
+        assert not report.facts
+
+    world.play(story)
+
+
 def test_an_operator_that_stops_a_worker_is_reported(world: World) -> None:
     async def story() -> None:
         worker = await serving(world)
