@@ -9,7 +9,7 @@ import pytest
 
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Gpu, Inventory, Node, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.memory.stages import PARTITION
@@ -139,6 +139,39 @@ def test_the_cpu_build_has_one_part_a_node() -> None:
     found = spread(plan(ON_CPU), 2, "10.0.0.1", 7071)
     assert found.value("tensor_parallel_size") == 2
     assert found.value("pipeline_parallel_size") is None
+
+
+def on_cpus(nodes: int, model: ModelCard, **sections: Any) -> Plan:
+    return over(nodes, replace(ON_CPU, model=model), **sections)
+
+
+def test_a_model_that_so_many_nodes_cannot_split_lies_in_stages_on_the_cpu_build() -> None:
+    model = replace(LLAMA_70B_AWQ, heads=32, quantization=None, group_size=0)
+    split = ("tensor_parallel_size", "pipeline_parallel_size")
+    assert values(on_cpus(2, model), *split) == {split[0]: 2, split[1]: None}
+    found = on_cpus(3, model)
+    assert values(found, *split) == {split[0]: None, split[1]: 3}
+    assert found.settings[split[1]].reason.endswith("[cluster]: it has 32 attention heads")
+    assert not sums(found)
+    # vLLM makes the buffers of later stages in a warm-up that this flag leaves out.
+    assert found.value("enforce_eager") is not True
+    typed = on_cpus(3, model, engine={"extra_args": ["--tensor-parallel-size", "3"]})
+    assert values(typed, *split)[split[1]] is None
+
+
+@pytest.mark.parametrize(
+    ("heads", "remedy"), [(32, "set nodes = 2 in [cluster]"), (31, "serve it on one machine")]
+)
+def test_where_neither_can_be_the_number_of_nodes_that_can_is_named(
+    heads: int, remedy: str
+) -> None:
+    model = replace(LLAMA_70B_AWQ, heads=heads, quantization=None, group_size=0)
+    with pytest.raises(Unplannable) as refused:
+        on_cpus(3, replace(model, architecture="Zamba2ForCausalLM"))
+    assert str(refused.value) == (
+        f"cannot plan for 3 nodes: it has {heads} attention heads, and in stages vLLM 0.32.0+cpu has"
+        f" none for Zamba2ForCausalLM; {remedy}"
+    )
 
 
 def test_a_split_that_was_typed_stays() -> None:

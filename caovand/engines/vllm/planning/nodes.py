@@ -29,8 +29,8 @@ def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -
     """The plan over `nodes` that meet at this address; raises Unplannable.
 
     How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
-    rank a node and no cards to split over: there it is tensor parallel. `no_rdma` is why NCCL must
-    not use InfiniBand or RoCE, "" if it may.
+    rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
+    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may.
     """
     typed = [name for name in OURS if name in plan.verbatim]
     if typed:
@@ -41,7 +41,8 @@ def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -
     settings["nnodes"] = Setting(nodes, "user", over)
     settings["master_addr"] = Setting(address, "policy", "the head's address in [cluster]")
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
-    if plan.device == "cpu" and not {TENSOR, PIPELINE} & plan.verbatim:
+    staged = plan.value(PIPELINE) is not None
+    if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
         settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
     # A plan that is tried again has what an earlier start found of the devices.
     env = dict(plan.env)

@@ -116,6 +116,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
 
 def pipeline_parallel_size(draft: Draft) -> Setting | None:
     """A stage on each of several nodes, unless the split goes over them all. Raises Unplannable."""
+    if not draft.cuda:
+        return _stages_without_cards(draft)
     if typed := _inside(draft):
         return typed
     spans = _spans(draft, devices.tensor_parallel_size(draft))
@@ -161,6 +163,31 @@ def idle_cards(draft: Draft) -> list[str]:
     if refused:
         return [f"{text}, as {refused.fact}; use {each * nodes}, or leave it out"]
     return [f"{text}; use {option(PIPELINE)} {nodes}, or leave both out"]
+
+
+def _stages_without_cards(draft: Draft) -> Setting | None:
+    """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
+    cannot be split over so many. Raises Unplannable where there is neither."""
+    nodes = 1 + len(draft.inventory.others)
+    if nodes == 1 or {TENSOR, PIPELINE} & draft.given.keys():
+        return None
+    problem, refused = _alone_in_a_node(draft, nodes)
+    if problem is None:
+        return None
+    if refused is None:
+        return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {problem.fact}")
+    fits = next(n for n in range(nodes - 1, 0, -1) if None in _alone_in_a_node(draft, n))
+    remedy = f"set nodes = {fits} in [cluster]" if fits > 1 else "serve it on one machine"
+    raise Unplannable(
+        f"cannot plan for {nodes} nodes: {problem.fact}, and in stages {refused.fact}; {remedy}"
+    )
+
+
+def _alone_in_a_node(draft: Draft, nodes: int) -> tuple[Problem | None, Problem | None]:
+    """Why ranks that are alone in their nodes cannot split the model, and cannot be its stages."""
+    whole = shards_whole_experts(draft.given)
+    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    return indivisible(draft.model, nodes, whole_experts=whole), refused
 
 
 def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
