@@ -113,14 +113,14 @@ def evidence_of(two: Pair, number: int) -> dict[str, Any]:
 
 
 def test_layers_are_dealt_by_the_cards_of_both_nodes(tmp_path: Path) -> None:
-    """A 3090 in the head and a 2080 Ti in the worker, which each run a stage."""
+    """A 3090 in the head and two 2080 Ti in the worker, which runs its stage on one of them."""
     long = make_model(tmp_path / "long")
     described = json.loads((long / "config.json").read_text())
     described |= {"num_hidden_layers": 16, "layer_types": described["layer_types"] * 4}
     (long / "config.json").write_text(json.dumps(described))
     dummy = 'extra_args = ["--load-format", "dummy"]'
     config = [configuration(long, watch="recheck_s = 1", engine=dummy) for _ in range(2)]
-    cards = [{"cards": 1, "name": "NVIDIA GeForce RTX 3090", "total_mib": 24576}, {"cards": 1}]
+    cards = [{"cards": 1, "name": "NVIDIA GeForce RTX 3090", "total_mib": 24576}, {"cards": 2}]
     environ = []
     for name, told in zip(("head", "worker"), cards, strict=True):
         (tmp_path / f"{name}.json").write_text(json.dumps(told))
@@ -134,6 +134,7 @@ def test_layers_are_dealt_by_the_cards_of_both_nodes(tmp_path: Path) -> None:
             assert argv[argv.index("--pipeline-parallel-size") + 1] == "2"
             started = Path(f"/proc/{one.status()['engine_pid']}/environ").read_bytes()
             dealt |= {part for part in started.split(b"\0") if part.startswith(PARTITION)}
+            assert b"\0CUDA_VISIBLE_DEVICES=0\0" in started
         (only,) = dealt
         first, last = map(int, only.partition(b"=")[2].split(b","))
         assert first + last == 16
