@@ -11,9 +11,7 @@ from caovand.cli.client import Client
 from tests.daemon_process import Daemon
 
 ROUND_TRIPS = 2000
-PAUSE_S = (
-    0.003  # between them: several seconds in all, since what others do has periods of a second
-)
+PAUSE_S = 0.003  # between them, for several seconds in all: readers have periods of seconds
 
 
 def round_trip(one: Daemon) -> str:
