@@ -142,7 +142,7 @@ async def _run(
     ):
         loop.add_signal_handler(number, function)
     control.start()
-    await _serve_metrics(supervisor)
+    _serve_metrics(supervisor)
     supervisor.page.settle(config)
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
@@ -154,13 +154,13 @@ async def _run(
         await control.close()
 
 
-async def _serve_metrics(supervisor: Supervisor) -> None:
+def _serve_metrics(supervisor: Supervisor) -> None:
     listen = supervisor.config.metrics.listen
     if not listen:
         return
     try:
         prometheus = importlib.import_module("caovand.adapters.prometheus")
-        await prometheus.serve(listen, supervisor.describe)
+        prometheus.serve(listen, supervisor.describe)
     except (OSError, ImportError) as problem:
         text = f"cannot serve metrics on {listen}: {problem}; set another [metrics] listen"
         supervisor.notice("noticed", text)

@@ -21,8 +21,11 @@ READY = "ready"
 
 
 @contextlib.contextmanager
-def readers(ports: Sequence[int], each: int, kinds: str = "rude") -> Iterator[None]:
-    """Let `each` readers of every rude kind, or as many polite ones, ask these local ports."""
+def readers(ports: Sequence[int], each: int, kinds: str = "rude") -> Iterator[int]:
+    """Let `each` readers of every rude kind, or as many polite ones, ask these local ports.
+
+    What comes is the process that they are.
+    """
     words = [sys.executable, "-m", "tests.readers", kinds, str(each), *map(str, ports)]
     process = subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -30,7 +33,7 @@ def readers(ports: Sequence[int], each: int, kinds: str = "rude") -> Iterator[No
     try:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == READY
-        yield
+        yield process.pid
     finally:
         process.kill()
         process.wait()

@@ -1,31 +1,33 @@
 """The daemon's own metrics for Prometheus, served on the loop; imported only where wanted.
 
-Anybody on the network may connect, so everything a client can use up is bounded: connections,
-the time of each, the bytes of a request, and how often values are collected.
+Anybody on the network may connect, so everything a client can use up is bounded: connections and
+how often they come, the time of each, the bytes of a request, and how often values are collected.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import socket
 import time
 from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 
 from caovand.adapters import exposition, listening
+from caovand.adapters.admission.door import TCP_BACKLOG, Door, peer_address
 
-MOST_CONNECTIONS = 8
+MOST_CONNECTIONS = 32
+EACH = 8  # of one address
+RATE = 20  # new ones a second from one address
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
-FRESH_S = 1.0  # how long collected values serve every scrape, and an answer the same request
-MOST_ANSWERS = 16  # made within FRESH_S: each is milliseconds of the daemon's loop
-BUSY = b"HTTP/1.0 503 Service Unavailable\r\n\r\n"
-BACKLOG = 16  # also what one turn of the loop accepts: a flood must not hold it up
+END = b"\r\n\r\n"
+FRESH_S = 1.0  # how long collected values, and the text made of them, serve every scrape
 
 
 class Metrics:
@@ -51,85 +53,76 @@ class Metrics:
         return []
 
 
-class _Scrape(MetricsHandler):
-    """The library's answer to a request that has been read already."""
+class _Scrape(BaseHTTPRequestHandler):
+    """The answer to a request that has been read already; `written` makes the text of a kind."""
+
+    def __init__(self, request: bytes, written: Callable[[str], tuple[str, bytes]]) -> None:
+        self._written = written
+        self.answer = io.BytesIO()
+        super().__init__(io.BytesIO(request), ("", 0), None)  # type: ignore[arg-type]
 
     def setup(self) -> None:
-        """`request` is a pair of files instead of a socket."""
-        self.rfile, self.wfile = self.request
+        """`request` is a file instead of a socket."""
+        self.rfile, self.wfile = self.request, self.answer
 
     def finish(self) -> None:
         """The caller sends what was written."""
+
+    def do_GET(self) -> None:
+        """All metrics, whatever the path."""
+        kind, text = self._written(self.headers.get("Accept", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
 
 
 class Server:
     """Answers scrapes on `listener`."""
 
     def __init__(self, listener: socket.socket, read: Callable[[], Mapping[str, Any]]) -> None:
-        registry = CollectorRegistry()
-        registry.register(Metrics(read))
-        self._handler = _Scrape.factory(registry)
-        self._listener = listener
-        self._open = 0
-        self._answers: dict[bytes, bytes] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(Metrics(read))
+        self._texts: dict[str, bytes] = {}
         self._stale_at = float("-inf")
-        self._server: asyncio.AbstractServer | None = None
-
-    async def start(self) -> None:
-        """Begin to answer."""
-        self._server = await asyncio.start_server(
-            self._serve, sock=self._listener, limit=REQUEST_BYTES, backlog=BACKLOG
+        self._door = Door(
+            listener, self._serve, peer_address, most=MOST_CONNECTIONS, each=EACH, rate=RATE
         )
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            if self._open >= MOST_CONNECTIONS:
+    def start(self) -> None:
+        """Begin to answer; on the running loop."""
+        self._door.start()
+
+    async def _serve(self, link: socket.socket) -> None:
+        await asyncio.wait_for(self._exchange(link), EXCHANGE_S)
+
+    async def _exchange(self, link: socket.socket) -> None:
+        loop, got = asyncio.get_running_loop(), b""
+        while END not in got:
+            data = await loop.sock_recv(link, REQUEST_BYTES)
+            got += data
+            if not data or len(got) > REQUEST_BYTES:
                 return
-            self._open += 1
-            try:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._exchange(reader, writer), EXCHANGE_S)
-            finally:
-                self._open -= 1
-        finally:
-            # `close` would wait for a client that does not read. In Python 3.10 a transport that
-            # has closed by itself, after a long answer, no longer knows its loop.
-            with contextlib.suppress(AttributeError):
-                writer.transport.abort()
+        request, end, _ = got.partition(END)
+        await loop.sock_sendall(link, _Scrape(request + end, self._written).answer.getvalue())
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            request = await reader.readuntil(b"\r\n\r\n")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            return
-        writer.write(self._answer(request))
-        with contextlib.suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
-
-    def _answer(self, request: bytes) -> bytes:
+    def _written(self, accept: str) -> tuple[str, bytes]:
+        """The content type that a scraper accepts, and the text: writing it out is what costs."""
         now = time.monotonic()
         if now >= self._stale_at:
-            self._answers.clear()
+            self._texts.clear()
             self._stale_at = now + FRESH_S
-        if request not in self._answers:
-            if len(self._answers) >= MOST_ANSWERS:
-                return BUSY
-            self._answers[request] = self._made(request)
-        return self._answers[request]
-
-    def _made(self, request: bytes) -> bytes:
-        answer = io.BytesIO()
-        try:
-            self._handler((io.BytesIO(request), answer), ("", 0), None)
-        except ValueError:  # the library's, of an address such as `http://[`
-            return b"HTTP/1.0 400 Bad Request\r\n\r\n"
-        return answer.getvalue()
+        encode, kind = choose_encoder(accept)
+        if kind not in self._texts:
+            self._texts[kind] = encode(self._registry)
+        return kind, self._texts[kind]
 
 
-async def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> Server:
-    """Serve on ADDRESS:PORT as long as the loop runs; OSError where that cannot be."""
-    listener = listening.on(listen, BACKLOG)
-    server = Server(listener, read)
-    await server.start()
-    return server
+def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> None:
+    """Serve on ADDRESS:PORT as long as the running loop does; OSError where that cannot be."""
+    listener = listening.on(listen, TCP_BACKLOG)
+    listener.setblocking(False)
+    Server(listener, read).start()

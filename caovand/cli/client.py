@@ -21,7 +21,9 @@ from caovand.core.reporting.wire import Notice, Reply, Request
 
 ANSWER_S = 20.0
 LOOK_S = 1.0
-OPEN_OPS = frozenset({"status", "version", "wait", "recent"})
+# A short question goes as a line: ZeroMQ's handshake would take longer than the answer.
+SHORT_OPS = frozenset({"status", "version", "wait", "recent"})
+MOST_BYTES = 1 << 20  # of an answer to one
 
 
 def runtime_directory(given: Path | None) -> Path:
@@ -58,10 +60,12 @@ class Client:
         """Send one request and return its result; raises CommandError."""
         request = Request(op, args, uuid.uuid4().hex)
         path = self._folder / "control"
-        if op in OPEN_OPS and not os.access(path, os.W_OK, effective_ids=True):
-            reply = self._ask_openly(self._folder / "status", request, answer_s)
-        else:
+        if op not in SHORT_OPS:
             reply = self._ask(path, request, answer_s)
+        elif os.access(path, os.W_OK, effective_ids=True):
+            reply = self._ask_shortly(path, request, answer_s)
+        else:
+            reply = self._ask_shortly(self._folder / "status", request, answer_s)
         if reply is None:
             raise CommandError(
                 Exit.NOT_REACHABLE,
@@ -90,8 +94,8 @@ class Client:
             link.close()
         return None
 
-    def _ask_openly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
-        """Ask as anybody may: one line there, one back; None where none came in time."""
+    def _ask_shortly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Send one line and read one; None where none came in time."""
         deadline = time.monotonic() + answer_s
         got, reason = bytearray(), "it closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
@@ -99,7 +103,7 @@ class Client:
                 # Where it turns us away, that can be read after a failed write, too.
                 with contextlib.suppress(BrokenPipeError):
                     link.sendall(wire.encode_request(request) + b"\n")
-                while b"\n" not in got and len(got) <= wire.MAX_BYTES:
+                while b"\n" not in got and len(got) <= MOST_BYTES:
                     data = link.recv(1 << 16)
                     if not data or time.monotonic() > deadline:
                         break
@@ -109,7 +113,7 @@ class Client:
             except OSError as problem:
                 reason = problem.strerror or reason
         if b"\n" in got:
-            return wire.decode_reply(bytes(got.split(b"\n", 1)[0]))
+            return wire.decode_reply(bytes(got.split(b"\n", 1)[0]), MOST_BYTES)
         if time.monotonic() > deadline:
             return None
         raise CommandError(

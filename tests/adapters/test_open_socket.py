@@ -1,4 +1,4 @@
-"""The socket that is open to everybody: one line in, one out, and bounded whatever is sent."""
+"""One line in, one out, and bounded whatever is sent: the socket for everybody, and the others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.admission import door
+from caovand.adapters.admission.zmtp import GREETS
 from caovand.adapters.control import lines, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
@@ -70,7 +71,8 @@ def test_it_takes_what_is_harmless(folder: Path, op: str) -> None:
     run(test)
 
 
-def test_what_comes_in_is_never_trusted(folder: Path) -> None:
+@pytest.mark.parametrize(("name", "trusted"), [("status", False), ("control", True)])
+def test_the_socket_alone_decides_who_is_trusted(folder: Path, name: str, trusted: bool) -> None:
     asked: list[Request] = []
 
     async def handler(request: Request) -> Reply:
@@ -79,9 +81,34 @@ def test_what_comes_in_is_never_trusted(folder: Path) -> None:
 
     async def test() -> None:
         async with serving(folder, handler):
-            frame = b'{"v":1,"id":"1","op":"status","args":{},"trusted":true}\n'
-            assert json.loads(await say(folder / "status", frame))["ok"]
-        assert [request.trusted for request in asked] == [False]
+            for word in ("true", "false"):
+                frame = f'{{"v":1,"id":"1","op":"status","args":{{}},"trusted":{word}}}\n'
+                assert json.loads(await say(folder / name, frame.encode()))["ok"]
+        assert [request.trusted for request in asked] == [trusted, trusted]
+
+    run(test)
+
+
+@pytest.mark.parametrize("op", ["start", "stop", "logs", "endpoint"])
+def test_a_line_to_the_control_socket_is_for_short_questions(folder: Path, op: str) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            reply = await ask(folder / "control", op)
+            assert (reply.code, "over ZeroMQ" in reply.hint) == ("not-permitted", True)
+
+    run(test)
+
+
+def test_a_line_to_the_control_socket_may_come_in_pieces(folder: Path) -> None:
+    async def test() -> None:
+        async with serving(folder):
+            reader, writer = await asyncio.open_unix_connection(str(folder / "control"))
+            for piece in (b"{", b'"v":1,"id":"1","op":"status"', b"}\n"):
+                writer.write(piece)
+                await asyncio.sleep(0)
+            got = await asyncio.wait_for(reader.read(), LIMIT_S)
+            assert wire.decode_reply(got).ok
+            writer.close()
 
     run(test)
 
@@ -123,15 +150,18 @@ def test_a_request_needs_no_line_end_where_the_sender_stops(folder: Path) -> Non
     run(test)
 
 
+@pytest.mark.parametrize("name", ["status", "control"])
 @pytest.mark.parametrize("line", ODD, ids=range(len(ODD)))
 def test_a_malformed_line_gets_an_error_and_the_next_client_is_served(
-    folder: Path, line: bytes
+    folder: Path, line: bytes, name: str
 ) -> None:
     async def test() -> None:
         async with serving(folder):
-            got = await say(folder / "status", line, end=True)
-            assert not got or not wire.decode_reply(got).ok
-            assert (await ask(folder / "status", "status")).ok
+            got = await say(folder / name, line, end=True)
+            # Whoever begins as ZeroMQ does may be greeted by it.
+            greeted = got[:1] == line[:1] == bytes([GREETS])
+            assert not got or greeted or not wire.decode_reply(got).ok
+            assert (await ask(folder / name, "status")).ok
 
     run(test)
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from caovand.adapters import prometheus
 from caovand.core.figures import track
@@ -43,17 +45,17 @@ def serving(
         faults: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
         port = free_port()
-        await prometheus.serve(f"127.0.0.1:{port}", read)
+        prometheus.serve(f"127.0.0.1:{port}", read)
         await asyncio.wait_for(test(port), LIMIT_S)
         assert faults == []
 
     asyncio.run(story())
 
 
-async def ask(port: int, request: bytes = SCRAPE) -> bytes:
+async def ask(port: int, request: bytes = SCRAPE, whence: str = "127.0.0.1") -> bytes:
     """All that is answered; nothing where the connection is refused or reset."""
     with contextlib.suppress(ConnectionError):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(whence, 0))
         try:
             writer.write(request)
             return await reader.read()
@@ -173,14 +175,14 @@ def test_a_port_that_is_taken_cannot_be_served_on() -> None:
 
 
 async def _serve(listen: str) -> None:
-    await prometheus.serve(listen, status)
+    prometheus.serve(listen, status)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_any_address_of_version_6_is_any_of_version_4_too() -> None:
     async def story() -> None:
         port = free_port()
-        await prometheus.serve(f"[::]:{port}", status)
+        prometheus.serve(f"[::]:{port}", status)
         assert b"200 OK" in await asyncio.wait_for(ask(port), LIMIT_S)
 
     asyncio.run(story())
@@ -203,15 +205,15 @@ def test_values_are_collected_once_a_second_for_everybody() -> None:
     assert reads == 2
 
 
-def test_so_many_are_served_at_a_time_and_slow_ones_make_way(
+def test_so_many_of_one_address_are_served_at_a_time_and_slow_ones_make_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(prometheus, "RATE", None)
+
     async def test(port: int) -> None:
-        held = [
-            await asyncio.open_connection("127.0.0.1", port)
-            for _ in range(prometheus.MOST_CONNECTIONS)
-        ]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(prometheus.EACH)]
         assert await ask(port) == b""
+        assert b"200 OK" in await ask(port, whence="127.0.0.2")
         monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
         held[0][1].transport.abort()  # its place is free at once
         for _, writer in held[:2]:
@@ -224,6 +226,35 @@ def test_so_many_are_served_at_a_time_and_slow_ones_make_way(
             await asyncio.sleep(0.005)
         for _, writer in held:
             writer.transport.abort()
+
+    serving(test)
+
+
+def test_so_many_of_all_addresses_are_served_at_a_time() -> None:
+    async def test(port: int) -> None:
+        held = [
+            await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=(f"127.0.0.{2 + number // prometheus.EACH}", 0)
+            )
+            for number in range(prometheus.MOST_CONNECTIONS)
+        ]
+        assert await ask(port) == b""
+        for _, writer in held:
+            writer.transport.abort()
+
+    serving(test)
+
+
+def test_an_address_that_asks_too_often_is_refused_until_the_next_second() -> None:
+    async def test(port: int) -> None:
+        answers = []
+        while b"" not in answers:
+            answers.append(await ask(port))
+            assert len(answers) < 100 * prometheus.RATE
+        assert len(answers) > prometheus.RATE
+        assert b"200 OK" in await ask(port, whence="127.0.0.2")
+        while not await ask(port):
+            await asyncio.sleep(0.01)
 
     serving(test)
 
@@ -248,7 +279,7 @@ def test_a_drip_of_bytes_does_not_hold_a_place_for_longer(monkeypatch: pytest.Mo
 def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's buffers would take an ordinary answer: this one is too large for them."""
     monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
-    monkeypatch.setattr(prometheus, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(prometheus, "EACH", 1)
     cards = [card(index) for index in range(5_000)]
     reads: list[bool] = []
 
@@ -282,34 +313,38 @@ def test_a_request_that_is_too_long_is_not_read_to_its_end() -> None:
 def test_no_request_is_a_fault_of_ours(requests: list[bytes]) -> None:
     async def test(port: int) -> None:
         for request in requests:
-            await ask(port, request + b"\r\n\r\n")
+            await ask(port, request + b"\r\n\r\n", whence="127.0.0.2")
         assert b"200 OK" in await ask(port)
 
     serving(test)
 
 
-def test_a_flood_of_different_requests_is_answered_so_often_a_second(
+def test_figures_are_written_out_once_a_second_for_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To write the figures out is what a scrape costs: the same request gets the same text."""
-    made: list[bytes] = []
-    make = prometheus.Server._made
+    """That is what a scrape costs: requests that differ get the same text."""
+    written: list[str] = []
 
-    def counted(server: prometheus.Server, request: bytes) -> bytes:
-        made.append(request)
-        return make(server, request)
+    def counting(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+        encode, kind = choose_encoder(accept)
 
-    monkeypatch.setattr(prometheus.Server, "_made", counted)
+        def counted(registry: CollectorRegistry) -> bytes:
+            written.append(kind)
+            return encode(registry)
+
+        return counted, kind
+
+    monkeypatch.setattr(prometheus, "choose_encoder", counting)
     monkeypatch.setattr(prometheus, "FRESH_S", LIMIT_S)
+    monkeypatch.setattr(prometheus, "RATE", None)
+    open_metrics = b"\r\nAccept: application/openmetrics-text; version=1.0.0\r\n"
 
     async def test(port: int) -> None:
-        for _ in range(20):
+        for number in range(20):
             assert b"caovan_engine_up" in await ask(port)
-        assert len(made) == 1
-        others = [SCRAPE.replace(b"metrics", b"metrics?%d" % number) for number in range(100)]
-        answers = [await ask(port, request) for request in others]
-        assert len(made) == prometheus.MOST_ANSWERS
-        assert answers[-1] == prometheus.BUSY
-        assert b"caovan_engine_up" in await ask(port)
+            other = SCRAPE.replace(b"metrics", b"metrics?%d" % number)
+            assert b"# EOF" not in await ask(port, other)
+            assert b"# EOF" in await ask(port, other.replace(b"\r\n", open_metrics, 1))
+        assert len(written) == len(set(written)) == 2
 
     serving(test)

@@ -36,6 +36,7 @@ from caovand.core.plan import Plan
 from caovand.daemon.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
+from tests.bench.measures import memory_mb, pid, round_trip, shares
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.e2e.conftest import ENGINE, configuration
 from tests.patience import until
@@ -43,7 +44,6 @@ from tests.patience import until
 MEASURED_S = 60
 CLIENTS, THINKING_S = 2, 0.5
 PROMPT, TOKENS = [1, 2, 3, 4, 5, 6, 7, 8], 16
-ROUND_TRIPS = 2000
 LINES = 1_000_000
 WATCHED = 20_000
 DEATHS = 5
@@ -79,13 +79,13 @@ Row = tuple[str, str, str]
 
 def serving(one: Daemon, port: int, engine: str) -> list[Row]:
     """What the daemon takes over this engine: idle, and while clients are answered."""
-    quiet, quiet_ms = share(one), round_trip(one)
+    (quiet,), quiet_ms = shares(MEASURED_S, pid(one)), round_trip(one)
     with clients(port) as answered:
         began = time.monotonic()
-        busy, busy_ms = share(one), round_trip(one)
+        (busy,), busy_ms = shares(MEASURED_S, pid(one)), round_trip(one)
         rate = len(answered) / (time.monotonic() - began)
     return [
-        (f"over {engine}: memory, metrics on", f"{memory(one):.1f} MB RSS", "under 55 MB"),
+        (f"over {engine}: memory, metrics on", f"{memory_mb(pid(one)):.1f} MB RSS", "under 55 MB"),
         (f"over {engine}: CPU, idle", f"{quiet:.2%} of a core", "under 0.5 %"),
         (f"over {engine}: CPU, {rate:.0f} requests a second", f"{busy:.2%} of a core", "under 1 %"),
         (f"over {engine}: status, idle, p50 / p99", quiet_ms, "p99 under 5 ms"),
@@ -112,39 +112,6 @@ def clients(port: int) -> Iterator[list[int]]:
             ended.set()
     for one in asking:
         one.result()  # where a client was not answered, the load was not what is printed
-
-
-def memory(one: Daemon) -> float:
-    """Resident memory of the daemon, in MB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid(one)}/status").read_text())
-    assert found
-    return int(found[1]) / 1024
-
-
-def share(one: Daemon) -> float:
-    """The share of a core that the daemon takes for a while."""
-    before, began = ticks(pid(one)), time.monotonic()
-    time.sleep(MEASURED_S)
-    seconds = (ticks(pid(one)) - before) / os.sysconf("SC_CLK_TCK")
-    return seconds / (time.monotonic() - began)
-
-
-def round_trip(one: Daemon) -> str:
-    """`status` over the socket, asked again and again: median and the slowest of a hundred."""
-    took = []
-    with Client(one.folder / "run") as client:
-        for _ in range(ROUND_TRIPS):
-            began = time.perf_counter()
-            client.ask("status")
-            took.append(time.perf_counter() - began)
-    return in_ms(took)
-
-
-def in_ms(seconds: list[float]) -> str:
-    """Median, and the slowest of a hundred."""
-    took = sorted(seconds)
-    median, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
-    return f"{median * 1000:.1f} / {p99 * 1000:.1f} ms"
 
 
 def pumped(folder: Path) -> Row:
@@ -282,18 +249,6 @@ def until_answering(port: int) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-
-
-def pid(one: Daemon) -> int:
-    """The daemon's process."""
-    assert one.process is not None
-    return one.process.pid
-
-
-def ticks(process: int) -> int:
-    """CPU time of a process, user and system."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from caovand.cli.parser import parser
 from caovand.core.lifecycle.events import Gone, Start, Stop
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
+from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -90,6 +92,26 @@ def test_a_daemon_that_does_not_answer_is_not_reachable(folder: Path) -> None:
         ):
             client.ask("status", answer_s=0.1)
     assert caught.value.status == 4
+
+
+def test_a_short_question_takes_one_connection_and_its_answer_may_be_long(folder: Path) -> None:
+    """ZeroMQ's handshake takes several round trips through the daemon's loop."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "control"))
+        listener.listen(1)
+
+        def answer() -> None:
+            link, _ = listener.accept()
+            listener.close()
+            with link:
+                asked = json.loads(link.makefile("rb").readline())
+                reply = Reply(asked["id"], {"text": "x" * 2 * wire.MAX_BYTES})
+                link.sendall(wire.encode_reply(reply) + b"\n")
+
+        with ThreadPoolExecutor(1) as pool, Client(folder) as client:
+            answering = pool.submit(answer)
+            assert len(client.ask("status")["text"]) == 2 * wire.MAX_BYTES
+            answering.result()
 
 
 def test_version_needs_no_daemon(ctl: Ctl) -> None:

@@ -11,12 +11,12 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
 from caovand.adapters.admission.door import CannotBind
-from caovand.adapters.admission.zmtp import Excessive
+from caovand.adapters.admission.zmtp import GREETS, Excessive
 
 FIRST_MESSAGE_S = 5.0
 CHUNK = 64 * 1024
@@ -45,7 +45,7 @@ class Gate:
     """Serves connections of a Door for the ZeroMQ socket at `inner`.
 
     `follow` makes a connection's follower. All that a client ever sends are `in_all` bytes, None
-    for any number.
+    for any number. Who does not greet as ZeroMQ does is for `others`, with the bytes read so far.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class Gate:
         inner: Path,
         follow: Callable[[], Follower],
         in_all: int | None = None,
+        others: Callable[[socket.socket, bytes], Awaitable[None]] | None = None,
     ) -> None:
         self._inner, self._follow, self._in_all = str(inner), follow, in_all
+        self._others = others
 
     async def serve(self, link: socket.socket) -> None:
         """Pass bytes until either side ends, or the client asks for nothing or for too much."""
@@ -62,6 +64,9 @@ class Gate:
         # A client that only looks whether somebody listens costs no connection inside.
         first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
         if not first:
+            return
+        if self._others is not None and first[0] != GREETS:
+            await self._others(link, first)
             return
         follower = self._follow()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as inside:

@@ -7,6 +7,7 @@ framing is that of ZMTP 3 (rfc.zeromq.org/spec/23), which libzmq speaks since 4.
 from __future__ import annotations
 
 GREETING_BYTES = 64
+GREETS = 0xFF  # the first byte of every greeting, and of no JSON
 MORE, LONG, COMMAND = 1, 2, 4
 MOST_PARTS = 64  # empty ones cost libzmq memory, too
 COMMAND_BYTES = 1024
@@ -56,7 +57,7 @@ class Messages:
     def _read_head(self) -> None:
         head = bytes(self._head)
         if not self._greeted:
-            if head[0] != 0xFF or head[9] != 0x7F or head[10] < 3:
+            if head[0] != GREETS or head[9] != 0x7F or head[10] < 3:
                 raise Excessive("it does not speak ZMTP 3")
             self._greeted = True
         elif len(head) == 1:

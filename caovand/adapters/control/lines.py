@@ -1,4 +1,4 @@
-"""The protocol for everybody, and for the page: one line of JSON in, one line out, then the end.
+"""The protocol of short questions: one line of JSON in, one line out, then the end.
 
 The frames are those of `core.wire`, with a line end. Nothing that a client does is kept after its
 connection, and no step of it may take long.
@@ -43,10 +43,10 @@ class Lines:
     def __init__(self, answer: Answer, ops: Collection[str], *, trusted: bool) -> None:
         self._answer, self._ops, self._trusted = answer, ops, trusted
 
-    async def serve(self, link: socket.socket) -> None:
-        """Read one request, answer it."""
+    async def serve(self, link: socket.socket, got: bytes = b"") -> None:
+        """Read one request, of which `got` has been read already, and answer it."""
         loop = asyncio.get_running_loop()
-        line = await asyncio.wait_for(_line(link), READ_S)
+        line = await asyncio.wait_for(_line(link, got), READ_S)
         if line is None:
             return
         reply = await self._reply(link, line)
@@ -81,14 +81,13 @@ def not_permitted(request: Request) -> Reply:
         request.id,
         code="not-permitted",
         message=f'cannot do "{request.op[:64]}" on this socket',
-        hint="use the control socket, which is for root and the control group",
+        hint="send it over ZeroMQ to the control socket, which is for root and the control group",
     )
 
 
-async def _line(link: socket.socket) -> bytes | None:
+async def _line(link: socket.socket, got: bytes) -> bytes | None:
     """The first line, longer than LONGEST_LINE where it has no end by then; None for nothing."""
     loop = asyncio.get_running_loop()
-    got = b""
     while b"\n" not in got and len(got) <= LONGEST_LINE:
         data = await loop.sock_recv(link, LONGEST_LINE)
         if not data:

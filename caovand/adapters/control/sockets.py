@@ -68,11 +68,13 @@ class Control:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            for name, most_bytes, in_all in (
-                ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None),
-                ("events", TOPIC_BYTES, TOPIC_BYTES),
+            # ZeroMQ's handshake takes longer than a short question and its answer.
+            short = Lines(self._reply, OPEN_TO_ALL, trusted=True).serve
+            for name, most_bytes, in_all, others in (
+                ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None, short),
+                ("events", TOPIC_BYTES, TOPIC_BYTES, None),
             ):
-                gate = Gate(inner / name, partial(Messages, most_bytes), in_all)
+                gate = Gate(inner / name, partial(Messages, most_bytes), in_all, others)
                 self._doors.append(
                     Door(
                         unix_listener(folder / name, restricted, gid),
