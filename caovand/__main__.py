@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import config_file, directories, log, processes, store, threads
+from caovand.adapters import config_file, directories, log, processes, short_slice, store, threads
 from caovand.adapters.control import CannotBind, Control
 from caovand.core.config import Config, ConfigError
 from caovand.core.lifecycle import events
@@ -86,6 +86,7 @@ def _alone(
             text = f"cannot use {problem.filename}: {problem.strerror}; {remedy}"
         logger.error(text)
         return 1
+    short_slice.shorten()
     try:
         asyncio.run(_run(config_path, config, places, logger, echo))
     except ConfigError as problem:
