@@ -159,6 +159,7 @@ class Slot:
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
             pids=tuple,
+            lines=tuple,
             idle=lambda: self.idle,
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
