@@ -99,9 +99,7 @@ def make(
     return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
 
 
-def _spread(
-    plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str
-) -> Plan:
+def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:
     """The plan of a head as it goes to all nodes; raises Unplannable."""
     section = config.cluster
     if section.role != "head" or engine.nodes is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +128,24 @@ def test_a_worker_waits_for_its_head(address: str, folder: Path) -> None:
         with launcher(address, folder, "/bin/sleep", "600") as head:
             lines_until(head, "this is an actor")
             lines_until(worker, "this is an actor")
+
+
+def test_in_a_folder_without_room_for_rays_sockets_one_in_tmp_is_used_again(
+    address: str, tmp_path: Path
+) -> None:
+    deep = tmp_path / ("x" * 40)
+    deep.mkdir()
+    used = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(deep)):08x}")
+    with launcher(address, deep, "/bin/sleep", "600") as head:
+        lines_until(head, "this is an actor")
+        assert stat.S_IMODE(used.stat().st_mode) == 0o700
+        (used / "stale").touch()
+        head.kill()  # it removes nothing now
+    assert (used / "stale").exists()
+    with launcher(address, deep, "/bin/sleep", "600") as head:
+        lines_until(head, "this is an actor")
+        assert not (used / "stale").exists()
+    assert not used.exists()
 
 
 def test_an_engine_without_ray_is_named(folder: Path) -> None:

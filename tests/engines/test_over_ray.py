@@ -93,6 +93,11 @@ def test_what_ray_could_deal_to_another_node_is_refused() -> None:
     assert spread(two, 2, "10.0.0.1", 7071, executor="ray")
 
 
+def test_ray_is_started_over_ipv4() -> None:
+    with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
+        spread(plan(), 2, "fd00::1", 7071, executor="ray")
+
+
 def test_typed_flags_that_ray_decides_are_refused() -> None:
     for words in (["--distributed-executor-backend", "mp"], ["--data-parallel-size", "2"]):
         with pytest.raises(Unplannable, match=f"extra_args has {words[0]}; remove it"):

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -214,11 +215,23 @@ def wait_for(host: str, port: int) -> None:
 
 
 def make_folder() -> Path:
-    """A folder of our own, whose path Ray's sockets have room for."""
-    for place in (tempfile.gettempdir(), "/tmp"):
-        if len(os.fsencode(place)) + len("/ray-12345678") <= LONGEST_FOLDER:
-            return Path(tempfile.mkdtemp(prefix="ray-", dir=place))
-    raise SystemExit(f"cannot start Ray: the path of {tempfile.gettempdir()} is too long")
+    """A folder of our own, whose path Ray's sockets have room for.
+
+    In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
+    launcher knows: one that was killed leaves it behind.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) + len("/ray-12345678") <= LONGEST_FOLDER:
+        return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
+    place = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}")
+    with contextlib.suppress(FileNotFoundError):
+        if place.lstat().st_uid == os.getuid():
+            shutil.rmtree(place)
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:  # another user's
+        return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    return place
 
 
 def say(text: str) -> None:

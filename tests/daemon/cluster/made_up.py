@@ -294,10 +294,10 @@ class World:
         await soon(lambda: self.links)
         return self.links[-1]
 
-    async def head(self, nodes: int = 2, least: int | None = None) -> AtHead:
+    async def head(self, nodes: int = 2, least: int | None = None, executor: str = "mp") -> AtHead:
         slot = self._slot("head")
         quorum = Quorum(nodes, least or nodes, WAIT_S)
-        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks)
+        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks, executor)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
     async def worker(self, **more: Any) -> AtWorker:

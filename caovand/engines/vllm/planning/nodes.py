@@ -46,7 +46,7 @@ def spread(
         raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
     settings = dict(plan.settings)
     if executor == over_ray.RAY:
-        over_ray.check(plan, nodes)
+        over_ray.check(plan, nodes, address)
         settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
     over = f"{nodes} nodes, [cluster]"
     settings["nnodes"] = Setting(nodes, "user", over)

@@ -50,9 +50,12 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
     return None
 
 
-def check(plan: Plan, nodes: int) -> None:
-    """Raise Unplannable for a plan that Ray's nodes cannot carry out as it is."""
+def check(plan: Plan, nodes: int, address: str) -> None:
+    """Raise Unplannable for a plan that Ray's nodes cannot carry out as it is, with this head."""
     cannot = f"cannot plan for {nodes} nodes over Ray"
+    if ":" in address:
+        fact = f"the head's address {address} is an IPv6 one, and caovan starts Ray over IPv4"
+        raise Unplannable(f"{cannot}: {fact}; set [cluster] head to an IPv4 address")
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
     if nodes > 2 and plan.env.get(PARTITION):
