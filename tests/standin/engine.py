@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -52,8 +53,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-import ray  # the one next to this file
+from types import ModuleType
 
 PHASES = {
     "resolve": "(APIServer pid=1) INFO 11-20 08:53:01 [model.py:733] Resolved architecture: Qwen3",
@@ -111,7 +111,7 @@ def main() -> None:
         sys.executable, sys.argv = str(Path(__file__).absolute()), sys.argv[1:]
         runpy.run_path(sys.argv[0], run_name="__main__")
     if sys.argv[1:4] == ["-m", "ray.scripts.scripts", "start"]:
-        ray.start(sys.argv[4:])
+        ray().start(sys.argv[4:])
     options = dict(zip(sys.argv, sys.argv[1:], strict=False))
     for line in orders.get("print", ()):
         print(line, flush=True)
@@ -129,8 +129,13 @@ def main() -> None:
     while "--headless" in sys.argv:  # another node answers
         signal.pause()
     if options.get("--distributed-executor-backend") == "ray":
-        ray.watch(lambda: finish(core, 1))
+        ray().watch(lambda: finish(core, 1))
     serve(options, orders, core)
+
+
+def ray() -> ModuleType:
+    """The stand-in for Ray, next to this file unless somebody else brings one."""
+    return importlib.import_module("ray")
 
 
 def fail(fault: dict[str, object], place: str, core: int) -> None:

@@ -137,7 +137,8 @@ def main() -> int:
     except Asked:
         return 0
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         for program in reversed(running):
             program.end()
         printed.pass_on(whole=False)
