@@ -144,6 +144,15 @@ sglang-0.5.17: .caovan/sglang-0.5.17/ready ## SGLang 0.5.17's sources, whose par
 	@$(PY) packaging/sources-of-wheels.py $(@D) $(@D)/wheels/*.whl && rm -r $(@D)/wheels
 	@touch $@
 
+# Ray in a Python of its own, for a test that runs it without vLLM.
+.PHONY: ray
+ray: .caovan/ray/ready ## a Ray for the test of clusters over it
+
+.caovan/ray/ready: .venv/ready
+	@echo "downloading Ray 2.60.0, some 80 MB"
+	@$(PY) -m venv $(@D) && $(@D)/bin/python $(PIP) ray==2.60.0
+	@touch $@
+
 # Debian's Prometheus and promtool, unpacked: installing the package would start a server.
 AS_ROOT := -o APT::Sandbox::User=root
 .PHONY: prometheus
@@ -177,7 +186,7 @@ firewall:
 # The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
 # everything else the other.
 .PHONY: test-all
-test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
+test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
 	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
 

@@ -78,6 +78,10 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "open os.open shutil.rmtree tempfile.mkdtemp",
         "a folder of its own",
     ),
+    "adapters/ray_in_env/__main__.py": (
+        "open shutil.rmtree tempfile.mkdtemp",
+        "a folder of its own",
+    ),
     "adapters/engine_install/kernels_in_env.py": (
         "read_text write_text shutil.copyfile shutil.rmtree",
         ENGINE,
@@ -169,6 +173,7 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
 
 MODULE_RUNS = {
     "adapters/page_process.py": "the daemon starts the page in /, isolated where it is itself",
+    "adapters/ray_in_env/__main__.py": "it starts Ray in /, as the daemon starts engines",
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
     "engines/sglang/command.py": "the daemon starts engines in /",
 }

@@ -20,12 +20,16 @@ MOST_BYTES = 4 << 10
 
 
 class Pairs(NamedTuple):
-    """Both key pairs of a cluster for CURVE, each key as 40 bytes of Z85; repr shows none."""
+    """Both key pairs of a cluster for CURVE, each key as 40 bytes of Z85; repr shows none.
+
+    `token` is for the engine's own processes.
+    """
 
     head_public: bytes
     head_secret: bytes
     worker_public: bytes
     worker_secret: bytes
+    token: str = ""
 
     def __repr__(self) -> str:
         return "Pairs(...)"
@@ -134,7 +138,8 @@ def pairs(key: ClusterKey) -> Pairs:
     """Both pairs of keys, the head's first; raises BadKey where ZeroMQ has no CURVE."""
     head, worker = (z85.encode(key.curve_secret(side)) for side in ("head", "worker"))
     try:
-        return Pairs(zmq.curve_public(head), head, zmq.curve_public(worker), worker)
+        public = zmq.curve_public
+        return Pairs(public(head), head, public(worker), worker, key.token())
     except zmq.ZMQError as problem:
         raise BadKey(
             "encrypt the cluster's link",

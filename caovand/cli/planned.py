@@ -90,7 +90,7 @@ def make(
     try:
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan = _spread(plan, config, engine, no_rdma)
+        plan = _spread(plan, config, engine, machine, no_rdma)
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
@@ -99,10 +99,13 @@ def make(
     return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
 
 
-def _spread(plan: Plan, config: Config, engine: Engine, no_rdma: str) -> Plan:
+def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:
     """The plan of a head as it goes to all nodes; raises Unplannable."""
     section = config.cluster
     if section.role != "head" or engine.nodes is None:
         return plan
+    if problem := engine.nodes.refusal(section.executor, machine.engine):
+        raise Unplannable(str(problem))
     host, port = addresses.split(section.head)
-    return engine.nodes.spread(plan, section.nodes, host, port + 1, no_rdma)
+    executor = section.executor
+    return engine.nodes.spread(plan, section.nodes, host, port + 1, no_rdma, executor)

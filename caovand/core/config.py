@@ -295,6 +295,13 @@ class ClusterSection:
         high=86_400,
         once=True,
     )
+    executor: str = key(
+        "mp",
+        "What starts vLLM's ranks, as the head has it; mp: vLLM itself; ray: Ray, which every"
+        " node's engine must have in its environment.",
+        choices=("mp", "ray"),
+        once=True,
+    )
     interface: str | None = key(
         None,
         'Network interface towards the other nodes; "auto" is the one that the route to them uses.',

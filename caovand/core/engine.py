@@ -7,7 +7,7 @@ the only place that names one. All its functions are pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -90,27 +90,50 @@ class Planning:
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
 
 
+UNTITLED = "rank"
+"""What a rank is called while nothing says which one it is."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node's part of a plan runs: its rank, and its address on its interface.
+
+    `others` are the addresses of the other nodes, which the head alone knows; `token` is what the
+    processes of this cluster can prove to each other that they belong to it.
+    """
+
+    rank: int
+    address: str
+    interface: str
+    others: tuple[str, ...] = ()
+    token: str = field(default="", repr=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
     """How an engine serves from several machines.
 
     `offered` are the cards that ranks may use on a node, in the order in which they are taken.
+    `refusal` is why an engine cannot start its ranks with [cluster] executor, None if it can.
     `spread` takes a plan that was made with the other nodes in its inventory, how many there are in
-    all, the address and port where they meet, and why they cannot use InfiniBand or RoCE ("" if
-    they can). `local` adapts that plan to another node. All three raise Unplannable. `own` takes
-    the plan, a node's rank, its address and interface.
+    all, the address and port where they meet, why they cannot use InfiniBand or RoCE ("" if they
+    can), and the executor. `local` adapts that plan to another node, `own` to a node's place.
+    `offered`, `spread` and `local` raise Unplannable.
     `sums` says whether such a plan adds up the results of layers over the link.
     `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
-    name leads. `rank_of` reads the title of a process, "" for one without a rank.
+    name leads. `rank_of` reads the title of a process: "" for one without a rank, UNTITLED for one
+    whose rank it does not say; `ranks_in` has the ranks that lines of the log name, by pid.
     """
 
     offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
-    spread: Callable[[Plan, int, str, int, str], Plan]
+    refusal: Callable[[str, EngineInfo], Problem | None]
+    spread: Callable[[Plan, int, str, int, str, str], Plan]
     local: Callable[[Plan, Config, Inventory], Plan]
-    own: Callable[[Plan, int, str, str], Plan]
+    own: Callable[[Plan, Place], Plan]
     sums: Callable[[Plan], bool]
     by_host_name: Callable[[Mapping[str, str], str], bool]
     rank_of: Callable[[str], str]
+    ranks_in: Callable[[Sequence[str]], Mapping[int, str]]
 
 
 @dataclass(frozen=True, kw_only=True)

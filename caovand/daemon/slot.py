@@ -20,6 +20,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.pump import RING_BYTES
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import occupancy
@@ -192,6 +193,7 @@ class Slot:
             adopt=adopt,
             serves=serves,
             pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
+            lines=lambda: self.run.ring.since(0, RING_BYTES)[0],
             idle=lambda: self.figures.idle,
             incidents=self.incidents,
             gather=self._gather,

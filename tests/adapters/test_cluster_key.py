@@ -204,12 +204,14 @@ def test_the_pairs_are_of_curve_and_the_same_on_every_node() -> None:
     key = ClusterKey(bytes(range(32)))
     found = cluster_key.pairs(key)
     assert found == cluster_key.pairs(ClusterKey(bytes(range(32))))
-    head_public, head_secret, worker_public, worker_secret = found
-    assert {len(one) for one in found} == {40}
-    assert len(set(found)) == 4
+    head_public, head_secret, worker_public, worker_secret, token = found
+    assert {len(one) for one in found[:4]} == {40}
+    assert len(set(found)) == 5
+    assert token == key.token()
     assert zmq.curve_public(head_secret) == head_public
     assert zmq.curve_public(worker_secret) == worker_public
     assert head_secret.decode() not in repr(found)
+    assert token not in repr(found)
 
 
 def test_two_sockets_with_these_pairs_understand_each_other_and_nobody_else() -> None:

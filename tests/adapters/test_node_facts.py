@@ -28,7 +28,13 @@ from tests.two_nodes import namespaces
 
 MIB = 1 << 20
 ENGINE = replace(
-    CUDA, version="0.33.0", cuda="13.0", nccl="2.30.7", plugin="0.2.0", python_version="3.12.7"
+    CUDA,
+    version="0.33.0",
+    cuda="13.0",
+    nccl="2.30.7",
+    ray="2.60.0",
+    plugin="0.2.0",
+    python_version="3.12.7",
 )
 FILES = {
     "config.json": b"{}",
@@ -92,6 +98,7 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
         torch="2.11.0",
         cuda="13.0",
         nccl="2.30.7",
+        ray="2.60.0",
         flashinfer="0.6.8.post1",
         plugin="0.2.0",
         python="3.12.7",

@@ -167,3 +167,20 @@ def test_the_cpu_build_is_split_over_the_nodes(
     settings = ctl("plan", "--config", str(config), "--json").json["settings"]
     assert settings["tensor_parallel_size"]["value"] == settings["nnodes"]["value"] == 2
     assert "pipeline_parallel_size" not in settings
+
+
+def test_a_plan_over_ray_is_shown_as_it_will_run(
+    config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(config.read_text() + 'executor = "ray"\n')
+    refused = ctl("plan", "--config", str(config))
+    assert refused.code == Exit.FAILED
+    assert "cannot serve from several nodes over Ray: Ray is not installed" in refused.err
+    machine = survey.Machine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    said = ctl("plan", "--config", str(config), "--json")
+    assert said.code == Exit.DONE, said.err
+    assert split(said.json) == [1, 2, 2, 7071]
+    assert said.json["settings"]["distributed_executor_backend"]["value"] == "ray"
+    words = said.json["argv"]
+    assert words[words.index("--own") + 1] == "10.0.0.1"

@@ -15,6 +15,7 @@ HEAD = NodeFacts(
     torch="2.13.0",
     cuda="13.0",
     nccl="2.30.7",
+    ray="2.60.0",
     flashinfer="0.7.1",
     plugin="0.2.0",
     python="3.12.7",

@@ -31,10 +31,11 @@ def found(
     worker: dict[str, Any] | None = None,
     round_trip_s: float = 0.0003,
     offset_s: float = 0.01,
+    over_ray: bool = False,
 ) -> tuple[CheckResult, ...]:
     """What is found with these changes of two equal nodes."""
     one, other = replace(HEAD, **(head or {})), replace(WORKER, **(worker or {}))
-    return compare(one, other, round_trip_s, offset_s)
+    return compare(one, other, round_trip_s, offset_s, over_ray=over_ray)
 
 
 def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
@@ -350,3 +351,28 @@ def test_any_two_nodes_can_be_compared(head: NodeFacts, worker: NodeFacts) -> No
     assert agreed(results) == all(one.verdict != "FAIL" for one in results)
     assert all("\n" not in one.text + one.remedy for one in results)
     assert compare(head, worker, 0.001, 0.0) == results
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "texts"),
+    [
+        ("2.60.0", "2.59.1", ["Ray differs: 2.60.0 on head1, 2.59.1 on gpu2"]),
+        ("2.60.0", "", ["Ray is not installed in the engine's environment on gpu2"]),
+        ("", "", [f"Ray is not installed in the engine's environment on {name}"
+                  for name in ("head1", "gpu2")]),
+    ],
+)  # fmt: skip
+def test_rays_release_counts_where_it_starts_the_ranks(
+    head: str, worker: str, texts: list[str]
+) -> None:
+    results = found({"ray": head}, {"ray": worker}, over_ray=True)
+    assert [one.text for one in results] == texts
+    assert not agreed(results)
+    wanted = f"ray=={head}" if head else "ray"
+    assert all(f"-m pip install {wanted}, where ENGINE is" in one.remedy for one in results)
+    assert agreed(found({"ray": head}, {"ray": worker}))
+
+
+def test_ray_is_named_where_it_starts_the_ranks() -> None:
+    (only,) = found(over_ray=True)
+    assert "NCCL 2.30.7, Ray 2.60.0, FlashInfer" in only.text

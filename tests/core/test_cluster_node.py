@@ -28,6 +28,7 @@ NODES = st.builds(
     torch=WORDS,
     cuda=WORDS,
     nccl=WORDS,
+    ray=WORDS,
     flashinfer=WORDS,
     plugin=WORDS,
     python=WORDS,

@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
+from caovand.core.engine import UNTITLED, Place
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.forecast import forecast
@@ -19,6 +20,7 @@ from caovand.engines.vllm.planning.nodes import (
     offered,
     own,
     rank_of,
+    ranks_in,
     spread,
     sums,
 )
@@ -191,25 +193,25 @@ def test_typed_flags_of_nodes_are_refused() -> None:
 
 def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     whole = over(2)
-    head, worker = own(whole, 0, "10.0.0.1", "eth0"), own(whole, 1, "10.0.0.2", "ib0")
+    head, worker = own(whole, Place(0, "10.0.0.1", "eth0")), own(whole, Place(1, "10.0.0.2", "ib0"))
     assert (head.value("node_rank"), head.value("headless")) == (0, None)
     assert (worker.value("node_rank"), worker.value("headless")) == (1, True)
     env = {name: setting.value for name, setting in worker.env.items()}
     assert env["VLLM_HOST_IP"] == "10.0.0.2"
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
-    assert "NCCL_SOCKET_IFNAME" not in own(spread(plan(ON_CPU), 2, "a", 1), 1, "b", "c").env
+    assert "NCCL_SOCKET_IFNAME" not in own(spread(plan(ON_CPU), 2, "a", 1), Place(1, "b", "c")).env
 
 
 def test_the_operators_own_variables_win() -> None:
     typed = plan(engine={"env": {"NCCL_SOCKET_IFNAME": "=ib1"}})
-    assert own(typed, 1, "10.0.0.2", "ib0").env["NCCL_SOCKET_IFNAME"].value == "=ib1"
+    assert own(typed, Place(1, "10.0.0.2", "ib0")).env["NCCL_SOCKET_IFNAME"].value == "=ib1"
 
 
 def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
     why = "NCCL finds no InfiniBand or RoCE on gpu2"
     found = spread(plan(), 2, "10.0.0.1", 7071, why)
     assert found.env["NCCL_IB_DISABLE"] == Setting("1", "policy", why)
-    assert own(found, 1, "10.0.0.2", "eth0").env["NCCL_IB_DISABLE"].value == "1"
+    assert own(found, Place(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
     assert "NCCL_IB_DISABLE" not in spread(plan(), 2, "10.0.0.1", 7071, "").env
     assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), 2, "10.0.0.1", 7071, why).env
     # One that is tried again knows nothing of the devices of its last start.
@@ -255,8 +257,21 @@ def test_plans_of_other_nodes_are_other_plans() -> None:
         ("VLLM::Worker_PP1_TP0", "PP1_TP0"),
         ("VLLM::EngineCore", "EngineCore"),
         ("VLLM::Worker", ""),
+        ("ray::RayWorkerProc.run", UNTITLED),
+        ("ray::IDLE", ""),
         ("/usr/bin/python -m vllm.entrypoints.cli.main serve m", ""),
     ],
 )
 def test_ranks_are_read_from_the_titles_of_processes(title: str, rank: str) -> None:
     assert rank_of(title) == rank
+
+
+def test_ranks_of_rays_actors_are_read_from_their_lines() -> None:
+    lines = [
+        "(EngineCore pid=7) INFO 11-20 08:53:06 [core.py:133] Initializing a V1 LLM engine",
+        "(Worker pid=17) INFO 11-20 08:53:12 [parallel_state.py:1200] rank 1 in world size 2",
+        "(Worker pid=17) (Worker_PP1 pid=17) INFO 11-20 08:53:13 [gpu_model_runner.py:68] a",
+        "(Worker_PP0_TP1 pid=18) INFO 11-20 08:53:13 [gpu_model_runner.py:68] b",
+        "a prompt: (Worker_PP9 pid=19) INFO",
+    ]
+    assert ranks_in(lines) == {17: "PP1", 18: "PP0_TP1"}

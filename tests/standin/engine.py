@@ -34,15 +34,18 @@ STANDIN (JSON, by [engine] env) tells it what to do wrong:
   pace_s        seconds for each piece of a streamed answer, and ten times that for its prompt
 
 STANDIN_BUILD in the daemon's environment makes it a CUDA build, for the pretended cards of
-`drivers/pynvml.py`; STANDIN_VERSION is the version that it says it has.
+`drivers/pynvml.py`; STANDIN_VERSION is the version that it says it has. STANDIN_RAY is that of Ray
+in its environment, which is `ray.py` here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -50,6 +53,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 
 PHASES = {
     "resolve": "(APIServer pid=1) INFO 11-20 08:53:01 [model.py:733] Resolved architecture: Qwen3",
@@ -73,7 +77,8 @@ FLAGS = (
     "host port served-model-name max-model-len speculative-config enforce-eager api-key "
     "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
     "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size "
-    "pipeline-parallel-size nnodes node-rank master-addr master-port headless"
+    "pipeline-parallel-size nnodes node-rank master-addr master-port headless "
+    "distributed-executor-backend"
 )
 COUNTS: dict[str, float] = {
     "completions": 0,
@@ -102,6 +107,11 @@ def main() -> None:
     if sys.argv[1] == "-c":
         answer_probe("parser" in sys.argv[2])
         return
+    if "ray_in_env" in sys.argv[1]:  # the launcher, or what it runs
+        sys.executable, sys.argv = str(Path(__file__).absolute()), sys.argv[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[1:4] == ["-m", "ray.scripts.scripts", "start"]:
+        ray().start(sys.argv[4:])
     options = dict(zip(sys.argv, sys.argv[1:], strict=False))
     for line in orders.get("print", ()):
         print(line, flush=True)
@@ -118,7 +128,14 @@ def main() -> None:
         fail(orders.get("fault", {}), phase, core)
     while "--headless" in sys.argv:  # another node answers
         signal.pause()
+    if options.get("--distributed-executor-backend") == "ray":
+        ray().watch(lambda: finish(core, 1))
     serve(options, orders, core)
+
+
+def ray() -> ModuleType:
+    """The stand-in for Ray, next to this file unless somebody else brings one."""
+    return importlib.import_module("ray")
 
 
 def fail(fault: dict[str, object], place: str, core: int) -> None:
@@ -162,7 +179,7 @@ def answer_probe(wants_flags: bool) -> None:
         "vllm": os.environ.get("STANDIN_VERSION") or ("0.32.0" if cuda else "0.32.0+cpu"),
         "torch": "2.13.0+cu129" if cuda else "2.13.0+cpu", "cuda": "12.9" if cuda else None,
         "flashinfer": None, "plugin": None, "python_version": "3.11.7", "nvcc": None,
-        "compiler": "gcc", "stamp": [],
+        "compiler": "gcc", "stamp": [], "ray": os.environ.get("STANDIN_RAY"),
     }  # fmt: skip
     flags = {
         "flags": [f"--{name}" for name in FLAGS.split()], "deprecated": [], "choices": {},

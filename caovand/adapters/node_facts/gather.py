@@ -51,6 +51,7 @@ def read(
         torch=engine.torch,
         cuda=engine.cuda or "",
         nccl=engine.nccl or "",
+        ray=engine.ray or "",
         flashinfer=engine.flashinfer or "",
         plugin=engine.plugin or "",
         python=engine.python_version,

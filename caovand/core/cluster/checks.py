@@ -7,7 +7,7 @@ name their nodes: a finding about the head alone is the same with whichever work
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
@@ -35,15 +35,17 @@ def compare(
     link: Link | None = None,
     sums: bool = False,
     ranks: int = 0,
+    over_ray: bool = False,
 ) -> tuple[CheckResult, ...]:
     """Everything that differs or is bad; one PASS where nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
     ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
     summed over it. `ranks` is how many each node will have, 0 where that is not planned yet.
+    `over_ray`: Ray starts them.
     """
     found = (
-        *software(head, worker),
+        *software(head, worker, over_ray),
         *model_files(head, worker),
         *_cards(head, worker, sums),
         *_peer_access(head, worker, ranks),
@@ -54,7 +56,10 @@ def compare(
         *_clock(head, worker, offset_s),
         *_distance(head, worker, round_trip_s),
     )
-    return found or (finding("PASS", _agreement(head, worker, round_trip_s, link)),)
+    if found:
+        return found
+    shared = (named(head, over_ray), _described(head), f"{counted(len(head.model))} of the model")
+    return (finding("PASS", _agreement(head, worker, shared, round_trip_s, link)),)
 
 
 def agreed(results: Collection[CheckResult]) -> bool:
@@ -208,10 +213,15 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-def _agreement(head: NodeFacts, worker: NodeFacts, round_trip_s: float, link: Link | None) -> str:
-    equal = (named(head), _described(head), f"{counted(len(head.model))} of the model")
-    shared = ", ".join(filter(None, equal))
+def _agreement(
+    head: NodeFacts,
+    worker: NodeFacts,
+    shared: Iterable[str],
+    round_trip_s: float,
+    link: Link | None,
+) -> str:
+    equal = ", ".join(filter(None, shared))
     return (
-        f"{worker.name} agrees with {head.name}: {shared}; {_ms(round_trip_s)} there and back,"
+        f"{worker.name} agrees with {head.name}: {equal}; {_ms(round_trip_s)} there and back,"
         f" {figures(head, link)}"
     )

@@ -46,6 +46,11 @@ class ClusterKey:
         person = f"caovan-{side}".encode()
         return hashlib.blake2b(self.secret, person=person, digest_size=SECRET_BYTES).digest()
 
+    def token(self) -> str:
+        """What an engine's own processes on all nodes can know each other by, in hexadecimal."""
+        person = b"caovan-token"
+        return hashlib.blake2b(self.secret, person=person, digest_size=SECRET_BYTES).hexdigest()
+
 
 def parse(text: str, source: str = "") -> ClusterKey:
     """The key in a file's text: one line, and comments for people; raises BadKey otherwise.

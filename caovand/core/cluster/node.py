@@ -49,8 +49,8 @@ class NodeFacts:
 
     `cards` are those that its configuration lets ranks use, in the order in which they are taken.
     `engine` is its kind, such as "vllm", and `version` its release; `python` is the engine's.
-    `torch`, `cuda` (that torch was built for), `nccl`, `flashinfer`, `plugin` and `driver` are
-    empty where there is none. `address` is what it uses towards the head, on `interface`.
+    `torch`, `cuda` (that torch was built for), `nccl`, `ray`, `flashinfer`, `plugin` and `driver`
+    are empty where there is none. `address` is what it uses towards the head, on `interface`.
     `speed_mbit` is what that one's link was negotiated at, in Mbit/s, 0 where it has no such
     figure. `listens_at` is where its ranks listen: `address`, unless [engine] env takes the
     interface from them, which leaves them what the host's name means. `firewall` is the one that is
@@ -69,6 +69,7 @@ class NodeFacts:
     torch: str
     cuda: str
     nccl: str
+    ray: str
     flashinfer: str
     plugin: str
     python: str

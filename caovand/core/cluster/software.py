@@ -11,8 +11,8 @@ from caovand.core.facts.inventory import version_numbers
 from caovand.core.facts.shortfalls import DRIVER_OF_CUDA
 
 
-def software(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Every release that differs."""
+def software(head: NodeFacts, worker: NodeFacts, over_ray: bool) -> Iterator[CheckResult]:
+    """Every release that differs; Ray's counts where it starts the ranks."""
     yield from _caovan(head, worker)
     if head.engine != worker.engine:
         yield finding(
@@ -24,17 +24,20 @@ def software(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         )
     else:  # releases of two programs cannot be compared
         yield from _environment(head, worker)
+        if over_ray:
+            yield from _ray(head, worker)
     yield from _driver(head, worker)
 
 
-def named(facts: NodeFacts) -> str:
-    """What is installed, in a line."""
+def named(facts: NodeFacts, over_ray: bool) -> str:
+    """What is installed, in a line; Ray where it starts the ranks."""
     releases = (
         ("caovan", facts.caovan),
         (facts.engine, facts.version),
         ("torch", facts.torch),
         ("CUDA", facts.cuda),
         ("NCCL", facts.nccl),
+        ("Ray", facts.ray if over_ray else ""),
         ("FlashInfer", facts.flashinfer),
         ("plugin", facts.plugin),
         ("Python", _minor(facts.python)),
@@ -84,6 +87,24 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             f"{install} --python {theirs}" if theirs else install,
             worker,
         )
+
+
+def _ray(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """Ray's nodes refuse each other where its release differs."""
+    for node, other in ((head, worker), (worker, head)):
+        if not node.ray:
+            text = f"Ray is not installed in the engine's environment on {node.name}"
+            yield finding("FAIL", text, _pip(other.ray), node)
+    if head.ray and worker.ray and head.ray != worker.ray:
+        text = f"Ray differs: {pair(head, head.ray, worker, worker.ray)}"
+        yield finding("FAIL", text, _pip(head.ray), worker)
+
+
+def _pip(release: str) -> str:
+    wanted = f"ray=={release}" if release else "ray"
+    return (
+        f"sudo ENGINE -m pip install {wanted}, where ENGINE is the Python of `caovanctl inventory`"
+    )
 
 
 def _install(head: NodeFacts, worker: NodeFacts) -> str:

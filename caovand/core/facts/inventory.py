@@ -78,7 +78,7 @@ class EngineInfo:
     `python_h` the header that Triton's launchers need, None where there is none, "" where it was
     not asked. `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` those it would
     replace; `states` says likewise whether it keeps states right where hybrids draft. `executable`
-    is the server, of an engine that is a program. `nccl` is the release of its package.
+    is the server, of an engine that is a program. `nccl` and `ray` are releases of packages.
     """
 
     python: str
@@ -109,6 +109,7 @@ class EngineInfo:
     states: str = ""
     executable: str = ""
     nccl: str | None = None
+    ray: str | None = None
 
     def knows(self, architecture: str) -> bool:
         """Whether its models include this one; assumed so if it was not asked."""

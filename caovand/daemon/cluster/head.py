@@ -20,6 +20,7 @@ from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, from_document, node_of
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.cluster.rdma import no_rdma
+from caovand.core.engine import Place
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Node
 from caovand.core.healing.failure import Failure, Finding
@@ -45,12 +46,18 @@ WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 
 
 class Head(Part):
-    """The part of the head called `name`, which the workers join at `address`."""
+    """The part of the head called `name`, which the workers join at `address`.
+
+    `executor` starts the ranks, as [cluster] has it.
+    """
 
     role = "head"
 
-    def __init__(self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: Slot) -> None:
-        self._name, self._address = name, address
+    def __init__(
+        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: Slot,
+        executor: str = "mp",
+    ) -> None:  # fmt: skip
+        self._name, self._address, self._executor = name, address, executor
         self._quorum = quorum
         self._pairs, self._slot = pairs, slot
         self._boot = os.urandom(8).hex()
@@ -249,6 +256,8 @@ class Head(Part):
         self._short = False
         host, port = addresses.split(self._address)
         inventory = await coming.look()
+        if refused := nodes.refusal(self._executor, inventory.engine):
+            raise Obstacle("bad-arguments", str(refused), hold=True)
         try:
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
@@ -265,7 +274,7 @@ class Head(Part):
             self._sums = False
             return plan, endpoint
         try:
-            spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma)
+            spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma, self._executor)
         except Unplannable as problem:
             raise unplannable(problem) from problem
         self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
@@ -421,6 +430,7 @@ class Head(Part):
                     link,
                     sums=self._sums,
                     ranks=self._each,
+                    over_ray=self._executor == "ray",
                 )
                 found += [(name, result) for result in results]
         return [*found, *self._between(members).findings()]
@@ -432,7 +442,10 @@ class Head(Part):
         nodes = self._slot.engine.nodes
         assert nodes is not None
         assert self._facts is not None
-        return nodes.own(plan, 0, self._facts.address, self._facts.interface)
+        members = (self._members[name].facts for name in self._ranks)
+        others = tuple(facts.address for facts in members if facts is not None)
+        address, interface = self._facts.address, self._facts.interface
+        return nodes.own(plan, Place(0, address, interface, others, self._pairs.token))
 
     def started(self, plan: Plan, generation: int) -> None:
         """The engine is being started here: let the workers start theirs."""

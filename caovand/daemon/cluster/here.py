@@ -12,6 +12,7 @@ from caovand.adapters import node_facts, processes
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.link import shown as shown_link
 from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.engine import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.part import Slot
@@ -67,6 +68,7 @@ def entry(
 class Ranks:
     """The ranks of the engine that are on this node, `known` by the titles of their processes.
 
+    Those whose title does not say it are known by their lines in the log, which leave it again.
     Reading a title may hang with its process.
     """
 
@@ -75,6 +77,7 @@ class Ranks:
         self._slot = slot
         self._next = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+        self._by_log: dict[int, str] = {}
 
     def look(self) -> None:
         """Read them anew, now and then."""
@@ -91,5 +94,11 @@ class Ranks:
         assert nodes is not None
         with contextlib.suppress(RuntimeError):  # too many threads: the next time is soon
             titles = await asyncio.to_thread(lambda: [(processes.command_of(p), p) for p in pids])
-            named = ((nodes.rank_of(title), pid) for title, pid in titles)
-            self.known = tuple(sorted((rank, pid) for rank, pid in named if rank))
+            named = {pid: nodes.rank_of(title) for title, pid in titles}
+            untitled = [pid for pid, rank in named.items() if rank == UNTITLED]
+            if set(untitled) - self._by_log.keys():
+                found = nodes.ranks_in(self._slot.lines())
+                known = {**self._by_log, **found}
+                self._by_log = {pid: rank for pid, rank in known.items() if pid in named}
+            named.update({pid: self._by_log.get(pid, UNTITLED) for pid in untitled})
+            self.known = tuple(sorted((rank, pid) for pid, rank in named.items() if rank))

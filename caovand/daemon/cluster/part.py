@@ -45,9 +45,10 @@ class Slot:
 
     `look` inspects engine, model and machine, and raises inspection.Obstacle; `adopt` makes a plan
     from elsewhere the slot's own. `cache` is the daemon's folder for what it finds out, `runtime`
-    that of its sockets. `pids` are the engine's processes, `idle` says whether it was seen without
-    a request. `gather` gathers the evidence of a failure, with the stacks of its processes where
-    its second argument says so; without a failure, what one elsewhere left here.
+    that of its sockets. `pids` are the engine's processes, `lines` the last of its log, `idle` says
+    whether it was seen without a request. `gather` gathers the evidence of a failure, with the
+    stacks of its processes where its second argument says so; without a failure, what one elsewhere
+    left here.
     """
 
     config: Callable[[], Config]
@@ -62,6 +63,7 @@ class Slot:
     adopt: Callable[[Plan, Inventory], tuple[Plan, Endpoint]]
     serves: Callable[[], None]
     pids: Callable[[], Sequence[int]]
+    lines: Callable[[], Sequence[str]]
     idle: Callable[[], bool]
     incidents: Incidents
     gather: Callable[[Finding | None, bool, Then], None]

@@ -30,4 +30,4 @@ def part_of(slot: Slot) -> Part:
     if section.role == "worker":
         return Worker(name, section.head, pairs, slot)
     quorum = Quorum(section.nodes, section.min_nodes or section.nodes, section.wait_s)
-    return Head(name, section.head, quorum, pairs, slot)
+    return Head(name, section.head, quorum, pairs, slot, section.executor)

@@ -16,6 +16,7 @@ from caovand.core.cluster import messages
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.engine import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -183,7 +184,9 @@ class Worker(Part):
         nodes = self._slot.engine.nodes
         assert nodes is not None
         assert self._facts is not None
-        return nodes.own(plan, self._planned.rank, self._facts.address, self._facts.interface)
+        address, interface = self._facts.address, self._facts.interface
+        place = Place(self._planned.rank, address, interface, token=self._pairs.token)
+        return nodes.own(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """The rank is being started."""

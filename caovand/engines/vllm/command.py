@@ -12,7 +12,7 @@ from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
 from caovand.engines.vllm import kernels
-from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.planning import flags, over_ray
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED = "additional_config"
@@ -30,12 +30,17 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     caches for each `cache_key`, next to those that plans share.
     """
     argv = [engine.python, *SERVE, plan.model]
+    ray = over_ray.is_used(plan)
     for name, setting in plan.settings.items():
         if name in plan.verbatim and name != MERGED:
+            continue
+        if ray and name in over_ray.LAUNCHERS:
             continue
         argv += _words(name, setting.value, engine)
     secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
     argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
+    if ray:
+        argv = over_ray.launched(plan, argv)
     environment = PurePath(engine.python).parent.parent
     named = {name: setting.value for name, setting in plan.env.items()}
     env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}

@@ -44,6 +44,9 @@ still had one (vllm#53912); the third is only in Model Runner V1, which is not 0
 DRAFTS_OVER_STAGES = (0, 32)
 """MTP drafts over pipeline stages (vllm#46994). Earlier releases demand stages of the drafting head
 and refuse to start; which between 0.21 and 0.32 was the first not to was not looked at."""
+RANKS_BY_RAY = (0, 21)
+"""Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
+needs neither Ray's compiled graphs nor cupy. Earlier releases were not looked at."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)

@@ -81,8 +81,9 @@ def test_nothing_shows_the_secret() -> None:
 @given(SECRETS, SECRETS)
 def test_each_secret_and_each_side_has_a_key_of_its_own(one: bytes, other: bytes) -> None:
     found = {ClusterKey(s).curve_secret(side) for s in (one, other) for side in ("head", "worker")}  # type: ignore[arg-type]
+    found |= {bytes.fromhex(ClusterKey(secret).token()) for secret in (one, other)}
     assert {len(key) for key in found} == {32}
-    assert len(found) == 2 * len({one, other})
+    assert len(found) == 3 * len({one, other})
     assert not found & {one, other}
 
 

@@ -159,6 +159,7 @@ class Slot:
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
             pids=tuple,
+            lines=tuple,
             idle=lambda: self.idle,
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
@@ -293,10 +294,10 @@ class World:
         await soon(lambda: self.links)
         return self.links[-1]
 
-    async def head(self, nodes: int = 2, least: int | None = None) -> AtHead:
+    async def head(self, nodes: int = 2, least: int | None = None, executor: str = "mp") -> AtHead:
         slot = self._slot("head")
         quorum = Quorum(nodes, least or nodes, WAIT_S)
-        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks)
+        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks, executor)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
     async def worker(self, **more: Any) -> AtWorker:

@@ -98,6 +98,18 @@ def test_a_head_that_is_stopped_orders_nothing_more(world: World) -> None:
     world.play(story)
 
 
+def test_a_head_without_ray_says_so_and_starts_nothing(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(executor="ray")
+        head.hear()
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "Ray is not installed in the engine's environment" in held.reason
+        assert not head.order().start
+
+    world.play(story)
+
+
 # -- who can take part ---
 
 

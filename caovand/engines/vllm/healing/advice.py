@@ -211,6 +211,26 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
         "weights): the traceback names it; download it again.",
     ),
+    "ray.missing": (
+        "Ray is not installed in the engine's environment, or not with the same Python on every "
+        "node: `caovanctl cluster check` on the head shows which, and how to install it.",
+    ),
+    "ray.mismatch": (
+        "Ray's nodes have different releases of Ray or Python: `caovanctl cluster check` on the "
+        "head shows which. Install the head's on all of them.",
+    ),
+    "ray.token": (
+        "This node's token for Ray is another one: all nodes need the same cluster key, and "
+        "RAY_AUTH_TOKEN must not be in [engine] env.",
+    ),
+    "ray.nodes": (
+        "Not all nodes joined Ray with their cards: {fact}. Look at `caovanctl logs` on the one "
+        "that is missing, and at the firewall between them.",
+    ),
+    "ray.resources": (
+        "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
+        "node names as many cards as on the head, and that nothing else uses this Ray.",
+    ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
         "whole process group and start again.",

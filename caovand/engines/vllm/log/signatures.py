@@ -233,6 +233,21 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\w*(?:: |$)"),
     signature("port.busy", "cause", "port-busy",
          r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"),
+    # Ray, and what caovan's own launcher says of it
+    signature("ray.missing", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named 'ray'|^ValueError: Failed to import Ray: "),
+    signature("ray.mismatch", "cause", "bad-arguments",
+         r"^RuntimeError: Version mismatch: The cluster was started with:"),
+    signature("ray.token", "cause", "bad-arguments",
+         r"^ray\.exceptions\.AuthenticationError: "),
+    signature("ray.nodes", "cause", "node-lost",
+         r"^RayNodeError: (?P<fact>cannot join .*|vLLM cannot start: .*)"),
+    signature("ray.gcs", "generic", "node-lost",
+         r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
+    signature("ray.resources", "cause", "node-lost",
+         r"Cannot provide a placement group|^ValueError: Current node has no GPU available"
+         r"|No available node types can fulfill resource request"
+         r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
     # The host
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
@@ -274,7 +289,15 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?:Fatal Python error: (?P<error>[\w ]+)|!!!!!!! Segfault encountered)"),
     signature("worker.died", "consequence", "engine-died",
          r"Worker proc (?P<worker>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
-         r"|RayWorkerProc rank=(?P<rank>\d+) died unexpectedly"),
+         r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
+    signature("ray.actor", "consequence", "engine-died",
+         r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
+         r"|OwnerDiedError)(?:: |$)"),
+    signature("ray.node.died", "consequence", "node-lost",
+         r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
+         r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
+    signature("ray.channel", "consequence", "hang",
+         r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
          r"MPClient: engine core exited unexpectedly"
          r"|Engine core proc (?P<engine>\S+) died unexpectedly"),

@@ -1,17 +1,18 @@
-"""One plan for several machines, by vLLM's own `--nnodes`: ranks, and where they meet."""
+"""One plan for several machines: ranks, and where they meet, by vLLM's own `--nnodes` or by Ray."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.config import Config
-from caovand.core.engine import Nodes
+from caovand.core.engine import UNTITLED, Nodes, Place
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning import over_ray
 from caovand.engines.vllm.planning.compilers import JOBS, THREADS
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR, ranks_here
@@ -19,13 +20,20 @@ from caovand.engines.vllm.planning.resize import BUSY_MIB
 from caovand.engines.vllm.planning.spelling import count
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
-OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
-ADDRESSING = ("VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless", over_ray.BACKEND)
+ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
 _TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
+_ACTOR = "ray::RayWorkerProc"
+_NAMED = re.compile(
+    r"^(?:\(Worker pid=\d{1,10}\) )?\(Worker_(?P<rank>\w{1,40}) pid=(?P<pid>\d{1,10})\)"
+)
+"""How a worker's lines begin, once it has joined the others."""
 
 
-def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -> Plan:
+def spread(
+    plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "", executor: str = "mp"
+) -> Plan:
     """The plan over `nodes` that meet at this address; raises Unplannable.
 
     How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
@@ -37,6 +45,9 @@ def spread(plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "") -
         flag = "--" + typed[0].replace("_", "-")
         raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
     settings = dict(plan.settings)
+    if executor == over_ray.RAY:
+        over_ray.check(plan, nodes, address)
+        settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
     over = f"{nodes} nodes, [cluster]"
     settings["nnodes"] = Setting(nodes, "user", over)
     settings["master_addr"] = Setting(address, "policy", "the head's address in [cluster]")
@@ -95,18 +106,21 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
     return cards[:ranks]
 
 
-def own(plan: Plan, rank: int, address: str, interface: str) -> Plan:
+def own(plan: Plan, place: Place) -> Plan:
     """The part of one node: its rank, and the address that the other nodes reach it at."""
+    rank, address, interface = place.rank, place.address, place.interface
     settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
     if rank:
         settings["headless"] = Setting(True, "policy", "the head alone answers clients")
     reached = Setting(address, "policy", f"this node's address on {interface}")
     by = Setting(interface, "policy", "the interface towards the other nodes")
-    env: Mapping[str, Setting] = {"VLLM_HOST_IP": reached, "GLOO_SOCKET_IFNAME": by}
+    env: Mapping[str, Setting] = {over_ray.HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
         # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
         exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
+    if over_ray.is_used(plan):
+        env = {**env, **over_ray.environment(place)}
     return replace(plan, settings=settings, env={**env, **plan.env})
 
 
@@ -121,17 +135,27 @@ def by_host_name(env: Mapping[str, str], interface: str) -> bool:
 
 
 def rank_of(title: str) -> str:
-    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it has none."""
+    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
+    if title.startswith(_ACTOR):
+        return UNTITLED
     found = _TITLE.match(title)
     return (found["rank"] or found["core"] or "") if found else ""
 
 
+def ranks_in(lines: Sequence[str]) -> dict[int, str]:
+    """The ranks that lines of the log begin with, by pid: Ray's actors have titles of its own."""
+    found = map(_NAMED.match, lines)
+    return {int(one["pid"]): one["rank"] for one in found if one}
+
+
 NODES = Nodes(
     offered=offered,
+    refusal=over_ray.refusal,
     spread=spread,
     local=local,
     own=own,
     sums=sums,
     by_host_name=by_host_name,
     rank_of=rank_of,
+    ranks_in=ranks_in,
 )

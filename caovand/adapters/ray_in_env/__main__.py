@@ -1,0 +1,249 @@
+"""Run by an engine's own Python: Ray on one node of a cluster, and on the head vLLM over it.
+
+    ENGINE/bin/python ray_in_env --address HOST:PORT --own IP --cards N [-- COMMAND ...]
+
+The node whose rank is 0 has the COMMAND and becomes Ray's head at the address; the others join it
+there. The COMMAND is started once all nodes have joined with their cards (joined.py). Whatever ends
+first, all ends: the COMMAND, then Ray. What the actors on this node print is printed here, and not
+sent to the head.
+
+CAOVAN_RAY_NODES has the addresses of all nodes, for the head alone. This must not import anything
+of caovan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+JOINED = Path(__file__).with_name("joined.py")
+JOIN_S = 120.0
+"""From the start until all nodes must have joined."""
+LOOK_S = 0.2
+STORE_BYTES = 256 << 20
+"""Of Ray's object store: vLLM's ranks exchange nothing by it but their configuration."""
+LONGEST_FOLDER = 43
+"""Ray puts a socket below its folder, in 64 bytes more, and a socket's path has at most 107."""
+PIECE_BYTES = 1 << 20
+QUIET: Mapping[str, str] = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "warning",
+    # Ray would kill a rank where memory is short, and that is for the kernel and the daemon.
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+MARKS = (b":job_id:", b":actor_name:", b":task_name:")
+"""How lines begin that Ray puts into an actor's output for a reader of its own."""
+PR_SET_PDEATHSIG = 1
+
+
+class Asked(Exception):
+    """A signal asks this program to end."""
+
+
+class Program:
+    """A program in a group of its own, which gets the signal `alone` when this one is gone."""
+
+    def __init__(
+        self, words: Sequence[str], env: Mapping[str, str], alone: signal.Signals = signal.SIGTERM
+    ) -> None:
+        libc = ctypes.CDLL(None)
+
+        def tie() -> None:
+            os.setpgid(0, 0)
+            libc.prctl(PR_SET_PDEATHSIG, alone)
+
+        self._alone = alone
+        self._process = subprocess.Popen(
+            words,
+            env={**QUIET, **env},
+            cwd="/",
+            preexec_fn=tie,  # noqa: PLW1509  (this program has no threads)
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status as a shell has it, None while it runs."""
+        status = self._process.poll()
+        return status if status is None or status >= 0 else 128 - status
+
+    def end(self) -> None:
+        """End it with its group; how long it may take is for whoever ends this program."""
+        if self.status is None:
+            self._process.send_signal(self._alone)
+            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Printed:
+    """What the actors on this node have printed, in Ray's folder for their output."""
+
+    def __init__(self, folder: Path) -> None:
+        self._logs = folder / "session_latest" / "logs"
+        self._files: dict[Path, BinaryIO] = {}
+
+    def pass_on(self, *, whole: bool = True) -> None:
+        """Print what is new, up to the end of its last line if that is to be `whole`."""
+        for path in (*self._logs.glob("worker-*.out"), *self._logs.glob("worker-*.err")):
+            if path not in self._files:
+                self._files[path] = path.open("rb")
+        for file in self._files.values():
+            at = file.tell()
+            while data := file.read(PIECE_BYTES):
+                kept = data[: data.rfind(b"\n") + 1] or (b"" if whole else data)
+                kept = kept or (data if len(data) == PIECE_BYTES else b"")
+                for line in kept.splitlines(keepends=True):
+                    if not line.startswith(MARKS):
+                        sys.stdout.buffer.write(line)
+                at += len(kept)
+                file.seek(at)
+                if not kept:
+                    break
+        sys.stdout.flush()
+
+
+def main() -> int:
+    """The exit status of what ended first."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--own", required=True)
+    parser.add_argument("--cards", required=True)
+    parser.add_argument("command", nargs="*")
+    options = parser.parse_args()
+    if importlib.util.find_spec("ray") is None:
+        say("ModuleNotFoundError: No module named 'ray'")
+        return 1
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    folder = make_folder()
+    running: list[Program] = []
+    printed = Printed(folder)
+    try:
+        return run(options, folder, running, printed)
+    except Asked:
+        return 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        for program in reversed(running):
+            program.end()
+        printed.pass_on(whole=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(
+    options: argparse.Namespace,
+    folder: Path,
+    running: list[Program],
+    printed: Printed,
+) -> int:
+    """Start what this node needs, each time it is `running`, and wait for the first that ends."""
+    host, _, port = options.address.rpartition(":")
+    host = socket.gethostbyname(host)
+    where = ["--head", f"--port={port}", "--include-dashboard=false"]
+    if not options.command:
+        wait_for(host, int(port))
+        where = [f"--address={host}:{port}"]
+    ray = Program(
+        [
+            sys.executable, "-m", "ray.scripts.scripts", "start", *where,
+            f"--node-ip-address={options.own}", f"--num-gpus={options.cards}", "--num-cpus=1",
+            f"--object-store-memory={STORE_BYTES}", f"--temp-dir={folder}", "--block",
+            "--include-log-monitor=false", "--disable-usage-stats",
+            # Those that the kernel chooses: Ray's own might be a server's.
+            "--min-worker-port=0", "--max-worker-port=0",
+        ],
+        os.environ,
+        # Asked to end, it would wait half a minute for its actors.
+        signal.SIGKILL,
+    )  # fmt: skip
+    running.append(ray)
+    if options.command:
+        address = {"RAY_ADDRESS": f"{host}:{port}"}
+        nodes = os.environ["CAOVAN_RAY_NODES"]
+        words = [sys.executable, str(JOINED), nodes, options.cards, str(JOIN_S)]
+        joined = Program(words, {**os.environ, **address})
+        running.append(joined)
+        if first(running, printed) is joined and joined.status == 0:
+            running[-1] = Program(options.command, {**os.environ, **address})
+        elif joined.status is not None:
+            return 1
+    ended = first(running, printed)
+    if ended is not ray:
+        return ended.status or 0
+    say(f"RayNodeError: Ray on this node ended (exit status {ray.status})")
+    return 1
+
+
+def first(running: Sequence[Program], printed: Printed) -> Program:
+    """Wait until one of these has ended, and print what the actors print."""
+    while True:
+        printed.pass_on()
+        for program in reversed(running):
+            if program.status is not None:
+                return program
+        time.sleep(LOOK_S)
+
+
+def wait_for(host: str, port: int) -> None:
+    """Wait until Ray's head listens; SystemExit if it does not in time."""
+    say(f"waiting for Ray's head at {host}:{port}")
+    deadline = time.monotonic() + JOIN_S
+    while True:
+        try:
+            socket.create_connection((host, port), LOOK_S * 10).close()
+            return
+        except OSError as problem:
+            if time.monotonic() > deadline:
+                why = problem.strerror or str(problem)
+                say(f"RayNodeError: cannot join Ray's head at {host}:{port}: {why}")
+                raise SystemExit(1) from None
+            time.sleep(LOOK_S)
+
+
+def make_folder() -> Path:
+    """A folder of our own, whose path Ray's sockets have room for.
+
+    In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
+    launcher knows: one that was killed leaves it behind.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) + len("/ray-12345678") <= LONGEST_FOLDER:
+        return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
+    place = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}")
+    with contextlib.suppress(FileNotFoundError):
+        if place.lstat().st_uid == os.getuid():
+            shutil.rmtree(place)
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:  # another user's
+        return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    return place
+
+
+def say(text: str) -> None:
+    """A line for the log."""
+    print(text, flush=True)
+
+
+def ask(*_: object) -> None:
+    """The handler of signals."""
+    raise Asked
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""Run by the launcher on the head: waits until all nodes of a cluster have joined Ray.
+
+    ENGINE/bin/python joined.py ADDRESS,... CARDS SECONDS
+
+ADDRESS are the nodes, each of which has to offer so many CARDS. A line tells each change; the exit
+status is 1, and the last line says who is missing, where they do not come in time. RAY_ADDRESS is
+where Ray is. It must not import anything of caovan.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LOOK_S = 0.5
+
+
+def main() -> int:
+    """0 once all are there."""
+    nodes, cards, seconds = sys.argv[1].split(","), int(sys.argv[2]), float(sys.argv[3])
+    deadline, shown = time.monotonic() + seconds, ""
+    ray = connected(deadline)
+    while True:
+        offered = {
+            str(one["NodeManagerAddress"]): int(one["Resources"].get("GPU", 0))
+            for one in ray.nodes()
+            if one["Alive"]
+        }
+        enough = [address for address, offer in offered.items() if offer >= cards]
+        if (text := described(nodes, cards, offered)) != shown:
+            shown = text
+            print(f"Ray: {text}", flush=True)
+        if len(enough) >= len(nodes):
+            return 0
+        if time.monotonic() > deadline:
+            print(f"RayNodeError: vLLM cannot start: after {seconds:.0f} s {text}", flush=True)
+            return 1
+        time.sleep(LOOK_S)
+
+
+def connected(deadline: float) -> Any:
+    """The module of Ray, connected; its own exception where that fails until then."""
+    ray = importlib.import_module("ray")
+    while True:
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return ray
+
+
+def described(nodes: Sequence[str], cards: int, offered: Mapping[str, int]) -> str:
+    """Who has joined, with what, and who is missing."""
+    there = [f"{address} with {offer} of {cards} cards" for address, offer in offered.items()]
+    missing = [address for address in nodes if address not in offered]
+    text = f"{len(offered)} of {len(nodes)} nodes joined: {', '.join(sorted(there)) or 'none'}"
+    return f"{text}; missing: {', '.join(missing)}" if missing else text
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

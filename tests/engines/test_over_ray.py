@@ -1,0 +1,109 @@
+"""A plan over nodes whose ranks Ray starts: who refuses it, and what runs on each node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from caovand.core.config import Config
+from caovand.core.engine import Place
+from caovand.core.facts.inventory import EngineInfo, Node
+from caovand.core.plan import Plan, Unplannable
+from caovand.engines.vllm.command import SERVE, build
+from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.nodes import local, own, spread
+from caovand.engines.vllm.planning.over_ray import LAUNCHER, refusal
+from tests.core.machines import CPU, CUDA, inventory, named, plan
+
+WITH_RAY = replace(CUDA, ray="2.60.0")
+
+
+def over(nodes: int, **sections: object) -> Plan:
+    machine = inventory()
+    others = tuple(Node(f"n{at}", machine.gpus) for at in range(2, nodes + 1))
+    found = plan(replace(machine, others=others), **sections)
+    return spread(found, nodes, "10.0.0.1", 7071, executor="ray")
+
+
+@pytest.mark.parametrize(
+    ("executor", "engine", "why"),
+    [
+        ("mp", CPU, ""),
+        ("mp", CUDA, ""),
+        ("ray", WITH_RAY, ""),
+        ("ray", replace(CPU, ray="2.60.0"), "vLLM refuses Ray on CPU"),
+        ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
+        ("ray", CUDA, f"not installed in the engine's environment; run `sudo {CUDA.python} -m pip"),
+    ],
+)
+def test_ray_needs_cards_and_ray(executor: str, engine: EngineInfo, why: str) -> None:
+    found = refusal(executor, engine)
+    assert (why in str(found)) if why else found is None
+    assert not why or 'set [cluster] executor = "mp"' in str(found)
+
+
+def test_the_head_starts_vllm_over_ray_and_a_worker_starts_ray_alone() -> None:
+    whole = over(2)
+    head = build(own(whole, Place(0, "10.0.0.1", "eth0", ("10.0.0.2",), "secret")), CUDA)
+    worker = build(own(whole, Place(1, "10.0.0.2", "eth0", token="secret")), CUDA)
+    ray = (CUDA.python, LAUNCHER, "--address", "10.0.0.1:7071")
+    assert worker.argv == (*ray, "--own", "10.0.0.2", "--cards", "2")
+    assert head.argv[:9] == (*ray, "--own", "10.0.0.1", "--cards", "2", "--")
+    assert head.argv[9:13] == (CUDA.python, *SERVE)
+    at = head.argv.index("--distributed-executor-backend")
+    assert head.argv[at + 1] == "ray"
+    for flag in ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"):
+        assert flag not in head.argv
+    assert head.env["CAOVAN_RAY_NODES"] == "10.0.0.1,10.0.0.2"
+    assert "CAOVAN_RAY_NODES" not in worker.env
+    for env in (head.env, worker.env):
+        assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN"]) == ("token", "secret")
+    assert "secret" not in " ".join((*head.argv, *head.shown))
+    assert worker.env["VLLM_HOST_IP"] == "10.0.0.2"
+
+
+def test_the_split_and_the_forecast_are_those_of_vllms_own_nodes() -> None:
+    machine = replace(inventory(), others=(Node("n2", inventory().gpus),))
+    found, usual = over(2), spread(plan(machine), 2, "10.0.0.1", 7071)
+    assert {**usual.settings, "distributed_executor_backend": None} == {
+        **found.settings, "distributed_executor_backend": None,
+    }  # fmt: skip
+    assert forecast(found, machine).ranks == forecast(usual, machine).ranks
+
+
+def test_a_plan_for_vllms_own_nodes_has_nothing_of_ray() -> None:
+    found = own(spread(plan(), 2, "10.0.0.1", 7071), Place(0, "10.0.0.1", "eth0", token="secret"))
+    command = build(found, WITH_RAY)
+    assert command.argv[1:4] == SERVE
+    assert not [name for name in command.env if "RAY" in name]
+
+
+def test_alone_the_head_needs_no_ray() -> None:
+    assert build(plan(), WITH_RAY).argv[1:4] == SERVE
+
+
+def test_what_ray_could_deal_to_another_node_is_refused() -> None:
+    machine = inventory(gpus=named("RTX 3090"))
+    others = tuple(Node(name, named("RTX 2080 Ti 11 GB")) for name in ("n2", "n3"))
+    found = plan(replace(machine, others=others))
+    with pytest.raises(Unplannable, match="Ray may deal the layers of one node to another"):
+        spread(found, 3, "10.0.0.1", 7071, executor="ray")
+    two = plan(replace(machine, others=others[:1]))
+    assert spread(two, 2, "10.0.0.1", 7071, executor="ray")
+
+
+def test_ray_is_started_over_ipv4() -> None:
+    with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
+        spread(plan(), 2, "fd00::1", 7071, executor="ray")
+
+
+def test_typed_flags_that_ray_decides_are_refused() -> None:
+    for words in (["--distributed-executor-backend", "mp"], ["--data-parallel-size", "2"]):
+        with pytest.raises(Unplannable, match=f"extra_args has {words[0]}; remove it"):
+            over(2, engine={"extra_args": words})
+
+
+def test_a_workers_own_cards_are_those_that_ray_offers_there() -> None:
+    worker = local(over(2), Config(), inventory())
+    assert worker.env["CUDA_VISIBLE_DEVICES"].value == "0,1"
