@@ -68,9 +68,14 @@ lint: .venv/ready ## ruff and mypy
 	$(PY) -m mypy
 
 .PHONY: test
-test: lint engine $(TEST_MODELS) .venv-oldest/ready ## all but the long tests
+test: .venv/ready ## all but the long tests
 	@echo "testing on two cores, some minutes; what was found comes at the end of each part"
+	@$(MAKE) -s -j2 --output-sync=target lint test-needs
 	@$(MAKE) -s -j2 --output-sync=target test-newest test-others
+
+# What pip brings comes while mypy reads.
+.PHONY: test-needs
+test-needs: engine $(TEST_MODELS) .venv-oldest/ready
 
 # Half of this time is waiting for daemons: three at a time, and test-others next to them, keep two
 # cores busy.
@@ -93,21 +98,22 @@ test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
 	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py \
 	tests/page/test_server.py
+WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
+	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
 	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief $(USES_LIBRARIES) \
-		tests/scenarios/test_second_engine.py \
-		tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
+		--hypothesis-profile=brief $(USES_LIBRARIES) $(WHOLE_DAEMONS)
 
-# The daemon's tests, and all examples of the pure core's properties: packaging and most of the
+# The daemon's other tests, and all examples of the pure core's properties: packaging and most of the
 # kernels do not depend on its libraries.
 .PHONY: test-oldest-all
 test-oldest-all: .venv-oldest/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
 		tests/core tests/engines tests/kernels/test_states.py
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief tests/adapters tests/cli tests/daemon tests/scenarios
+		--hypothesis-profile=brief tests/adapters tests/cli tests/daemon tests/scenarios \
+		$(addprefix --deselect=,$(USES_LIBRARIES) $(WHOLE_DAEMONS))
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch
@@ -183,25 +189,30 @@ firewall:
 		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nftables; } \
 		|| { echo "cannot test closed links: there is no nft, and apt could not install one: apt install nftables" >&2; exit 1; }
 
-# The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself, and
-# everything else the other.
+# The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself,
+# and what is built and installed, a test at a time, the other. Many at a time come after them.
 .PHONY: test-all
 test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
-	@$(MAKE) -s -j2 --output-sync=target test-real test-rest
+	@$(MAKE) -s -j2 --output-sync=target test-real test-made
+	@$(MAKE) -s test-long
+	@$(MAKE) -s test-oldest-all
 
-# llama-server loads a tiny model in a moment: it needs no core of its own.
-LLAMACPP_TESTS := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py
+# llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
+# of its own.
+ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
 .PHONY: test-real
 test-real:
-	$(PY) -m pytest --durations=12 -m 'long and engine' tests/faults tests/e2e $(addprefix --ignore=,$(LLAMACPP_TESTS))
+	$(PY) -m pytest --durations=12 -m 'long and engine' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))
 
-.PHONY: test-rest
-test-rest:
-	$(PY) -m pytest --durations=12 -m long tests/packaging tests/kernels $(LLAMACPP_TESTS)
-	$(PY) -m pytest -q -n 2 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
+.PHONY: test-made
+test-made:
+	$(PY) -m pytest --durations=12 -m long tests/packaging tests/kernels $(ELSEWHERE)
+
+.PHONY: test-long
+test-long:
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
 		--ignore=tests/kernels --ignore=tests/faults/test_strangers.py
-	@$(MAKE) -s test-oldest-all
 
 .PHONY: bench
 bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables

@@ -61,11 +61,12 @@ def pair(
     environ: dict[str, str] | None = None,
     heads_environ: dict[str, str] | None = None,
     heads_more: str = "",
+    found_out: Path | None = None,
 ) -> Iterator[Pair]:
     """Both daemons, started with these configurations and a key of their own.
 
     `more` is added to the worker's section, `environ` to its environment; those of the head are
-    `heads_more` and `heads_environ`.
+    `heads_more` and `heads_environ`. `found_out` is as in `daemon`.
     """
     key = folder / "cluster.key"
     if not key.exists():
@@ -74,7 +75,7 @@ def pair(
         first = f"{head}\n{section('head', 'n1', key, heads_more)}"
         second = f"{worker}\n{section('worker', 'n2', key, more)}"
         with (
-            daemon(first, heads_environ, wrapper=nodes.wrapper(0)) as one,
-            daemon(second, environ, wrapper=nodes.wrapper(1)) as other,
+            daemon(first, heads_environ, nodes.wrapper(0), found_out) as one,
+            daemon(second, environ, nodes.wrapper(1), found_out) as other,
         ):
             yield Pair(nodes, one, other)

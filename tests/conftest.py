@@ -1,4 +1,4 @@
-"""What all tests share: two Hypothesis profiles and one python3; a run is the same everywhere."""
+"""What all tests share: Hypothesis profiles, one python3, one engine; runs are alike everywhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.examples import BRIEF
+
+# Here, not where they are used: a fixture that two conftests import is made twice, and the second
+# would find the cores that the first has left.
+from tests.real_engine import engine, last_core  # noqa: F401  (fixtures)
 
 everywhere = settings(
     derandomize=True,

@@ -52,6 +52,11 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self._spawned: list[str] = []
 
+    @property
+    def state(self) -> Path:
+        """The folder of its state."""
+        return Path(self.environ["STATE_DIRECTORY"])
+
     def start(self) -> None:
         """Start it; its own log goes to `log.txt`."""
         with open(self.folder / "log.txt", "ab") as log:
@@ -154,18 +159,40 @@ class Daemon:
         return self.process.wait(PATIENCE_S)
 
 
+# What a first start finds out about an engine and a class of models, half of its seconds.
+FOUND_OUT = ("engine-flags-*.json", "modelinfos/*/*.json")
+
+
+def bring(found_out: Path, to: Path) -> None:
+    """Copy what was found out from one cache to another."""
+    for file in (file for pattern in FOUND_OUT for file in found_out.glob(pattern)):
+        target = to / file.relative_to(found_out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)
+
+
 @contextlib.contextmanager
 def daemon(
-    config: str, environ: dict[str, str] | None = None, wrapper: tuple[str, ...] = ()
+    config: str,
+    environ: dict[str, str] | None = None,
+    wrapper: tuple[str, ...] = (),
+    found_out: Path | None = None,
 ) -> Iterator[Daemon]:
-    """A started daemon in a short-named folder; stopped, and its folder removed, at the end."""
+    """A started daemon in a short-named folder; stopped, and its folder removed, at the end.
+
+    Its cache begins with what earlier ones left in the folder `found_out`, and adds to it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="caovan-"))
     one = Daemon(folder, config, environ)
     one.wrapper = wrapper
+    if found_out:
+        bring(found_out, folder / "cache")
     try:
         one.start()
         yield one
     finally:
         if one.process is not None and one.process.poll() is None:
             one.stop()
+        if found_out:
+            bring(folder / "cache", found_out)
         shutil.rmtree(folder, ignore_errors=True)

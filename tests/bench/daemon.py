@@ -38,8 +38,8 @@ from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
 from tests.bench.measures import memory_mb, pid, round_trip, shares
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
-from tests.e2e.conftest import ENGINE, configuration
 from tests.patience import until
+from tests.real_engine import ENGINE, configuration
 
 MEASURED_S = 60
 CLIENTS, THINKING_S = 2, 0.5

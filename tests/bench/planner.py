@@ -15,8 +15,8 @@ from pathlib import Path
 from caovand.adapters.model_folder import read_model
 from caovand.core.facts.inventory_file import render
 from tests.core.machines import CUDA, HOST, inventory, plan, turing
-from tests.e2e.conftest import ENGINE
 from tests.patience import eventually
+from tests.real_engine import ENGINE
 
 SHARDS, TENSORS = 60, 1000
 ROUNDS = 20

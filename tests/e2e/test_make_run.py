@@ -69,8 +69,8 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout() -> Iterator[Checkout]:
-    """Copied from the files that git has or would take."""
+def checkout(last_core: int) -> Iterator[Checkout]:
+    """Copied from the files that git has or would take; what runs there leaves the last core."""
     place = Path(tempfile.mkdtemp(prefix="caovan-run-"))
     folder = place / "caovan"
     listed = subprocess.run(
@@ -129,6 +129,7 @@ def test_a_new_user_s_first_half_hour(checkout: Checkout) -> None:
     assert first.until_ended() == -signal.SIGINT, first.text[-3000:]  # make's own, at the end
     assert "-> STOPPED" in first.text
     assert checkout.processes() == []
+    checkout.second_terminal(f"caovanctl engine verify --root {checkout.folder}/.engines")
 
     # The second time everything is there, and Ctrl-C works while it starts, too.
     second = checkout.make_run()

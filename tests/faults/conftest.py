@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.e2e.conftest import engine  # noqa: F401  (a fixture)
 from tests.faults.seen import Row, table
 from tests.scenarios.test_supervision import model  # noqa: F401  (a fixture)
 

@@ -127,8 +127,8 @@ class Seen:
         one.spawned()
         assert one.stop() == 0, one.log()
         found = [f"{process.name} (pid {process.pid})" for process in one.tree()]
-        found += [str(path) for path in (one.folder / "cache/tmp").glob("*")]
-        state = memories.folder(one.folder / "state")
+        found += [str(path) for path in (one.folder / "cache").glob("tmp-*/*")]
+        state = memories.folder(one.state)
         ledgers = (memories.PROCESSES, memories.FILES)
         found += [name for name in ledgers if (state / name).exists()]
         found += sorted(self.unused())
@@ -137,8 +137,13 @@ class Seen:
 
 
 @contextlib.contextmanager
-def fault(row: Row, config: str, environ: dict[str, str] | None = None) -> Iterator[Seen]:
-    """A daemon in which a fault is, or will be.
+def fault(
+    row: Row,
+    config: str,
+    environ: dict[str, str] | None = None,
+    found_out: Path | None = None,
+) -> Iterator[Seen]:
+    """A daemon in which a fault is, or will be; `found_out` as in `daemon`.
 
     It gets a /dev/shm of its own where we are root: other engines may run on this machine.
     """
@@ -146,7 +151,8 @@ def fault(row: Row, config: str, environ: dict[str, str] | None = None) -> Itera
         shared = stack.enter_context(_own_shared()) if os.geteuid() == 0 else None
         unshare = ("unshare", "-m", "--propagation", "private", "sh", "-c", OWN_SHARED, "sh")
         wrapper = (*unshare, str(shared)) if shared else ()
-        yield Seen(stack.enter_context(daemon(config, environ, wrapper)), row, shared)
+        one = stack.enter_context(daemon(config, environ, wrapper, found_out))
+        yield Seen(one, row, shared)
 
 
 @contextlib.contextmanager

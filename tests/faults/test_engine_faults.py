@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
+from caovand.daemon import canary, memories
 from tests.daemon_process import free_port
-from tests.e2e.conftest import MODELS, configuration
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
+from tests.real_engine import MODELS, configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 Begin = Callable[[str, str], Row]
@@ -46,16 +48,44 @@ def pid_of(seen: Seen, name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def shared(engine: Path) -> Iterator[tuple[Seen, int]]:
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A file system of 16 MiB; None where we are not root and cannot mount it."""
+    place = tmp_path_factory.mktemp("small")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    if subprocess.run(mount, check=False).returncode:
+        yield None
+        return
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def held_up(
+    engine: Path, small_disk: Path | None
+) -> Iterator[tuple[Seen, int, Callable[[], None]]]:
+    """The daemon of `shared`, its port, which a stranger has, and what makes the stranger leave."""
+    more = "hang_s = 5\nconfirm_s = 5\nrecheck_s = 1"
+    names = {"STATE_DIRECTORY": "state", "LOGS_DIRECTORY": "log"}
+    places = {name: f"{small_disk}/{folder}" for name, folder in names.items() if small_disk}
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = int(stranger.getsockname()[1])
+        # The model that loads in the least time.
+        config = config_of(engine, port, model="dense", more=more)
+        with fault(Row("", VLLM), config, places, found_out(engine)) as seen:
+            yield seen, port, stranger.close
+            assert seen.left() == NOTHING
+
+
+@pytest.fixture(scope="module")
+def shared(held_up: tuple[Seen, int, Callable[[], None]]) -> tuple[Seen, int]:
     """One daemon for faults of a serving engine: each row leaves it serving."""
-    port = free_port()
-    more = "hang_s = 5\nconfirm_s = 5"
-    # The model that loads in the least time.
-    with fault(Row("", VLLM), config_of(engine, port, model="dense", more=more)) as seen:
-        seen.daemon.until_state("SERVING")
-        seen.daemon.spawned()
-        yield seen, port
-        assert seen.left() == NOTHING
+    seen, port, leave = held_up
+    leave()
+    seen.daemon.until_state("SERVING")
+    seen.daemon.spawned()
+    return seen, port
 
 
 def serves_again(seen: Seen, expected: str) -> None:
@@ -75,7 +105,20 @@ def left_behind(seen: Seen, gone: set[int]) -> None:
     assert seen.row.left == NOTHING
 
 
-@pytest.mark.parametrize("name", ["API server", "VLLM::EngineCor", "VLLM::Worker"])
+def test_a_taken_port_is_waited_for(
+    held_up: tuple[Seen, int, Callable[[], None]], row: Begin
+) -> None:
+    seen, _, leave = held_up
+    seen.row = begun = row("port taken by another program", VLLM)
+    assert seen.failure() == "port-busy"
+    begun.action = "HOLD until it is free"
+    leave()
+    seen.serving()
+    left_behind(seen, set())
+
+
+# The engine core is killed on a full disk below, and in tests/e2e/test_real_engine.py.
+@pytest.mark.parametrize("name", ["API server", "VLLM::Worker"])
 def test_a_killed_process_is_noticed_and_all_the_others_ended(
     shared: tuple[Seen, int], row: Begin, name: str
 ) -> None:
@@ -114,13 +157,13 @@ def test_a_stopped_engine_core_with_a_request_waiting_is_a_hang(
     serves_again(seen, "hang")
     report = seen.daemon.ctl("incidents", "--json").stdout
     assert '"hang"' in report
-    (folder,) = (seen.daemon.folder / "state/slots/main/incidents").glob("*-hang")
+    (folder,) = (memories.folder(seen.daemon.state) / "incidents").glob("*-hang")
     stacks = (folder / "stacks.txt").read_text()
     core = stacks.partition("=== VLLM::EngineCor")[2].partition("===")[0]
     assert "/core.py:" in core or "Permission" in core, stacks
 
 
-def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans(
+def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_knows_its_answers(
     shared: tuple[Seen, int], row: Begin
 ) -> None:
     seen, _ = shared
@@ -130,10 +173,17 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans(
     old = {process.pid for process in one.tree()}
     began = time.time()
     one.kill()
+    # As if the engines before had answered the fixed prompt otherwise, at a near tie.
+    answers = memories.folder(one.state) / canary.FILE
+    ((plan, (tokens, margins)),) = json.loads(answers.read_text()).items()
+    assert len(tokens) == len(margins) == 16
+    answers.write_text(json.dumps({plan: [["other", *tokens[1:]], [0.1, *margins[1:]]]}))
     seen.since = 0
     one.start()
-    one.until_state("SERVING")
+    assert one.until_state("SERVING")["last_failure"] is None
     begun.serving_s = time.time() - began
+    assert "after a near tie: rounding explains that" in " ".join(one.events())
+    assert len(json.loads(answers.read_text())) == 1
     begun.action = "the next daemon ends what is left"
     one.spawned()
     assert not old & {process.pid for process in processes.every() if not process.zombie}
@@ -141,11 +191,33 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans(
     assert begun.left == NOTHING
 
 
+def test_a_full_disk_hurts_neither_serving_nor_a_new_start(
+    shared: tuple[Seen, int], small_disk: Path | None, row: Begin
+) -> None:
+    """The last row of its daemon, which must end it and leave nothing on a full disk, too."""
+    if small_disk is None:
+        pytest.skip("cannot mount a small file system: needs root")
+    seen, _ = shared
+    seen.row = row("disk full (state and log), then kill -9 core", VLLM)
+    seen.daemon.until_state("SERVING")
+    with contextlib.suppress(OSError), open(small_disk / "filler", "wb", 0) as file:
+        while file.write(bytes(4096)):
+            pass
+    old = {process.pid for process in seen.daemon.tree()}
+    seen.now()
+    os.kill(pid_of(seen, "VLLM::EngineCor"), signal.SIGKILL)
+    until(lambda: "cannot keep what happened" in " ".join(seen.daemon.events()), "the notice")
+    assert seen.failure(kept=False) == "engine-died"
+    seen.serving()
+    seen.daemon.spawned()
+    left_behind(seen, old)
+
+
 def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> None:
     begun = row("KV cache too small for the context", VLLM)
     port = free_port()
     config = config_of(engine, port).replace('"64M"', '"24M"').replace("2048", "65536")
-    with fault(begun, config) as seen:
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.at_spawn()
         assert seen.failure() == "kv-cache-short"
         status = seen.serving()
@@ -156,7 +228,8 @@ def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> 
 def test_an_argument_that_vllm_refuses_is_not_tried_again(engine: Path, row: Begin) -> None:
     begun = row("context longer than the model's", VLLM)
     args = ("--max-model-len", "99999999")
-    with fault(begun, config_of(engine, free_port(), args=args)) as seen:
+    config = config_of(engine, free_port(), args=args)
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         assert seen.failure() == "bad-arguments"
         seen.failed()
         assert seen.left() == NOTHING
@@ -170,25 +243,11 @@ def test_a_broken_model_folder_is_the_operators_to_mend(
     shutil.copytree(MODELS / "hybrid", broken)
     weights = max(broken.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     os.truncate(weights, weights.stat().st_size // 2)
-    with fault(begun, config_of(engine, free_port(), model=str(broken))) as seen:
+    config = config_of(engine, free_port(), model=str(broken))
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         assert seen.failure() == "model-missing"
         seen.failed()
         assert seen.left() == NOTHING
-
-
-def test_a_taken_port_is_waited_for(engine: Path, row: Begin) -> None:
-    begun = row("port taken by another program", VLLM)
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.listen()
-        with fault(
-            begun, config_of(engine, stranger.getsockname()[1], more="recheck_s = 1")
-        ) as seen:
-            assert seen.failure() == "port-busy"
-            begun.action = "HOLD until it is free"
-            stranger.close()
-            seen.serving()
-            assert seen.left() == NOTHING
 
 
 def plugin(folder: Path, register: str) -> str:
@@ -230,7 +289,7 @@ def test_a_plugin_that_raises_at_load_is_turned_off(
     begun = row("plugin raises at load", VLLM)
     config = config_of(engine, free_port())
     config = config.replace("[watch]", f"{plugin(tmp_path, AT_LOAD)}\n[watch]")
-    with fault(begun, config) as seen:
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.at_spawn()
         assert seen.failure() == "plugin-error"
         assert seen.serving()["rungs"] == ["plugin-off"]
@@ -244,7 +303,7 @@ def test_a_plugin_that_raises_while_serving_is_turned_off(
     mark, port = tmp_path / "raise", free_port()
     register = SERVING.replace("{mark}", str(mark))
     config = config_of(engine, port).replace("[watch]", f"{plugin(tmp_path, register)}\n[watch]")
-    with fault(begun, config) as seen:
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.daemon.until_state("SERVING")
         seen.now()
         mark.touch()
@@ -259,7 +318,8 @@ def test_mtp_with_prefix_caching_dies_after_readiness_and_is_climbed_down(
 ) -> None:
     begun = row("MTP with prefix caching (CPU build)", VLLM)
     args = ("--enable-prefix-caching",)
-    with fault(begun, config_of(engine, free_port(), args=args)) as seen:
+    config = config_of(engine, free_port(), args=args)
+    with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.at_spawn()
         assert seen.failure() == "engine-died"
         status = seen.serving()
@@ -269,48 +329,15 @@ def test_mtp_with_prefix_caching_dies_after_readiness_and_is_climbed_down(
         assert seen.left() == NOTHING
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], check=False
-    )
-    if made.returncode:
-        pytest.skip("cannot mount a small file system: needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_a_full_disk_hurts_neither_serving_nor_a_new_start(
-    engine: Path, row: Begin, small_disk: Path
-) -> None:
-    begun = row("disk full (state and log), then kill -9 core", VLLM)
-    places = {
-        name: str(small_disk / name.split("_")[0].lower())
-        for name in ("STATE_DIRECTORY", "LOGS_DIRECTORY")
-    }
-    with fault(begun, config_of(engine, free_port()), places) as seen:
-        seen.daemon.until_state("SERVING")
-        with contextlib.suppress(OSError), open(small_disk / "filler", "wb", 0) as file:
-            while file.write(bytes(4096)):
-                pass
-        seen.now()
-        os.kill(pid_of(seen, "VLLM::EngineCor"), signal.SIGKILL)
-        until(lambda: "cannot keep what happened" in " ".join(seen.daemon.events()), "the notice")
-        assert seen.failure(kept=False) == "engine-died"
-        seen.serving()
-        assert seen.left() == NOTHING
-
-
 PHASES = ("launch", "resolve", "engine", "load", "warmup", "http", "proof", "SERVING")
 
 
 @pytest.mark.parametrize("phase", ["resolve", "warmup"])
 def test_sigterm_while_starting_ends_everything(engine: Path, row: Begin, phase: str) -> None:
     begun = row(f"SIGTERM to caovand in phase {phase}", VLLM)
-    with fault(begun, config_of(engine, free_port())) as seen:
+    # Where the model's class is known, there is no process that looks at it in "resolve".
+    known = None if phase == "resolve" else found_out(engine)
+    with fault(begun, config_of(engine, free_port()), found_out=known) as seen:
         place = PHASES.index(phase)
 
         def reached() -> str:

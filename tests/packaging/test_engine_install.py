@@ -24,7 +24,6 @@ from caovand.cli import engine as verb
 from caovand.cli.engine import choice, fetch
 from caovand.cli.engine import install as install_verb
 from caovand.core.facts.inventory import Gpu
-from caovand.engines import registry
 from tests import engine_fakes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -436,38 +435,17 @@ def test_without_a_card_on_the_bus_the_driver_tells(
         assert f"build: {build} " in capsys.readouterr().err
 
 
+@pytest.mark.engine
 @pytest.mark.long
-def test_the_real_cpu_engine_installs_and_is_whole(tmp_path: Path) -> None:
-    """The real thing: some 560 MB from the registry (or `CAOVAN_TEST_WHEELS`), 2.4 GB on disk."""
-    root = tmp_path / "engines"
-    wheels = os.environ.get("CAOVAN_TEST_WHEELS")
-    command = [sys.executable, "-m", "caovand.cli.engine"]
-    done = subprocess.run(
-        [*command, "install", "--build", "cpu", "--root", str(root)]
-        + (["--wheels", wheels] if wheels else []),
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    now = places.current(root)
-    assert now is not None
-    assert now.version == registry.engine_of().install.versions["cpu"]
-    check = subprocess.run(
-        [*command, "verify", "--root", str(root)], cwd=REPOSITORY, check=False, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert check.returncode == 0, check.stdout + check.stderr
-    model = tmp_path / "model"
-    maker = REPOSITORY / "packaging" / "demo" / "make_model.py"
+def test_the_demo_s_model_is_made_once_and_stays_what_it_is(tmp_path: Path) -> None:
+    """By an engine's Python. That a real engine installs and is whole: tests/e2e/test_make_run."""
+    python = REPOSITORY / ".engines/current/bin/python"
+    maker, model = REPOSITORY / "packaging/demo/make_model.py", tmp_path / "model"
     for _twice in range(2):
-        subprocess.run([now.interpreter, maker, model], check=True, capture_output=True)
+        subprocess.run([python, maker, model], check=True, capture_output=True)
     assert (model / "model.safetensors").stat().st_size > 2**20
     other = subprocess.run(
-        [now.interpreter, maker, model, "--kind", "dense"], check=False, capture_output=True,
-        text=True,
-    )  # fmt: skip
+        [python, maker, model, "--kind", "dense"], check=False, capture_output=True, text=True
+    )
     assert other.returncode == 1
     assert "the folder is there and it is a hybrid_copy model" in other.stderr
-    shutil.rmtree(root)

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.cluster_pair import Pair, pair
-from tests.daemon_process import daemon, free_port
-from tests.e2e.conftest import configuration
+from tests.daemon_process import Daemon, free_port
+from tests.e2e.dense.conftest import EXACT
 from tests.patience import PATIENCE_S, until
+from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-# Sums in another order round otherwise: in float32 no greedy token of a tiny model is that near.
-EXACT = '[policy]\ndtype = "float32"\nmtp = 0\n'
 QUESTION = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}
 
 
@@ -66,14 +65,12 @@ def text_of(answer: dict[str, Any] | None) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(engine: Path) -> str:
+def alone(exact: tuple[Daemon, int]) -> str:
     """What one node answers, whose forecast of the cache is exact."""
-    port = free_port()
-    with daemon(configuration(engine, "dense", port, EXACT)) as one:
-        one.until_state("SERVING")
-        tokens = one.status()["forecast"]["kv_tokens"]
-        assert tokens["forecast"] == tokens["reported"]
-        return text_of(ask(port))
+    one, port = exact
+    tokens = one.status()["forecast"]["kv_tokens"]
+    assert tokens["forecast"] == tokens["reported"]
+    return text_of(ask(port))
 
 
 def test_a_model_split_over_two_nodes_is_healed_as_one(
@@ -81,7 +78,7 @@ def test_a_model_split_over_two_nodes_is_healed_as_one(
 ) -> None:
     port = free_port()
     config = configuration(engine, "dense", port, f"hang_s = 15\n{EXACT}")
-    with pair(config, config, tmp_path) as two:
+    with pair(config, config, tmp_path, found_out=found_out(engine)) as two:
         first = serving(two, "TP1")
         assert set(first["n1"]) == {"EngineCore", "TP0"}
         assert set(first["n2"]) == {"TP1"}
@@ -99,7 +96,7 @@ def test_stages_on_two_nodes_are_healed_as_one_and_leave_nothing(
     port = free_port()
     config = configuration(engine, "dense", port, f"hang_s = 15\n{EXACT}")
     staged = config.replace("extra_args = [", 'extra_args = ["--pipeline-parallel-size", "2", ')
-    with pair(staged, config, tmp_path) as two:
+    with pair(staged, config, tmp_path, found_out=found_out(engine)) as two:
         first = serving(two, "PP1")
         assert set(first["n1"]) == {"EngineCore", "PP0"}
         assert set(first["n2"]) == {"PP1"}

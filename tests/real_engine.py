@@ -18,17 +18,28 @@ MODELS = ROOT / ".caovan/models"
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The engine's Python, wrapped so that it keeps to the last core; we keep to the others."""
+def last_core() -> Iterator[int]:
+    """The core of the engine; we keep to the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
+    yield cores[-1]
+    os.sched_setaffinity(0, set(cores))
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory, last_core: int) -> Path:
+    """The engine's Python, wrapped so that it keeps to the last core."""
     if not ENGINE.exists():
         pytest.fail("no engine to test with: run `make engine` first", pytrace=False)
-    cores = sorted(os.sched_getaffinity(0))
     wrapper = tmp_path_factory.mktemp("engine") / "python"
-    wrapper.write_text(f'#!/bin/sh\nexec taskset -c {cores[-1]} {ENGINE} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec taskset -c {last_core} {ENGINE} "$@"\n')
     wrapper.chmod(0o755)
-    os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
-    yield wrapper
-    os.sched_setaffinity(0, set(cores))
+    return wrapper
+
+
+def found_out(engine: Path) -> Path:
+    """The folder for what the daemons of this run find out about the engine and its models."""
+    return engine.parent / "found-out"
 
 
 def configuration(engine: Path, model: str, port: int, more: str = "") -> str:

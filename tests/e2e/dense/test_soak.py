@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import daemon, free_port
-from tests.e2e.conftest import configuration
+from tests.daemon_process import Daemon
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 SPEEDS = {"decoding alone", "prefill alone", "first token under load"}
 
 
 def test_a_sound_engine_fails_in_nothing_that_a_busy_machine_does_not_explain(
-    engine: Path,
+    exact: tuple[Daemon, int],
 ) -> None:
     # The CPU build of 0.32 ends where a hybrid model drafts next to answers in JSON of a schema.
-    with daemon(configuration(engine, "dense", free_port())) as one:
-        one.until_state("SERVING")
-        done = one.ctl("soak", "0.02", "--at-once", "3", "--json")
+    one, _ = exact
+    done = one.ctl("soak", "0.02", "--at-once", "3", "--json")
     assert done.stdout, done.stderr
     result = json.loads(done.stdout)
     failed = {check["name"] for check in result["checks"] if check["outcome"] == "failed"}

@@ -1,0 +1,25 @@
+"""The dense model on one node, for the tests of this folder: none of them disturbs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon_process import Daemon, daemon, free_port
+from tests.real_engine import configuration, found_out
+
+# Sums in another order round otherwise: in float32 no greedy token of a tiny model is that near.
+EXACT = '[policy]\ndtype = "float32"\nmtp = 0\n'
+
+
+@pytest.fixture(scope="package")
+def exact(engine: Path) -> Iterator[tuple[Daemon, int]]:
+    """A daemon that serves it, and the engine's port."""
+    port = free_port()
+    # So small that all of it is used soon: until then the engine's memory grows.
+    config = configuration(engine, "dense", port, EXACT).replace('"64M"', '"16M"')
+    with daemon(config, found_out=found_out(engine)) as one:
+        one.until_state("SERVING")
+        yield one, port
