@@ -247,7 +247,14 @@ def test_only_ranks_without_an_interface_go_by_that_name(
 
     inventory = Inventory((), HOST, ENGINE, ABSENT)
     facts = gather.read(
-        "gpu2", inventory, "127.0.0.1", None, kind="vllm", cache=tmp_path, by_host_name=ask
+        "gpu2",
+        inventory,
+        "127.0.0.1",
+        None,
+        kind="vllm",
+        cards=(),
+        cache=tmp_path,
+        by_host_name=ask,
     )
     assert asked == ["lo"]
     assert facts.listens_at == ("127.0.1.1" if by_name else "127.0.0.1")

@@ -1,0 +1,97 @@
+"""Proofs on real NVIDIA cards: CAOVAN_CARDS_ENGINE names the Python of a vLLM for CUDA.
+
+    CAOVAN_CARDS_ENGINE=/opt/caovan/engines/current/bin/python python3 -m pytest -s tests/cards
+
+The models have random weights and are made on the first card. Plans run eagerly and with vLLM's
+own sampler, so that no start compiles for minutes: figures compare splits and links, no more.
+Nothing here is collected without the variable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.nvml import read_gpus
+from tests.daemon_process import ROOT, Daemon
+
+ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
+MODELS = Path(os.environ.get("CAOVAN_CARDS_MODELS", "/tmp/caovan-cards-models"))
+collect_ignore_glob = [] if ENGINE else ["test_*.py"]
+SERVES_S = 300.0
+
+
+@pytest.fixture(scope="session")
+def cards() -> int:
+    """How many cards there are; at least one."""
+    if not (found := len(read_gpus({}))):
+        pytest.fail("NVML shows no card", pytrace=False)
+    return found
+
+
+def model(kind: str) -> Path:
+    """A model of this kind, made once."""
+    if not (MODELS / kind / "config.json").exists():
+        maker = Path(__file__).with_name("make_models.py")
+        subprocess.run([ENGINE, str(maker), kind, str(MODELS / kind)], check=True, cwd=ROOT)
+    return MODELS / kind
+
+
+def configuration(
+    kind: str,
+    port: int,
+    gpus: Sequence[int],
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    more: str = "",
+) -> str:
+    """A configuration that serves such a model on these cards; `more` begins in [watch]."""
+    variables = {"VLLM_USE_FLASHINFER_SAMPLER": "0", **(env or {})}
+    table = ", ".join(f'"{name}" = "{value}"' for name, value in variables.items())
+    return f"""
+[model]
+path = "{model(kind)}"
+served_name = "tiny"
+[server]
+port = {port}
+[engine]
+kind = "vllm"
+python = "{ENGINE}"
+gpus = {list(gpus)}
+extra_args = {json.dumps(["--enforce-eager", *args])}
+env = {{{table}}}
+[watch]
+shutdown_timeout_s = 5
+{more}
+"""
+
+
+def serves(one: Daemon) -> dict[str, Any]:
+    """Wait until it serves, printing the phases; fails at once where it cannot."""
+    began, seen, held = time.monotonic(), "", 0.0
+    while (at := time.monotonic() - began) < SERVES_S:
+        status = one.status()
+        if (now := f"{status['state']} {status.get('phase') or ''}") != seen:
+            print(f"  {at:5.0f} s  {now}", flush=True)
+            seen, held = now, at
+        if status["state"] == "SERVING":
+            return status
+        stuck = status["state"] == "HOLD" and at - held > 30
+        if stuck or status["state"] == "FAILED":
+            break
+        time.sleep(0.5)
+    pytest.fail(f"{seen}: {one.status().get('finding')}\n{one.log()}", pytrace=False)
+
+
+def shown(one: Daemon, *words: str) -> str:
+    """What caovanctl prints, shown and returned."""
+    done = one.ctl(*words)
+    print(done.stdout + done.stderr, flush=True)
+    return done.stdout

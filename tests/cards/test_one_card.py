@@ -1,0 +1,68 @@
+"""One card: the draft tuner, the fixed prompt over a kill and changed answers, the field test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from caovand.core.fieldtest.trials import FORCE
+from caovand.daemon import canary, memories
+from tests.cards.conftest import configuration, serves, shown
+from tests.daemon_process import ROOT, daemon, free_port
+from tests.e2e.test_tuning import APPLY, asked_until
+from tests.patience import until
+
+
+def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(cards: int) -> None:
+    port = free_port()
+    with daemon(configuration("hybrid", port, [0], more=APPLY)) as one:
+        depth = serves(one)["mtp"]
+        assert depth
+        before = asked_until(one, port, f"drafting depth 0 instead of {depth}")
+        until(lambda: one.status()["mtp"] == 0, "a plan without drafts")
+        serves(one)
+        after = asked_until(one, port, "drafting depth 0 is the fastest")
+        print(f"{before:.0f} tokens/s with drafts, {after:.0f} without", flush=True)
+        assert after > before
+
+        kept = memories.folder(one.folder / "state") / canary.FILE
+        seen = json.loads(kept.read_text())
+        core = next(process for process in one.tree() if "EngineCor" in process.name)
+        os.kill(core.pid, signal.SIGKILL)
+        until(lambda: one.status()["state"] != "SERVING", "a restart")
+        serves(one)
+        assert json.loads(kept.read_text()) == seen
+
+        one.stop()
+        changed = {k: [["other", *v[0][1:]], [9.0, *v[1][1:]], *v[2:]] for k, v in seen.items()}
+        kept.write_text(json.dumps(changed))
+        one.start()
+        until(lambda: "answers" in str(one.status().get("last_failure")), "changed answers")
+        shown(one, "status")
+        shown(one, "incidents")
+
+
+def test_the_field_test_ends_with_a_report_of_what_was_served(cards: int, tmp_path: Path) -> None:
+    config, archive = tmp_path / "caovan.toml", tmp_path / "fieldtest.tar.gz"
+    config.write_text(configuration("hybrid", free_port(), [0], env={FORCE: "1"}))
+    folders = {
+        f"{name}_DIRECTORY": str(tmp_path / name.lower())
+        for name in ("RUNTIME", "STATE", "CACHE", "LOGS")
+    }
+    words = ["fieldtest", "--quick", "--config", str(config), str(archive)]
+    done = subprocess.run(
+        [sys.executable, "-m", "caovand.cli.main", *words],
+        env={**os.environ, **folders, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout, flush=True)
+    assert done.returncode == 0
+    assert "| as configured |" in done.stdout
+    assert "| caovan's kernels off |" in done.stdout
+    with tarfile.open(archive) as found:
+        assert any(name.endswith("report.md") for name in found.getnames())
