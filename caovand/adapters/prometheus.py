@@ -1,7 +1,7 @@
 """The daemon's own metrics for Prometheus, served on the loop; imported only where wanted.
 
 Anybody on the network may connect, so everything a client can use up is bounded: connections and
-how often they come, the time of each, the bytes of a request, and how often values are collected.
+how often they come, the time of each, the bytes of a request, and how often values are written out.
 """
 
 from __future__ import annotations
@@ -27,26 +27,19 @@ RATE = 20  # new ones a second from one address
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
 END = b"\r\n\r\n"
-FRESH_S = 1.0  # how long collected values, and the text made of them, serve every scrape
+FRESH_S = 1.0  # how long the text of a format serves every scrape
+OPEN_METRICS = "application/openmetrics-text"
 
 
 class Metrics:
     """What a scrape shows, made from the status document that `read` gives."""
 
-    def __init__(
-        self, read: Callable[[], Mapping[str, Any]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._read, self._clock = read, clock
-        self._stale_at: float | None = None
-        self._kept: tuple[Metric, ...] = ()
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        self._read = read
 
     def collect(self) -> tuple[Metric, ...]:
         """All metrics; called by the client library."""
-        now = self._clock()
-        if self._stale_at is None or now >= self._stale_at:
-            self._kept = tuple(exposition.metrics(self._read()))
-            self._stale_at = now + FRESH_S
-        return self._kept
+        return tuple(exposition.metrics(self._read()))
 
     def describe(self) -> list[Metric]:
         """Nothing: so that registering asks for no values."""
@@ -110,12 +103,16 @@ class Server:
         await loop.sock_sendall(link, _Scrape(request + end, self._written).answer.getvalue())
 
     def _written(self, accept: str) -> tuple[str, bytes]:
-        """The content type that a scraper accepts, and the text: writing it out is what costs."""
+        """The content type that a scraper accepts, and the text: writing it out is what costs.
+
+        There are two formats. Versions that a scraper names are left alone: each would be a text.
+        """
         now = time.monotonic()
         if now >= self._stale_at:
             self._texts.clear()
             self._stale_at = now + FRESH_S
-        encode, kind = choose_encoder(accept)
+        named = {part.partition(";")[0].strip() for part in accept.split(",")}
+        encode, kind = choose_encoder(OPEN_METRICS if OPEN_METRICS in named else "")
         if kind not in self._texts:
             self._texts[kind] = encode(self._registry)
         return kind, self._texts[kind]

@@ -21,9 +21,8 @@ from caovand.core.reporting.wire import Notice, Reply, Request
 
 ANSWER_S = 20.0
 LOOK_S = 1.0
-# A short question goes as a line: ZeroMQ's handshake would take longer than the answer.
-SHORT_OPS = frozenset({"status", "version", "wait", "recent"})
-MOST_BYTES = 1 << 20  # of an answer to one
+AGAIN_S = 0.05
+"""How soon a daemon is asked again that turned us away, having too many connections."""
 
 
 def runtime_directory(given: Path | None) -> Path:
@@ -60,7 +59,7 @@ class Client:
         """Send one request and return its result; raises CommandError."""
         request = Request(op, args, uuid.uuid4().hex)
         path = self._folder / "control"
-        if op not in SHORT_OPS:
+        if op not in wire.OPEN_TO_ALL:
             reply = self._ask(path, request, answer_s)
         elif os.access(path, os.W_OK, effective_ids=True):
             reply = self._ask_shortly(path, request, answer_s)
@@ -97,30 +96,37 @@ class Client:
     def _ask_shortly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
         """Send one line and read one; None where none came in time."""
         deadline = time.monotonic() + answer_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            line, reason = self._line(path, request, left_s)
+            if line.endswith(b"\n"):
+                return wire.decode_reply(line[:-1], wire.MOST_LINE_BYTES)
+            if line:
+                raise CommandError(
+                    Exit.NOT_REACHABLE,
+                    f"cannot {request.op}: no answer from caovand at {path}: {reason}",
+                    "try again in a moment",
+                )
+            time.sleep(min(AGAIN_S, left_s))
+        return None
+
+    def _line(self, path: Path, request: Request, answer_s: float) -> tuple[bytes, str]:
+        """What is answered by one connection, without a line end where it ended early, and why."""
+        deadline = time.monotonic() + answer_s
         got, reason = bytearray(), "it closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
             try:
                 # Where it turns us away, that can be read after a failed write, too.
                 with contextlib.suppress(BrokenPipeError):
                     link.sendall(wire.encode_request(request) + b"\n")
-                while b"\n" not in got and len(got) <= MOST_BYTES:
+                while b"\n" not in got and len(got) <= wire.MOST_LINE_BYTES:
                     data = link.recv(1 << 16)
                     if not data or time.monotonic() > deadline:
                         break
                     got += data
-            except BlockingIOError:
-                return None
             except OSError as problem:
                 reason = problem.strerror or reason
-        if b"\n" in got:
-            return wire.decode_reply(bytes(got.split(b"\n", 1)[0]), MOST_BYTES)
-        if time.monotonic() > deadline:
-            return None
-        raise CommandError(
-            Exit.NOT_REACHABLE,
-            f"cannot {request.op}: no answer from caovand at {path}: {reason}",
-            "try again in a moment",
-        )
+        line, end, _ = bytes(got).partition(b"\n")
+        return line + end, reason
 
     def _check(self, path: Path) -> None:
         """Raise CommandError where nobody we trust listens: ZeroMQ itself would wait."""

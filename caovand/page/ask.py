@@ -16,7 +16,6 @@ from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Request, WireError
 
 ANSWER_S = 10.0
-MOST_BYTES = 1 << 20
 AT_ONCE = 4
 FRESH_S = 1.0
 MOST_KEPT = 64
@@ -55,7 +54,7 @@ class Daemon:
             async with self._turn:
                 request = Request(op, args, model=model)
                 line = await asyncio.wait_for(self._exchange(request), ANSWER_S)
-            reply = wire.decode_reply(line, MOST_BYTES)
+            reply = wire.decode_reply(line, wire.MOST_LINE_BYTES)
         except asyncio.TimeoutError:
             raise Unreachable(f"it did not answer within {ANSWER_S:.0f} s") from None
         except (ValueError, WireError) as problem:
@@ -93,7 +92,7 @@ class Daemon:
         return b"".join(parts)
 
     async def _exchange(self, request: Request) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._path, limit=MOST_BYTES)
+        reader, writer = await asyncio.open_unix_connection(self._path, limit=wire.MOST_LINE_BYTES)
         try:
             writer.write(wire.encode_request(request) + b"\n")
             line = await reader.readline()

@@ -188,23 +188,6 @@ def test_any_address_of_version_6_is_any_of_version_4_too() -> None:
     asyncio.run(story())
 
 
-def test_values_are_collected_once_a_second_for_everybody() -> None:
-    now, reads = 100.0, 0
-
-    def read() -> Mapping[str, Any]:
-        nonlocal reads
-        reads += 1
-        return status()
-
-    metrics = prometheus.Metrics(read, lambda: now)
-    first = metrics.collect()
-    now += prometheus.FRESH_S / 2
-    assert metrics.collect() is first
-    now += prometheus.FRESH_S / 2
-    assert metrics.collect() is not first
-    assert reads == 2
-
-
 def test_so_many_of_one_address_are_served_at_a_time_and_slow_ones_make_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -322,7 +305,7 @@ def test_no_request_is_a_fault_of_ours(requests: list[bytes]) -> None:
 def test_figures_are_written_out_once_a_second_for_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That is what a scrape costs: requests that differ get the same text."""
+    """That is what a scrape costs: requests that differ get the same text, and so do versions."""
     written: list[str] = []
 
     def counting(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
@@ -337,14 +320,25 @@ def test_figures_are_written_out_once_a_second_for_everybody(
     monkeypatch.setattr(prometheus, "choose_encoder", counting)
     monkeypatch.setattr(prometheus, "FRESH_S", LIMIT_S)
     monkeypatch.setattr(prometheus, "RATE", None)
-    open_metrics = b"\r\nAccept: application/openmetrics-text; version=1.0.0\r\n"
+    open_metrics = b"\r\nAccept: text/plain;q=0.1, application/openmetrics-text; version=1.0.%d\r\n"
 
     async def test(port: int) -> None:
         for number in range(20):
             assert b"caovan_engine_up" in await ask(port)
             other = SCRAPE.replace(b"metrics", b"metrics?%d" % number)
             assert b"# EOF" not in await ask(port, other)
-            assert b"# EOF" in await ask(port, other.replace(b"\r\n", open_metrics, 1))
+            assert b"# EOF" in await ask(port, other.replace(b"\r\n", open_metrics % number, 1))
         assert len(written) == len(set(written)) == 2
+
+    serving(test)
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/plain;version=x", ";", "application/openmetrics-text;q=x"]
+)
+def test_a_scraper_that_names_nonsense_gets_a_format_of_ours(accept: str) -> None:
+    async def test(port: int) -> None:
+        request = SCRAPE.replace(b"\r\n", f"\r\nAccept: {accept}\r\n".encode(), 1)
+        assert b"caovan_engine_up" in await ask(port, request)
 
     serving(test)

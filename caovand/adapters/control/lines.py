@@ -16,7 +16,6 @@ from dataclasses import replace
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
-OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
 FOR_THE_PAGE_ALONE = frozenset({"endpoint"})
 """Its result contains the API key, which not even the control group is shown."""
 OF_THE_PAGE = FOR_THE_PAGE_ALONE | {

@@ -29,7 +29,6 @@ from caovand.adapters.control.lines import (
     BUSY,
     FOR_THE_PAGE_ALONE,
     OF_THE_PAGE,
-    OPEN_TO_ALL,
     Lines,
     not_permitted,
 )
@@ -69,7 +68,7 @@ class Control:
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
             # ZeroMQ's handshake takes longer than a short question and its answer.
-            short = Lines(self._reply, OPEN_TO_ALL, trusted=True).serve
+            short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
             for name, most_bytes, in_all, others in (
                 ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None, short),
                 ("events", TOPIC_BYTES, TOPIC_BYTES, None),
@@ -91,7 +90,7 @@ class Control:
             self._doors.append(
                 Door(
                     unix_listener(folder / "status", 0o666, None),
-                    Lines(self._reply, OPEN_TO_ALL, trusted=False).serve,
+                    Lines(self._reply, wire.OPEN_TO_ALL, trusted=False).serve,
                     peer_uid,
                     most=MOST_STRANGERS,
                     each=STRANGERS_EACH,
