@@ -54,7 +54,7 @@ def test_an_answer_that_ends_early_is_no_answer(tmp_path: Path) -> None:
         pytest.raises(CommandError, match="closed the connection") as found,
     ):
         client.ask("version")
-    assert found.value.code is Exit.NOT_REACHABLE
+    assert found.value.status is Exit.NOT_REACHABLE
 
 
 def test_a_daemon_that_never_lets_us_in_did_not_answer(tmp_path: Path) -> None:
