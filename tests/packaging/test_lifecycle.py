@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import platform
 import re
 import stat
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from caovand.adapters.short_slice import SLICE_NS
 from tests.packaging.conftest import KEEP, Machine, repacked, version_of
 from tests.patience import until
 
@@ -32,6 +34,7 @@ extra_args = ["--kv-cache-memory-bytes", "64M"]
 shutdown_timeout_s = {SHUTDOWN_S}
 """
 ACCOUNT = "caovan"
+LENGTHS = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 12)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +137,17 @@ def test_with_an_engine_and_a_model_it_serves(machine: Machine) -> None:
     assert len(engine) >= 3
     for pid in engine:
         assert f"{unit}/engine-main\n" in machine.groups(pid), pid
+    # Of the two only the daemon has short slices, where the kernel has lengths and shows them.
+    if (before := slice_ns(machine, status["engine_pid"])) and LENGTHS:
+        assert slice_ns(machine, main) == SLICE_NS != before
+
+
+def slice_ns(machine: Machine, pid: int) -> int:
+    """The length of a process's slices; 0 where the kernel does not show it."""
+    found = re.search(
+        r"se\.slice\s*:\s*(\d+)", machine.must("sh", "-c", f"cat /proc/{pid}/sched || :")
+    )
+    return int(found[1]) if found else 0
 
 
 def test_reload_fails_for_a_broken_file_and_changes_nothing(serving: Machine) -> None:
