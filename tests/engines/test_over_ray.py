@@ -34,6 +34,17 @@ def over(nodes: int, **sections: object) -> Plan:
         ("ray", WITH_RAY, ""),
         ("ray", replace(CPU, ray="2.60.0"), "vLLM refuses Ray on CPU"),
         ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
+        (
+            "ray",
+            replace(CUDA, ray="2.51.1"),
+            "Ray 2.51.1 runs the code of whoever reaches it; 2.52",
+        ),
+        (
+            "ray",
+            replace(CUDA, ray="2.51.1"),
+            f"run `sudo {CUDA.python} -m pip install --upgrade ray`",
+        ),
+        ("ray", replace(CUDA, ray="2.52.0"), ""),
         ("ray", CUDA, f"not installed in the engine's environment; run `sudo {CUDA.python} -m pip"),
     ],
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caovand.core.engine import Place
-from caovand.core.facts.inventory import EngineInfo
+from caovand.core.facts.inventory import EngineInfo, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
@@ -44,9 +44,15 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
         oldest = releases.name(releases.RANKS_BY_RAY)
         fact = f"caovan knows Ray's part of vLLM from {oldest} on, and this is {engine.version}"
         return Problem(CANNOT, fact, f"use a newer vLLM, or {OTHERWISE}")
+    install = f"sudo {engine.python} -m pip install"
     if not engine.ray:
-        fix = f"run `sudo {engine.python} -m pip install ray` on every node, or {OTHERWISE}"
+        fix = f"run `{install} ray` on every node, or {OTHERWISE}"
         return Problem(CANNOT, "Ray is not installed in the engine's environment", fix)
+    if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
+        oldest = releases.name(releases.RAY_HAS_TOKENS)
+        fact = f"Ray {engine.ray} runs the code of whoever reaches it; {oldest} is the first to ask"
+        fix = f"run `{install} --upgrade ray` on every node, or {OTHERWISE}"
+        return Problem(CANNOT, f"{fact} for a token", fix)
     return None
 
 
