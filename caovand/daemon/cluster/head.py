@@ -256,8 +256,6 @@ class Head(Part):
         self._short = False
         host, port = addresses.split(self._address)
         inventory = await coming.look()
-        if refused := nodes.refusal(self._executor, inventory.engine):
-            raise Obstacle("bad-arguments", str(refused), hold=True)
         try:
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
@@ -269,12 +267,17 @@ class Head(Part):
                 self._slot.notice(
                     "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
                 )
+        if self._count > 1 and (refused := nodes.refusal(self._executor, inventory.engine)):
+            raise Obstacle("bad-arguments", str(refused), hold=True)
         plan, endpoint = await coming.plan(self._others, self._links.network(self._boots))
         if self._count == 1:
             self._sums = False
             return plan, endpoint
         try:
-            spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma, self._executor)
+            spread = nodes.spread(
+                plan, replace(inventory, others=self._others), host, port + 1, self._no_rdma,
+                self._executor, self._facts.address,
+            )  # fmt: skip
         except Unplannable as problem:
             raise unplannable(problem) from problem
         self._sums, self._each = nodes.sums(spread), len(spread.cards or ())

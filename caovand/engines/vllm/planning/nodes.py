@@ -32,25 +32,28 @@ _NAMED = re.compile(
 
 
 def spread(
-    plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "", executor: str = "mp"
-) -> Plan:
-    """The plan over `nodes` that meet at this address; raises Unplannable.
+    plan: Plan, machine: Inventory, host: str, port: int, no_rdma: str = "", executor: str = "mp",
+    address: str = "",
+) -> Plan:  # fmt: skip
+    """The plan over this machine and its others, which meet at this host; raises Unplannable.
 
     How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
     rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
-    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may.
+    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
+    towards the others, "" where that is not known.
     """
+    nodes = 1 + len(machine.others)
     typed = [name for name in OURS if name in plan.verbatim]
     if typed:
         flag = "--" + typed[0].replace("_", "-")
         raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
     settings = dict(plan.settings)
     if executor == over_ray.RAY:
-        over_ray.check(plan, nodes, address)
+        over_ray.check(plan, machine, address or host)
         settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
     over = f"{nodes} nodes, [cluster]"
     settings["nnodes"] = Setting(nodes, "user", over)
-    settings["master_addr"] = Setting(address, "policy", "the head's address in [cluster]")
+    settings["master_addr"] = Setting(host, "policy", "the head's address in [cluster]")
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:

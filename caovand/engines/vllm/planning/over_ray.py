@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caovand.core.engine import Place
-from caovand.core.facts.inventory import EngineInfo, version_numbers
+from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.forecast import cards_of
 from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.pipeline import alike
 from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR
 from caovand.engines.vllm.planning.spelling import count
 
@@ -56,17 +58,27 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
     return None
 
 
-def check(plan: Plan, nodes: int, address: str) -> None:
-    """Raise Unplannable for a plan that Ray's nodes cannot carry out as it is, with this head."""
+def check(plan: Plan, machine: Inventory, address: str) -> None:
+    """Raise Unplannable for a plan that these nodes cannot carry out over Ray as it is, with a head
+    at this address."""
+    nodes = 1 + len(machine.others)
     cannot = f"cannot plan for {nodes} nodes over Ray"
     if ":" in address:
         fact = f"the head's address {address} is an IPv6 one, and caovan starts Ray over IPv4"
         raise Unplannable(f"{cannot}: {fact}; set [cluster] head to an IPv4 address")
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
-    if nodes > 2 and plan.env.get(PARTITION):
+    if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
+        return  # Ray has one other node to choose, or all have an equal part of every layer
+    cards = cards_of(plan, machine)
+    if not all(alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
         raise Unplannable(f"{cannot}: {fact}; use equal cards, or {OTHERWISE}")
+    if PARTITION in plan.env:
+        fact = (
+            f"[engine] env has {PARTITION}, and Ray may run a stage on another node than its rank's"
+        )
+        raise Unplannable(f"{cannot}: {fact}; remove it, or {OTHERWISE}")
 
 
 def is_used(plan: Plan) -> bool:
