@@ -17,6 +17,7 @@ from caovand.engines.vllm.planning.nodes import local, own, spread
 from caovand.engines.vllm.planning.over_ray import LAUNCHER, refusal
 from tests.core.machines import CPU, CUDA, GEMMA_4, QWEN_27B_AWQ, alike, inventory, named, plan
 
+BACKEND = "--distributed-executor-backend"
 WITH_RAY = replace(CUDA, ray="2.60.0")
 
 
@@ -134,9 +135,24 @@ def test_ray_is_started_over_ipv4() -> None:
 
 
 def test_typed_flags_that_ray_decides_are_refused() -> None:
-    for words in (["--distributed-executor-backend", "mp"], ["--data-parallel-size", "2"]):
-        with pytest.raises(Unplannable, match=f"extra_args has {words[0]}; remove it"):
-            over(2, engine={"extra_args": words})
+    with pytest.raises(Unplannable, match="extra_args has --data-parallel-size; remove it"):
+        over(2, engine={"extra_args": ["--data-parallel-size", "2"]})
+    with pytest.raises(Unplannable) as refused:
+        over(2, engine={"extra_args": [BACKEND, "mp"]})
+    assert str(refused.value).endswith(
+        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, which is ray"
+    )
+
+
+def test_the_executor_may_be_typed_as_well() -> None:
+    typed = {"extra_args": [BACKEND, "ray"]}
+    argv = build(over(2, engine=typed), WITH_RAY).argv
+    assert argv.count(BACKEND) == 1
+    usual = {"extra_args": [BACKEND, "mp"]}
+    machine = alike(2)
+    assert spread(plan(machine, engine=usual), machine, "10.0.0.1", 7071).value("nnodes") == 2
+    with pytest.raises(Unplannable, match="executor instead, which is mp"):
+        spread(plan(machine, engine=typed), machine, "10.0.0.1", 7071)
 
 
 def test_a_workers_own_cards_are_those_that_ray_offers_there() -> None:

@@ -17,10 +17,10 @@ from caovand.engines.vllm.planning.compilers import JOBS, THREADS
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR, ranks_here
 from caovand.engines.vllm.planning.resize import BUSY_MIB
-from caovand.engines.vllm.planning.spelling import count
+from caovand.engines.vllm.planning.spelling import count, option
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
-OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless", over_ray.BACKEND)
+OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
 _TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
@@ -43,10 +43,7 @@ def spread(
     towards the others, "" where that is not known.
     """
     nodes = 1 + len(machine.others)
-    typed = [name for name in OURS if name in plan.verbatim]
-    if typed:
-        flag = "--" + typed[0].replace("_", "-")
-        raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
+    _refuse_typed(plan, nodes, executor)
     settings = dict(plan.settings)
     if executor == over_ray.RAY:
         over_ray.check(plan, machine, address or host)
@@ -65,6 +62,18 @@ def spread(
     if no_rdma and plan.device != "cpu":
         env = {WITHOUT_RDMA: Setting("1", "policy", no_rdma), **env}
     return replace(plan, settings=settings, env=env)
+
+
+def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
+    """Raise Unplannable where the operator has typed what is decided here, in other words."""
+    cannot = f"cannot plan for {nodes} nodes: extra_args has"
+    for name in OURS:
+        if name in plan.verbatim:
+            raise Unplannable(f"{cannot} {option(name)}; remove it")
+    backend = over_ray.BACKEND
+    if backend in plan.verbatim and (typed := plan.value(backend)) != executor:
+        remedy = f"remove it, and set [cluster] executor instead, which is {executor}"
+        raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
 
 
 def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
