@@ -421,7 +421,7 @@ class Head(Part):
         return [*deaf, *twice, *self._unread.all()]
 
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
-        found = []
+        found, nodes = [], self._slot.engine.nodes
         for name, one in members.items():
             if self._facts is not None and one.facts is not None:
                 link = self._links.of(name, one.report.boot)
@@ -433,7 +433,7 @@ class Head(Part):
                     link,
                     sums=self._sums,
                     ranks=self._each,
-                    over_ray=self._executor == "ray",
+                    package=nodes.packages.get(self._executor) if nodes else None,
                 )
                 found += [(name, result) for result in results]
         return [*found, *self._between(members).findings()]

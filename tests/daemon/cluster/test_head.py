@@ -407,3 +407,14 @@ def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
         assert "the head's address fd00::1 is an IPv6 one" in failed.reason
 
     world.play(story)
+
+
+def test_the_package_of_its_executor_counts_on_every_node(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(executor="ray")
+        head.hear(facts={"ray": "2.59.1"})
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "Ray differs: 2.60.0 on n1, 2.59.1 on n2" in held.reason
+
+    world.play(story)

@@ -163,6 +163,7 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
 NODES = Nodes(
     offered=offered,
     refusal=over_ray.refusal,
+    packages={over_ray.RAY: over_ray.PACKAGE},
     spread=spread,
     local=local,
     own=own,

@@ -11,9 +11,10 @@ nodes in the order of their ids in Ray, which are random.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
-from caovand.core.engine import Place
+from caovand.core.engine import Package, Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
@@ -26,6 +27,7 @@ from caovand.engines.vllm.planning.spelling import count
 
 BACKEND = "distributed_executor_backend"
 RAY = "ray"
+PACKAGE = Package("Ray", "ray", attrgetter("ray"))
 LAUNCHERS = frozenset({"nnodes", "node_rank", "master_addr", "master_port", "headless"})
 """Settings of a plan over nodes that the launcher takes, not vLLM."""
 NODES = "CAOVAN_RAY_NODES"
