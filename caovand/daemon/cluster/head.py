@@ -256,6 +256,9 @@ class Head(Part):
         self._short = False
         host, port = addresses.split(self._address)
         inventory = await coming.look()
+        refused = nodes.refusal(self._executor, inventory.engine)
+        if refused and self._quorum.strict:
+            raise Obstacle("bad-arguments", str(refused), hold=True)
         try:
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
@@ -267,7 +270,7 @@ class Head(Part):
                 self._slot.notice(
                     "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
                 )
-        if self._count > 1 and (refused := nodes.refusal(self._executor, inventory.engine)):
+        if refused and self._count > 1:
             raise Obstacle("bad-arguments", str(refused), hold=True)
         plan, endpoint = await coming.plan(self._others, self._links.network(self._boots))
         if self._count == 1:

@@ -106,10 +106,11 @@ def test_a_head_that_is_stopped_orders_nothing_more(world: World) -> None:
 def test_a_head_without_ray_says_so_and_starts_nothing(world: World) -> None:
     async def story() -> None:
         head = await world.head(executor="ray")
-        head.hear()
+        head.hear(facts={"ray": ""})
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert "Ray is not installed in the engine's environment" in held.reason
+        # Its own reason comes first: on CPU no worker's Ray would help.
+        assert "Ray is not installed in the engine's environment; run `sudo" in held.reason
         assert not head.order().start
 
     world.play(story)
@@ -391,12 +392,30 @@ def test_a_head_that_serves_alone_needs_no_ray(world: World) -> None:
     world.play(story)
 
 
+def test_a_head_that_could_serve_alone_starts_nothing_over_a_ray_that_is_refused(
+    world: World,
+) -> None:
+    async def story() -> None:
+        head = await world.head(least=1, executor="ray")
+        head.hear()
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "Ray is not installed in the engine's environment; run `sudo" in held.reason
+
+    world.play(story)
+
+
+@pytest.fixture
+def with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = inventory(engine=replace(CUDA, ray="2.60.0"))
+    monkeypatch.setattr(made_up, "inventory", lambda: machine)
+
+
+@pytest.mark.usefixtures("with_ray")
 def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = inventory(engine=replace(CUDA, ray="2.60.0"))
     own = replace(HEAD, name="n1", address="fd00::1", listens_at="fd00::1")
-    monkeypatch.setattr(made_up, "inventory", lambda: machine)
     monkeypatch.setattr(node_facts, "read", lambda *_, **__: own)
 
     async def story() -> None:
@@ -409,6 +428,7 @@ def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
     world.play(story)
 
 
+@pytest.mark.usefixtures("with_ray")
 def test_the_package_of_its_executor_counts_on_every_node(world: World) -> None:
     async def story() -> None:
         head = await world.head(executor="ray")
