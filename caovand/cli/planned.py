@@ -108,4 +108,4 @@ def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_r
         raise Unplannable(str(problem))
     host, port = addresses.split(section.head)
     executor = section.executor
-    return engine.nodes.spread(plan, section.nodes, host, port + 1, no_rdma, executor)
+    return engine.nodes.spread(plan, machine, host, port + 1, no_rdma, executor, "")

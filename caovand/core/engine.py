@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from caovand.core.cluster.node import NodeFacts
 from caovand.core.config import Config, Mode
 from caovand.core.facts.all_reduce import AllReduce
 from caovand.core.facts.checks import CheckResult, DoctorFacts
@@ -109,16 +110,27 @@ class Place:
     token: str = field(default="", repr=False)
 
 
+@dataclass(frozen=True)
+class Package:
+    """A Python package: its `name` for people, what `pip` calls it, and its `release` in a node's
+    facts, "" where the engine's environment has none."""
+
+    name: str
+    pip: str
+    release: Callable[[NodeFacts], str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
     """How an engine serves from several machines.
 
     `offered` are the cards that ranks may use on a node, in the order in which they are taken.
-    `refusal` is why an engine cannot start its ranks with [cluster] executor, None if it can.
-    `spread` takes a plan that was made with the other nodes in its inventory, how many there are in
-    all, the address and port where they meet, why they cannot use InfiniBand or RoCE ("" if they
-    can), and the executor. `local` adapts that plan to another node, `own` to a node's place.
-    `offered`, `spread` and `local` raise Unplannable.
+    `refusal` is why an engine cannot start its ranks with [cluster] executor, None if it can;
+    `packages` are those that executors need on every node, by the executor.
+    `spread` takes a plan, the inventory with the other nodes that it was made from, the host and
+    port where they meet, why they cannot use InfiniBand or RoCE ("" if they can), the executor, and
+    the head's own address towards them ("" if unknown). `local` adapts that plan to another node,
+    `own` to a node's place. `offered`, `spread` and `local` raise Unplannable.
     `sums` says whether such a plan adds up the results of layers over the link.
     `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
     name leads. `rank_of` reads the title of a process: "" for one without a rank, UNTITLED for one
@@ -127,7 +139,8 @@ class Nodes:
 
     offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
     refusal: Callable[[str, EngineInfo], Problem | None]
-    spread: Callable[[Plan, int, str, int, str, str], Plan]
+    packages: Mapping[str, Package]
+    spread: Callable[[Plan, Inventory, str, int, str, str, str], Plan]
     local: Callable[[Plan, Config, Inventory], Plan]
     own: Callable[[Plan, Place], Plan]
     sums: Callable[[Plan], bool]

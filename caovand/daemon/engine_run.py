@@ -88,6 +88,7 @@ class EngineRun:
         self._wrong_sums: Finding | None = None
         self._unrecorded = ""
         self._heard: list[str] = []
+        self._env: Mapping[str, str] = {}  # of the last start
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
         self._ending: Task | None = None
         self._proving: Task | None = None
@@ -108,10 +109,11 @@ class EngineRun:
         return self._ending is not None
 
     def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
-        """What must be in no log and no incident."""
+        """What must be in no log and no incident: of `env`, and of what the last start had in its
+        own, such as a cluster's token."""
         key = self.endpoint.key if self.endpoint else ""
         typed = self._engine.arguments.secrets(plan.extra_args if plan else ())
-        return (key, *secrets.secrets_of(env), *typed)
+        return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
 
     # -- start ------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class EngineRun:
         assert self.endpoint is not None
         planning, plan = self._engine.planning, self.part.own(action.plan)
         command = planning.command(plan, prepared.inventory.engine, self._cache)
-        env = self._environment(prepared.inventory.engine.python, command.env)
+        self._env = env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
         self._heard.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import stat
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import processes
+from caovand.adapters.ray_in_env.__main__ import Printed
 from tests.daemon_process import ROOT, free_port
 
 PROGRAMS = ROOT / "caovand/adapters/ray_in_env"
@@ -146,6 +148,83 @@ def test_in_a_folder_without_room_for_rays_sockets_one_in_tmp_is_used_again(
         lines_until(head, "this is an actor")
         assert not (used / "stale").exists()
     assert not used.exists()
+
+
+def test_where_that_one_cannot_be_removed_it_is_another(address: str, tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 40)
+    deep.mkdir()
+    used = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(deep)):08x}")
+    used.touch()  # no folder, which rmtree refuses
+    try:
+        with launcher(address, deep, "/bin/sleep", "600") as head:
+            lines_until(head, "this is an actor")
+    finally:
+        used.unlink()
+
+
+class Logs:
+    """Ray's folder for what actors print, with one of the files in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "session_latest" / "logs"
+        self.folder.mkdir(parents=True)
+        self.file = self.folder / "worker-1.out"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def test_a_file_that_is_gone_again_ends_nothing(
+    logs: Logs, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (logs.folder / "worker-0.out").symlink_to("nowhere")  # listed, and not to be opened
+    logs.file.write_bytes(b"a\n")
+    Printed(tmp_path).pass_on()
+    assert capfdbinary.readouterr().out == b"a\n"
+
+
+def test_without_descriptors_nothing_ends_and_nothing_is_lost(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:  # fmt: skip
+    logs.file.write_bytes(b"a\n")
+    printed = Printed(tmp_path)
+    for name in ("glob", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, no_descriptor)
+            printed.pass_on()
+    printed.pass_on()
+    assert capfdbinary.readouterr().out == b"a\n"
+
+
+def no_descriptor(*_: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_file_that_takes_the_place_of_another_is_printed_as_well(
+    logs: Logs, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    printed = Printed(tmp_path)
+    logs.file.write_bytes(b"a\nwithout an end")
+    printed.pass_on()
+    logs.file.rename(logs.folder / "worker-1.out.1")
+    logs.file.write_bytes(b"b\n")
+    printed.pass_on()
+    logs.file.write_bytes(b"b\nc\n")
+    printed.pass_on()
+    assert capfdbinary.readouterr().out == b"a\nwithout an endb\nc\n"
+
+
+def test_a_head_without_an_ipv4_address_is_named(folder: Path) -> None:
+    with launcher("fd00::1:7071", folder) as worker:
+        assert worker.stdout is not None
+        (line,) = worker.stdout
+        assert line.startswith(
+            "RayNodeError: cannot join Ray's head at fd00::1: it has no IPv4 address here ("
+        )
+        assert worker.wait() == 1
 
 
 def test_an_engine_without_ray_is_named(folder: Path) -> None:

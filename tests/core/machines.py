@@ -16,6 +16,7 @@ from caovand.core.facts.inventory import (
     Inventory,
     LinearAttention,
     ModelCard,
+    Node,
     Weights,
 )
 from caovand.core.plan import Plan
@@ -58,6 +59,14 @@ KNOWN = {
 def named(card: str, count: int = 1) -> tuple[Gpu, ...]:
     """So many of a card that people have; `turing` are those of 22 GB."""
     return cards(count, *KNOWN[card])
+
+
+def alike(nodes: int, machine: Inventory | None = None) -> Inventory:
+    """This machine with others like it, so many nodes in all."""
+    machine = machine or inventory()
+    return replace(
+        machine, others=tuple(Node(f"n{at}", machine.gpus) for at in range(2, nodes + 1))
+    )
 
 
 H200, A100 = named("H200"), named("A100")

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from caovand.core.cluster.checks import agreed, compare
 from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.engine import Package
 from caovand.core.facts.checks import CheckResult
 from tests.core.nodes import HEAD, T4, WORKER
 from tests.core.test_cluster_node import NODES
@@ -23,6 +24,7 @@ LOOPBACK = (
     "set [cluster] head to an address of the network, since /etc/hosts may map a name to loopback;"
     " or set [cluster] interface"
 )
+RAY = Package("Ray", "ray", lambda facts: facts.ray)
 A10 = Card("NVIDIA A10", 23028, (8, 6))
 
 
@@ -31,11 +33,11 @@ def found(
     worker: dict[str, Any] | None = None,
     round_trip_s: float = 0.0003,
     offset_s: float = 0.01,
-    over_ray: bool = False,
+    package: Package | None = None,
 ) -> tuple[CheckResult, ...]:
     """What is found with these changes of two equal nodes."""
     one, other = replace(HEAD, **(head or {})), replace(WORKER, **(worker or {}))
-    return compare(one, other, round_trip_s, offset_s, over_ray=over_ray)
+    return compare(one, other, round_trip_s, offset_s, package=package)
 
 
 def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
@@ -365,7 +367,7 @@ def test_any_two_nodes_can_be_compared(head: NodeFacts, worker: NodeFacts) -> No
 def test_rays_release_counts_where_it_starts_the_ranks(
     head: str, worker: str, texts: list[str]
 ) -> None:
-    results = found({"ray": head}, {"ray": worker}, over_ray=True)
+    results = found({"ray": head}, {"ray": worker}, package=RAY)
     assert [one.text for one in results] == texts
     assert not agreed(results)
     wanted = f"ray=={head}" if head else "ray"
@@ -374,5 +376,5 @@ def test_rays_release_counts_where_it_starts_the_ranks(
 
 
 def test_ray_is_named_where_it_starts_the_ranks() -> None:
-    (only,) = found(over_ray=True)
+    (only,) = found(package=RAY)
     assert "NCCL 2.30.7, Ray 2.60.0, FlashInfer" in only.text

@@ -24,6 +24,7 @@ from caovand.daemon.cluster.head import Head, Member
 from caovand.daemon.cluster.measuring import Memory, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
+from caovand.engines.vllm.engine import ENGINE
 from tests.core.nodes import HEAD, WORKER
 from tests.daemon_process import free_port
 
@@ -47,7 +48,7 @@ class Tried:
         self.pids: list[int] = []
         slot: Any = SimpleNamespace(
             notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=self.events.append,
-            pids=lambda: self.pids,
+            pids=lambda: self.pids, engine=ENGINE,
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")

@@ -22,8 +22,10 @@ from caovand.adapters.http import Endpoint, call
 from caovand.adapters.log import Echo
 from caovand.adapters.threads import Threads
 from caovand.core.config import Config
+from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
+from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.wire import Request
 from caovand.daemon import memories, verbs
 from caovand.daemon.loop import Supervisor
@@ -151,6 +153,25 @@ def test_the_death_of_one_engine_is_healed_and_the_other_never_notices(
         assert of == ["a"]
         assert [row["failure"] for row in two.a.incidents.listed()]
         assert two.b.incidents.listed() == []
+
+    play(tmp_path, model, story)
+
+
+def test_an_incident_is_written_without_what_the_log_lacks(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without secrets that are in no configuration, as a cluster's token."""
+    token = Setting("4f" * 32, "policy", "of the cluster's key")
+
+    def own(plan: Plan) -> Plan:
+        return replace(plan, env={**plan.env, "RAY_AUTH_TOKEN": token})
+
+    async def story(two: Two) -> None:
+        monkeypatch.setattr(two.a.part, "own", own)
+        await two.serving()
+        finding = Finding("unknown", "", "serving")
+        assert token.value in two.a._case(finding, two.a.run.watching).secrets
+        assert token.value not in two.b._case(finding, two.b.run.watching).secrets
 
     play(tmp_path, model, story)
 

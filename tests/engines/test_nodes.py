@@ -24,7 +24,7 @@ from caovand.engines.vllm.planning.nodes import (
     spread,
     sums,
 )
-from tests.core.machines import LLAMA_70B_AWQ, inventory, named, plan, turing
+from tests.core.machines import LLAMA_70B_AWQ, alike, inventory, named, plan, turing
 from tests.engines.test_planner import ON_CPU
 
 
@@ -34,10 +34,8 @@ def values(found: Any, *names: str) -> dict[str, Any]:
 
 def over(nodes: int, machine: Inventory | None = None, **sections: Any) -> Plan:
     """The plan over so many nodes like this one."""
-    machine = machine or inventory()
-    others = tuple(Node(f"n{at}", machine.gpus) for at in range(2, nodes + 1))
-    found = plan(replace(machine, others=others), **sections)
-    return spread(found, nodes, "10.0.0.1", 7071)
+    machine = alike(nodes, machine)
+    return spread(plan(machine, **sections), machine, "10.0.0.1", 7071)
 
 
 def test_cards_are_split_inside_a_node_and_stages_lie_on_the_nodes() -> None:
@@ -74,7 +72,7 @@ def test_layers_are_dealt_by_the_cards_of_the_nodes() -> None:
     # The oldest card of all decides what it computes in.
     assert found.value("dtype") == "half"
     assert plan(machine).value("dtype") is None
-    found = spread(found, 2, "10.0.0.1", 7071)
+    found = spread(found, alike(2), "10.0.0.1", 7071)
     worker = local(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
     assert worker.env[PARTITION] == found.env[PARTITION]
 
@@ -138,7 +136,7 @@ def test_a_worker_runs_its_ranks_on_the_freest_of_what_it_offers() -> None:
 
 
 def test_the_cpu_build_has_one_part_a_node() -> None:
-    found = spread(plan(ON_CPU), 2, "10.0.0.1", 7071)
+    found = spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071)
     assert found.value("tensor_parallel_size") == 2
     assert found.value("pipeline_parallel_size") is None
 
@@ -188,7 +186,7 @@ def test_a_split_that_was_typed_stays() -> None:
 def test_typed_flags_of_nodes_are_refused() -> None:
     typed = plan(engine={"extra_args": ["--nnodes", "2"]})
     with pytest.raises(Unplannable, match="extra_args has --nnodes; remove it"):
-        spread(typed, 2, "10.0.0.1", 7071)
+        spread(typed, alike(2), "10.0.0.1", 7071)
 
 
 def test_only_the_head_answers_and_each_node_has_its_address() -> None:
@@ -199,7 +197,10 @@ def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     env = {name: setting.value for name, setting in worker.env.items()}
     assert env["VLLM_HOST_IP"] == "10.0.0.2"
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
-    assert "NCCL_SOCKET_IFNAME" not in own(spread(plan(ON_CPU), 2, "a", 1), Place(1, "b", "c")).env
+    assert (
+        "NCCL_SOCKET_IFNAME"
+        not in own(spread(plan(ON_CPU), alike(2), "a", 1), Place(1, "b", "c")).env
+    )
 
 
 def test_the_operators_own_variables_win() -> None:
@@ -209,25 +210,25 @@ def test_the_operators_own_variables_win() -> None:
 
 def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
     why = "NCCL finds no InfiniBand or RoCE on gpu2"
-    found = spread(plan(), 2, "10.0.0.1", 7071, why)
+    found = spread(plan(), alike(2), "10.0.0.1", 7071, why)
     assert found.env["NCCL_IB_DISABLE"] == Setting("1", "policy", why)
     assert own(found, Place(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
-    assert "NCCL_IB_DISABLE" not in spread(plan(), 2, "10.0.0.1", 7071, "").env
-    assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), 2, "10.0.0.1", 7071, why).env
+    assert "NCCL_IB_DISABLE" not in spread(plan(), alike(2), "10.0.0.1", 7071, "").env
+    assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071, why).env
     # One that is tried again knows nothing of the devices of its last start.
     other = replace(found, taken=(Taken("mtp-off"),))
-    assert "NCCL_IB_DISABLE" not in spread(other, 2, "10.0.0.1", 7071, "").env
-    later = spread(other, 2, "10.0.0.1", 7071, "no node has InfiniBand or RoCE")
+    assert "NCCL_IB_DISABLE" not in spread(other, alike(2), "10.0.0.1", 7071, "").env
+    later = spread(other, alike(2), "10.0.0.1", 7071, "no node has InfiniBand or RoCE")
     assert later.env["NCCL_IB_DISABLE"].reason == "no node has InfiniBand or RoCE"
     typed = plan(engine={"env": {"NCCL_IB_DISABLE": "0"}})
-    assert spread(typed, 2, "10.0.0.1", 7071, why).env["NCCL_IB_DISABLE"].value == "0"
+    assert spread(typed, alike(2), "10.0.0.1", 7071, why).env["NCCL_IB_DISABLE"].value == "0"
 
 
 def test_stages_on_all_nodes_keep_sums_inside_them() -> None:
     assert not sums(over(2))
-    assert sums(spread(plan(ON_CPU), 2, "10.0.0.1", 7071))
+    assert sums(spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071))
     typed = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
-    assert sums(spread(typed, 4, "10.0.0.1", 7071))
+    assert sums(spread(typed, alike(4), "10.0.0.1", 7071))
     assert not sums(plan())
 
 

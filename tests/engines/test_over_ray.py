@@ -8,22 +8,25 @@ import pytest
 
 from caovand.core.config import Config
 from caovand.core.engine import Place
-from caovand.core.facts.inventory import EngineInfo, Node
+from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build
 from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.memory.stages import PARTITION
 from caovand.engines.vllm.planning.nodes import local, own, spread
 from caovand.engines.vllm.planning.over_ray import LAUNCHER, refusal
-from tests.core.machines import CPU, CUDA, inventory, named, plan
+from tests.core.machines import CPU, CUDA, GEMMA_4, QWEN_27B_AWQ, alike, inventory, named, plan
 
+BACKEND = "--distributed-executor-backend"
 WITH_RAY = replace(CUDA, ray="2.60.0")
 
 
 def over(nodes: int, **sections: object) -> Plan:
-    machine = inventory()
-    others = tuple(Node(f"n{at}", machine.gpus) for at in range(2, nodes + 1))
-    found = plan(replace(machine, others=others), **sections)
-    return spread(found, nodes, "10.0.0.1", 7071, executor="ray")
+    return spread_over(alike(nodes), **sections)
+
+
+def spread_over(machine: Inventory, **sections: object) -> Plan:
+    return spread(plan(machine, **sections), machine, "10.0.0.1", 7071, executor="ray")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,17 @@ def over(nodes: int, **sections: object) -> Plan:
         ("ray", WITH_RAY, ""),
         ("ray", replace(CPU, ray="2.60.0"), "vLLM refuses Ray on CPU"),
         ("ray", replace(WITH_RAY, version="0.20.2"), "from 0.21 on, and this is 0.20.2"),
+        (
+            "ray",
+            replace(CUDA, ray="2.51.1"),
+            "Ray 2.51.1 runs the code of whoever reaches it; 2.52",
+        ),
+        (
+            "ray",
+            replace(CUDA, ray="2.51.1"),
+            f"run `sudo {CUDA.python} -m pip install --upgrade ray`",
+        ),
+        ("ray", replace(CUDA, ray="2.52.0"), ""),
         ("ray", CUDA, f"not installed in the engine's environment; run `sudo {CUDA.python} -m pip"),
     ],
 )
@@ -64,8 +78,8 @@ def test_the_head_starts_vllm_over_ray_and_a_worker_starts_ray_alone() -> None:
 
 
 def test_the_split_and_the_forecast_are_those_of_vllms_own_nodes() -> None:
-    machine = replace(inventory(), others=(Node("n2", inventory().gpus),))
-    found, usual = over(2), spread(plan(machine), 2, "10.0.0.1", 7071)
+    machine = alike(2)
+    found, usual = over(2), spread(plan(machine), machine, "10.0.0.1", 7071)
     assert {**usual.settings, "distributed_executor_backend": None} == {
         **found.settings, "distributed_executor_backend": None,
     }  # fmt: skip
@@ -73,7 +87,9 @@ def test_the_split_and_the_forecast_are_those_of_vllms_own_nodes() -> None:
 
 
 def test_a_plan_for_vllms_own_nodes_has_nothing_of_ray() -> None:
-    found = own(spread(plan(), 2, "10.0.0.1", 7071), Place(0, "10.0.0.1", "eth0", token="secret"))
+    found = own(
+        spread(plan(), alike(2), "10.0.0.1", 7071), Place(0, "10.0.0.1", "eth0", token="secret")
+    )
     command = build(found, WITH_RAY)
     assert command.argv[1:4] == SERVE
     assert not [name for name in command.env if "RAY" in name]
@@ -83,25 +99,60 @@ def test_alone_the_head_needs_no_ray() -> None:
     assert build(plan(), WITH_RAY).argv[1:4] == SERVE
 
 
-def test_what_ray_could_deal_to_another_node_is_refused() -> None:
-    machine = inventory(gpus=named("RTX 3090"))
-    others = tuple(Node(name, named("RTX 2080 Ti 11 GB")) for name in ("n2", "n3"))
-    found = plan(replace(machine, others=others))
+@pytest.mark.parametrize(("model", "dealt"), [(QWEN_27B_AWQ, True), (GEMMA_4, False)])
+def test_what_ray_could_deal_to_another_node_is_refused(model: ModelCard, dealt: bool) -> None:
+    """Also where vLLM's own rule deals the layers: the first and the last stage hold more."""
+    machine = inventory(model, gpus=named("RTX 3090"))
+    others = tuple(Node(name, named("A10")) for name in ("n2", "n3"))
+    three = replace(machine, others=others)
+    assert (PARTITION in plan(three).env) is dealt
     with pytest.raises(Unplannable, match="Ray may deal the layers of one node to another"):
-        spread(found, 3, "10.0.0.1", 7071, executor="ray")
-    two = plan(replace(machine, others=others[:1]))
-    assert spread(two, 2, "10.0.0.1", 7071, executor="ray")
+        spread_over(three)
+    assert spread_over(replace(machine, others=others[:1])), "Ray has no choice"
+    typed = {"extra_args": ["--tensor-parallel-size", "3"]}
+    assert spread_over(three, engine=typed), "no layers are dealt"
+
+
+def test_stages_that_were_dealt_by_hand_are_refused_as_such() -> None:
+    typed = {"env": {PARTITION: "20,20,24"}}
+    with pytest.raises(Unplannable) as refused:
+        over(3, engine=typed)
+    assert str(refused.value) == (
+        "cannot plan for 3 nodes over Ray: [engine] env has VLLM_PP_LAYER_PARTITION, and Ray may"
+        " run a stage on another node than its rank's; remove it, or set [cluster] executor = "
+        '"mp"'
+    )
+    assert over(2, engine={"env": {PARTITION: "20,44"}})
+    assert over(3)
 
 
 def test_ray_is_started_over_ipv4() -> None:
     with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
-        spread(plan(), 2, "fd00::1", 7071, executor="ray")
+        spread(plan(), alike(2), "fd00::1", 7071, executor="ray")
+    with pytest.raises(Unplannable, match="fd00::1 is an IPv6 one"):
+        spread(plan(), alike(2), "gpu1.example", 7071, executor="ray", address="fd00::1")
+    assert spread(plan(), alike(2), "gpu1.example", 7071, executor="ray", address="10.0.0.1")
 
 
 def test_typed_flags_that_ray_decides_are_refused() -> None:
-    for words in (["--distributed-executor-backend", "mp"], ["--data-parallel-size", "2"]):
-        with pytest.raises(Unplannable, match=f"extra_args has {words[0]}; remove it"):
-            over(2, engine={"extra_args": words})
+    with pytest.raises(Unplannable, match="extra_args has --data-parallel-size; remove it"):
+        over(2, engine={"extra_args": ["--data-parallel-size", "2"]})
+    with pytest.raises(Unplannable) as refused:
+        over(2, engine={"extra_args": [BACKEND, "mp"]})
+    assert str(refused.value).endswith(
+        f"extra_args has {BACKEND} mp; remove it, and set [cluster] executor instead, which is ray"
+    )
+
+
+def test_the_executor_may_be_typed_as_well() -> None:
+    typed = {"extra_args": [BACKEND, "ray"]}
+    argv = build(over(2, engine=typed), WITH_RAY).argv
+    assert argv.count(BACKEND) == 1
+    usual = {"extra_args": [BACKEND, "mp"]}
+    machine = alike(2)
+    assert spread(plan(machine, engine=usual), machine, "10.0.0.1", 7071).value("nnodes") == 2
+    with pytest.raises(Unplannable, match="executor instead, which is mp"):
+        spread(plan(machine, engine=typed), machine, "10.0.0.1", 7071)
 
 
 def test_a_workers_own_cards_are_those_that_ray_offers_there() -> None:

@@ -98,22 +98,44 @@ class Printed:
 
     def pass_on(self, *, whole: bool = True) -> None:
         """Print what is new, up to the end of its last line if that is to be `whole`."""
-        for path in (*self._logs.glob("worker-*.out"), *self._logs.glob("worker-*.err")):
-            if path not in self._files:
-                self._files[path] = path.open("rb")
+        for path in self._named():
+            with contextlib.suppress(OSError):  # gone again, or there is no descriptor for now
+                self._open(path)
         for file in self._files.values():
-            at = file.tell()
-            while data := file.read(PIECE_BYTES):
-                kept = data[: data.rfind(b"\n") + 1] or (b"" if whole else data)
-                kept = kept or (data if len(data) == PIECE_BYTES else b"")
-                for line in kept.splitlines(keepends=True):
-                    if not line.startswith(MARKS):
-                        sys.stdout.buffer.write(line)
-                at += len(kept)
-                file.seek(at)
-                if not kept:
-                    break
+            print_new(file, whole=whole)
         sys.stdout.flush()
+
+    def _named(self) -> list[Path]:
+        """The files there are; none where the folder cannot be listed for now."""
+        try:
+            return [*self._logs.glob("worker-*.out"), *self._logs.glob("worker-*.err")]
+        except OSError:
+            return []
+
+    def _open(self, path: Path) -> None:
+        """Open a file that is new, or that has taken the place of another. OSError."""
+        before = self._files.get(path)
+        if before is not None and os.path.samestat(os.fstat(before.fileno()), path.stat()):
+            return
+        self._files[path] = path.open("rb")
+        if before is not None:
+            print_new(before, whole=False)
+            before.close()
+
+
+def print_new(file: BinaryIO, *, whole: bool) -> None:
+    """Print what is new in a file, up to the end of its last line if that is to be `whole`."""
+    at = file.tell()
+    while data := file.read(PIECE_BYTES):
+        kept = data[: data.rfind(b"\n") + 1] or (b"" if whole else data)
+        kept = kept or (data if len(data) == PIECE_BYTES else b"")
+        for line in kept.splitlines(keepends=True):
+            if not line.startswith(MARKS):
+                sys.stdout.buffer.write(line)
+        at += len(kept)
+        file.seek(at)
+        if not kept:
+            break
 
 
 def main() -> int:
@@ -153,7 +175,12 @@ def run(
 ) -> int:
     """Start what this node needs, each time it is `running`, and wait for the first that ends."""
     host, _, port = options.address.rpartition(":")
-    host = socket.gethostbyname(host)
+    try:
+        host = socket.gethostbyname(host)
+    except (OSError, UnicodeError) as problem:
+        why = getattr(problem, "strerror", None) or problem
+        say(f"RayNodeError: cannot join Ray's head at {host}: it has no IPv4 address here ({why})")
+        return 1
     where = ["--head", f"--port={port}", "--include-dashboard=false"]
     if not options.command:
         wait_for(host, int(port))
@@ -225,12 +252,12 @@ def make_folder() -> Path:
     if len(os.fsencode(usual)) + len("/ray-12345678") <= LONGEST_FOLDER:
         return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
     place = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}")
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         if place.lstat().st_uid == os.getuid():
             shutil.rmtree(place)
     try:
         place.mkdir(mode=0o700)
-    except FileExistsError:  # another user's
+    except FileExistsError:  # another user's, or one that cannot be removed
         return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     return place
 

@@ -18,6 +18,7 @@ from caovand.core.cluster.model_files import counted, model_files
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import rdma
 from caovand.core.cluster.software import named, software
+from caovand.core.engine import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
 
@@ -35,17 +36,17 @@ def compare(
     link: Link | None = None,
     sums: bool = False,
     ranks: int = 0,
-    over_ray: bool = False,
+    package: Package | None = None,
 ) -> tuple[CheckResult, ...]:
     """Everything that differs or is bad; one PASS where nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
     ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
     summed over it. `ranks` is how many each node will have, 0 where that is not planned yet.
-    `over_ray`: Ray starts them.
+    `package` is what starts them, None where the engine does.
     """
     found = (
-        *software(head, worker, over_ray),
+        *software(head, worker, package),
         *model_files(head, worker),
         *_cards(head, worker, sums),
         *_peer_access(head, worker, ranks),
@@ -58,7 +59,7 @@ def compare(
     )
     if found:
         return found
-    shared = (named(head, over_ray), _described(head), f"{counted(len(head.model))} of the model")
+    shared = (named(head, package), _described(head), f"{counted(len(head.model))} of the model")
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, link)),)
 
 

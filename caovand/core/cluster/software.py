@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from caovand.core.cluster.finding import finding, older, pair
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.engine import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.facts.shortfalls import DRIVER_OF_CUDA
 
 
-def software(head: NodeFacts, worker: NodeFacts, over_ray: bool) -> Iterator[CheckResult]:
-    """Every release that differs; Ray's counts where it starts the ranks."""
+def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Iterator[CheckResult]:
+    """Every release that differs, that of the `package` which starts the ranks among them."""
     yield from _caovan(head, worker)
     if head.engine != worker.engine:
         yield finding(
@@ -24,20 +25,20 @@ def software(head: NodeFacts, worker: NodeFacts, over_ray: bool) -> Iterator[Che
         )
     else:  # releases of two programs cannot be compared
         yield from _environment(head, worker)
-        if over_ray:
-            yield from _ray(head, worker)
+        if package is not None:
+            yield from _executor(head, worker, package)
     yield from _driver(head, worker)
 
 
-def named(facts: NodeFacts, over_ray: bool) -> str:
-    """What is installed, in a line; Ray where it starts the ranks."""
+def named(facts: NodeFacts, package: Package | None) -> str:
+    """What is installed, in a line, with the `package` that starts the ranks."""
     releases = (
         ("caovan", facts.caovan),
         (facts.engine, facts.version),
         ("torch", facts.torch),
         ("CUDA", facts.cuda),
         ("NCCL", facts.nccl),
-        ("Ray", facts.ray if over_ray else ""),
+        (package.name, package.release(facts)) if package else ("", ""),
         ("FlashInfer", facts.flashinfer),
         ("plugin", facts.plugin),
         ("Python", _minor(facts.python)),
@@ -89,19 +90,20 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         )
 
 
-def _ray(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Ray's nodes refuse each other where its release differs."""
-    for node, other in ((head, worker), (worker, head)):
-        if not node.ray:
-            text = f"Ray is not installed in the engine's environment on {node.name}"
-            yield finding("FAIL", text, _pip(other.ray), node)
-    if head.ray and worker.ray and head.ray != worker.ray:
-        text = f"Ray differs: {pair(head, head.ray, worker, worker.ray)}"
-        yield finding("FAIL", text, _pip(head.ray), worker)
+def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[CheckResult]:
+    """Its nodes refuse each other where its release differs."""
+    theirs, own = package.release(head), package.release(worker)
+    for node, here, there in ((head, theirs, own), (worker, own, theirs)):
+        if not here:
+            text = f"{package.name} is not installed in the engine's environment on {node.name}"
+            yield finding("FAIL", text, _pip(package, there), node)
+    if theirs and own and theirs != own:
+        text = f"{package.name} differs: {pair(head, theirs, worker, own)}"
+        yield finding("FAIL", text, _pip(package, theirs), worker)
 
 
-def _pip(release: str) -> str:
-    wanted = f"ray=={release}" if release else "ray"
+def _pip(package: Package, release: str) -> str:
+    wanted = f"{package.pip}=={release}" if release else package.pip
     return (
         f"sudo ENGINE -m pip install {wanted}, where ENGINE is the Python of `caovanctl inventory`"
     )

@@ -256,7 +256,8 @@ class Head(Part):
         self._short = False
         host, port = addresses.split(self._address)
         inventory = await coming.look()
-        if refused := nodes.refusal(self._executor, inventory.engine):
+        refused = nodes.refusal(self._executor, inventory.engine)
+        if refused and self._quorum.strict:
             raise Obstacle("bad-arguments", str(refused), hold=True)
         try:
             self._facts = await here.facts(self._name, self._slot, inventory, host)
@@ -269,12 +270,17 @@ class Head(Part):
                 self._slot.notice(
                     "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
                 )
+        if refused and self._count > 1:
+            raise Obstacle("bad-arguments", str(refused), hold=True)
         plan, endpoint = await coming.plan(self._others, self._links.network(self._boots))
         if self._count == 1:
             self._sums = False
             return plan, endpoint
         try:
-            spread = nodes.spread(plan, self._count, host, port + 1, self._no_rdma, self._executor)
+            spread = nodes.spread(
+                plan, replace(inventory, others=self._others), host, port + 1, self._no_rdma,
+                self._executor, self._facts.address,
+            )  # fmt: skip
         except Unplannable as problem:
             raise unplannable(problem) from problem
         self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
@@ -418,7 +424,7 @@ class Head(Part):
         return [*deaf, *twice, *self._unread.all()]
 
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
-        found = []
+        found, nodes = [], self._slot.engine.nodes
         for name, one in members.items():
             if self._facts is not None and one.facts is not None:
                 link = self._links.of(name, one.report.boot)
@@ -430,7 +436,7 @@ class Head(Part):
                     link,
                     sums=self._sums,
                     ranks=self._each,
-                    over_ray=self._executor == "ray",
+                    package=nodes.packages.get(self._executor) if nodes else None,
                 )
                 found += [(name, result) for result in results]
         return [*found, *self._between(members).findings()]

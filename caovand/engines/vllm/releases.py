@@ -1,4 +1,4 @@
-"""Differences between releases of vLLM, and of FlashInfer beneath it, as data in one place.
+"""Differences between releases of vLLM, and of FlashInfer and Ray beneath it, in one place.
 
 An engine's flags come from its own parser, not from here; the wordings of its log are rows in
 `engines/vllm/log`. A bound is the first release that behaves as its name says.
@@ -47,6 +47,9 @@ and refuse to start; which between 0.21 and 0.32 was the first not to was not lo
 RANKS_BY_RAY = (0, 21)
 """Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
 needs neither Ray's compiled graphs nor cupy. Earlier releases were not looked at."""
+RAY_HAS_TOKENS = (2, 52)
+"""Ray can let in nobody without a token. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
+code of whoever reaches their ports."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)

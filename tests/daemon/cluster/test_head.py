@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from caovand.adapters import node_facts
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster.members import MOST_MEMBERS
-from tests.core.nodes import T4
-from tests.daemon.cluster.made_up import AtHead, World
+from tests.core.machines import CUDA, inventory
+from tests.core.nodes import HEAD, T4
+from tests.daemon.cluster import made_up
+from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
 from tests.patience import soon
 
 UNENDED = "cannot end the engine: VLLM::Worker (pid 7) outlived KILL; look in the kernel log"
@@ -101,10 +106,11 @@ def test_a_head_that_is_stopped_orders_nothing_more(world: World) -> None:
 def test_a_head_without_ray_says_so_and_starts_nothing(world: World) -> None:
     async def story() -> None:
         head = await world.head(executor="ray")
-        head.hear()
+        head.hear(facts={"ray": ""})
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert "Ray is not installed in the engine's environment" in held.reason
+        # Its own reason comes first: on CPU no worker's Ray would help.
+        assert "Ray is not installed in the engine's environment; run `sudo" in held.reason
         assert not head.order().start
 
     world.play(story)
@@ -370,5 +376,65 @@ def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -
         assert len(unread(head)) == 1
         world.clock.ahead_s += 30
         assert unread(head) == []
+
+    world.play(story)
+
+
+def test_a_head_that_serves_alone_needs_no_ray(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(nodes=2, least=1, executor="ray")
+        head.slot.start()
+        await head.slot.until(State.HOLD)
+        world.clock.ahead_s += WAIT_S
+        await head.slot.until(State.STARTING, spawned=True)
+        assert head.slot.plans[-1].value("nnodes") is None
+
+    world.play(story)
+
+
+def test_a_head_that_could_serve_alone_starts_nothing_over_a_ray_that_is_refused(
+    world: World,
+) -> None:
+    async def story() -> None:
+        head = await world.head(least=1, executor="ray")
+        head.hear()
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "Ray is not installed in the engine's environment; run `sudo" in held.reason
+
+    world.play(story)
+
+
+@pytest.fixture
+def with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = inventory(engine=replace(CUDA, ray="2.60.0"))
+    monkeypatch.setattr(made_up, "inventory", lambda: machine)
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_a_name_that_leads_to_ipv6_is_refused_over_ray(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(HEAD, name="n1", address="fd00::1", listens_at="fd00::1")
+    monkeypatch.setattr(node_facts, "read", lambda *_, **__: own)
+
+    async def story() -> None:
+        head = await world.head(executor="ray")
+        head.hear()
+        head.slot.start()
+        failed = await head.slot.until(State.FAILED)
+        assert "the head's address fd00::1 is an IPv6 one" in failed.reason
+
+    world.play(story)
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_the_package_of_its_executor_counts_on_every_node(world: World) -> None:
+    async def story() -> None:
+        head = await world.head(executor="ray")
+        head.hear(facts={"ray": "2.59.1"})
+        head.slot.start()
+        held = await head.slot.until(State.HOLD)
+        assert "Ray differs: 2.60.0 on n1, 2.59.1 on n2" in held.reason
 
     world.play(story)

@@ -17,10 +17,10 @@ from caovand.engines.vllm.planning.compilers import JOBS, THREADS
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.ranks import PIPELINE, TENSOR, ranks_here
 from caovand.engines.vllm.planning.resize import BUSY_MIB
-from caovand.engines.vllm.planning.spelling import count
+from caovand.engines.vllm.planning.spelling import count, option
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
-OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless", over_ray.BACKEND)
+OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
 _TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
@@ -32,25 +32,25 @@ _NAMED = re.compile(
 
 
 def spread(
-    plan: Plan, nodes: int, address: str, port: int, no_rdma: str = "", executor: str = "mp"
-) -> Plan:
-    """The plan over `nodes` that meet at this address; raises Unplannable.
+    plan: Plan, machine: Inventory, host: str, port: int, no_rdma: str = "", executor: str = "mp",
+    address: str = "",
+) -> Plan:  # fmt: skip
+    """The plan over this machine and its others, which meet at this host; raises Unplannable.
 
     How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
     rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
-    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may.
+    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
+    towards the others, "" where that is not known.
     """
-    typed = [name for name in OURS if name in plan.verbatim]
-    if typed:
-        flag = "--" + typed[0].replace("_", "-")
-        raise Unplannable(f"cannot plan for {nodes} nodes: extra_args has {flag}; remove it")
+    nodes = 1 + len(machine.others)
+    _refuse_typed(plan, nodes, executor)
     settings = dict(plan.settings)
     if executor == over_ray.RAY:
-        over_ray.check(plan, nodes, address)
+        over_ray.check(plan, machine, address or host)
         settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
     over = f"{nodes} nodes, [cluster]"
     settings["nnodes"] = Setting(nodes, "user", over)
-    settings["master_addr"] = Setting(address, "policy", "the head's address in [cluster]")
+    settings["master_addr"] = Setting(host, "policy", "the head's address in [cluster]")
     settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
@@ -62,6 +62,18 @@ def spread(
     if no_rdma and plan.device != "cpu":
         env = {WITHOUT_RDMA: Setting("1", "policy", no_rdma), **env}
     return replace(plan, settings=settings, env=env)
+
+
+def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
+    """Raise Unplannable where the operator has typed what is decided here, in other words."""
+    cannot = f"cannot plan for {nodes} nodes: extra_args has"
+    for name in OURS:
+        if name in plan.verbatim:
+            raise Unplannable(f"{cannot} {option(name)}; remove it")
+    backend = over_ray.BACKEND
+    if backend in plan.verbatim and (typed := plan.value(backend)) != executor:
+        remedy = f"remove it, and set [cluster] executor instead, which is {executor}"
+        raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
 
 
 def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -151,6 +163,7 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
 NODES = Nodes(
     offered=offered,
     refusal=over_ray.refusal,
+    packages={over_ray.RAY: over_ray.PACKAGE},
     spread=spread,
     local=local,
     own=own,

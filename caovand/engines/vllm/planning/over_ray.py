@@ -11,19 +11,23 @@ nodes in the order of their ids in Ray, which are random.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
-from caovand.core.engine import Place
-from caovand.core.facts.inventory import EngineInfo
+from caovand.core.engine import Package, Place
+from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.forecast import cards_of
 from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.pipeline import alike
 from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR
 from caovand.engines.vllm.planning.spelling import count
 
 BACKEND = "distributed_executor_backend"
 RAY = "ray"
+PACKAGE = Package("Ray", "ray", attrgetter("ray"))
 LAUNCHERS = frozenset({"nnodes", "node_rank", "master_addr", "master_port", "headless"})
 """Settings of a plan over nodes that the launcher takes, not vLLM."""
 NODES = "CAOVAN_RAY_NODES"
@@ -44,23 +48,39 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
         oldest = releases.name(releases.RANKS_BY_RAY)
         fact = f"caovan knows Ray's part of vLLM from {oldest} on, and this is {engine.version}"
         return Problem(CANNOT, fact, f"use a newer vLLM, or {OTHERWISE}")
+    install = f"sudo {engine.python} -m pip install"
     if not engine.ray:
-        fix = f"run `sudo {engine.python} -m pip install ray` on every node, or {OTHERWISE}"
+        fix = f"run `{install} ray` on every node, or {OTHERWISE}"
         return Problem(CANNOT, "Ray is not installed in the engine's environment", fix)
+    if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
+        oldest = releases.name(releases.RAY_HAS_TOKENS)
+        fact = f"Ray {engine.ray} runs the code of whoever reaches it; {oldest} is the first to ask"
+        fix = f"run `{install} --upgrade ray` on every node, or {OTHERWISE}"
+        return Problem(CANNOT, f"{fact} for a token", fix)
     return None
 
 
-def check(plan: Plan, nodes: int, address: str) -> None:
-    """Raise Unplannable for a plan that Ray's nodes cannot carry out as it is, with this head."""
+def check(plan: Plan, machine: Inventory, address: str) -> None:
+    """Raise Unplannable for a plan that these nodes cannot carry out over Ray as it is, with a head
+    at this address."""
+    nodes = 1 + len(machine.others)
     cannot = f"cannot plan for {nodes} nodes over Ray"
     if ":" in address:
         fact = f"the head's address {address} is an IPv6 one, and caovan starts Ray over IPv4"
         raise Unplannable(f"{cannot}: {fact}; set [cluster] head to an IPv4 address")
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
-    if nodes > 2 and plan.env.get(PARTITION):
+    if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
+        return  # Ray has one other node to choose, or all have an equal part of every layer
+    cards = cards_of(plan, machine)
+    if not all(alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
         raise Unplannable(f"{cannot}: {fact}; use equal cards, or {OTHERWISE}")
+    if PARTITION in plan.env:
+        fact = (
+            f"[engine] env has {PARTITION}, and Ray may run a stage on another node than its rank's"
+        )
+        raise Unplannable(f"{cannot}: {fact}; remove it, or {OTHERWISE}")
 
 
 def is_used(plan: Plan) -> bool:
