@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError
-from caovand.core.cluster.node import BadFacts, node_of, read_cards
+from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Network, Node
 
 UNASKED = (
@@ -71,7 +71,7 @@ def _asked(runtime: Path | None) -> Mapping[str, Any]:
 def _joined(answer: Mapping[str, Any]) -> list[Node]:
     """The workers that are here, those first that a plan made now would have, by rank."""
     here = {
-        node["name"]: node_of(node["name"], read_cards(node["facts"]["cards"]))
+        node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))
         for node in answer.get("nodes", ())
         if node["state"] == "joined" and node["facts"]
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 from caovand.adapters.cluster_key import Pairs
 from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
-from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Network
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster import choosing
+from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
+from caovand.daemon.cluster import choosing, document
 from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
@@ -206,11 +209,8 @@ def test_the_slowest_of_all_links_is_the_clusters() -> None:
     tried.between["n2", "n3"] = replace(SLOW, connect_s=3e-4)
     tried.choose()
     assert tried.head._links.network(tried.head._boots) == Network(50e6, 3e-4)
-    document = tried.head.describe()
-    assert document["links"] == [
-        {"nodes": ["n2", "n3"], "works": True, "connect_s": 3e-4, "sends_bytes_s": [1.2e9, 50e6]},
-    ]
-    (warned,) = (one for one in document["checks"] if one["verdict"] == "WARN")
+    found = tried.head.describe()["checks"]
+    (warned,) = (one for one in found if one["verdict"] == "WARN")
     assert warned["text"].startswith("n3 sends 400 Mbit/s to n2")
     tried.head._links._pairs = Memory(9)
     assert tried.head._links.network(tried.head._boots) is None, "of one nothing is known"
@@ -256,6 +256,51 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
         "link": {"bytes_s": 1.2e9, "round_trip_s": 2e-4},
         "no_rdma": "no node has InfiniBand or RoCE",
     }
+
+
+H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0))
+
+
+@pytest.mark.parametrize("cards", [4, 8])
+@pytest.mark.parametrize("found", [GOOD, SLOW, CLOSED])
+def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
+    """And for their checks, of which 1953 pairs of workers may have one each."""
+    names = [f"gpu-node-{number:03}" for number in range(63)]
+    tried = Tried(64, **dict.fromkeys(names, GOOD))
+    tried.head._facts = replace(HEAD, cards=(H100,) * cards)
+    ranks = tuple((f"TP{number + 500}", 4194000 + number) for number in range(cards))
+    for name in names:
+        tried.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks)
+    tried.between = dict.fromkeys(combinations(names, 2), found)
+    tried.measure()
+    told = tried.head.describe()
+    frame = encode_reply(Reply("0" * 64, result=told))
+    assert len(frame) <= MAX_BYTES
+    assert [len(node["ranks"]) for node in told["nodes"][1:]] == [cards] * 63
+    checks = told["checks"]
+    assert len(checks) >= 63
+    if found == GOOD:
+        assert {one["verdict"] for one in checks} == {"PASS"}
+    else:
+        assert checks[-1]["text"].startswith("not shown, as this answer has no room: ")
+        assert checks[-1]["verdict"] == ("WARN" if found == SLOW else "FAIL")
+
+
+def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(document, "ROOM_BYTES", 200)
+    found = [
+        (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
+        for verdict in ("PASS", "WARN", "FAIL", "WARN")
+    ]
+    shown = document.with_checks({}, found)["checks"]
+    assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
+    assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
+    shown = document.with_checks({"x": "x" * 200}, found[:1])["checks"]
+    assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
+        ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
+    ]
 
 
 def test_a_head_that_cannot_listen_fails_the_check() -> None:

@@ -32,6 +32,7 @@ from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.between import Between
 from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
+from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links, Peer
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
@@ -527,16 +528,12 @@ class Head(Part):
         # A finding about the head alone comes with each worker: it is shown once.
         every = [*self._unheard(), *self._compare(self._heard)]
         found = {one: name for name, one in reversed(every)}
-        return {
+        document = {
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
-            "checks": [
-                {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
-                for one, name in reversed(found.items())
-            ],
-            "links": self._between(self._heard).describe(),
             "planned": self._planned(),
         }  # fmt: skip
+        return with_checks(document, [(name, one) for one, name in reversed(found.items())])
 
     def _planned(self) -> dict[str, Any]:
         """The workers of the start that runs, else of the next, by rank, and what joins them."""
