@@ -381,11 +381,12 @@ class Head(Part):
         self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
         return why
 
-    def _fit(self, ours: Collection[str] = ()) -> Choice:
+    def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
         unheard = [in_words(one) for _, one in self._unheard()]
         found = self._compare(self._heard)
-        return choose(self._members, found, self._quorum.nodes - 1, unheard, ours)
+        members = {name: one for name, one in self._members.items() if name not in without}
+        return choose(members, found, self._quorum.nodes - 1, unheard, ours)
 
     def _reconsider(self) -> None:
         """Where fewer nodes may serve: begin with those, and take in others that are back."""
@@ -398,7 +399,10 @@ class Head(Part):
                 self._short = False
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
-            chosen = self._fit(self._ranks).workers
+            # Trials need an engine's port: until one finds that a link works again, it does not.
+            new = self._members.keys() - self._ranks
+            failed = {name for name in new if self._links.has_failed(name, self._ranks)}
+            chosen = self._fit(self._ranks, failed).workers
             back = [
                 name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
             ]

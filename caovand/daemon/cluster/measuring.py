@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -56,6 +56,11 @@ class Memory:
         """What is known of a link in these runs of the daemons, None for nothing that counts."""
         known = self._known.get(names)
         return known.link if known and known.boots == boots and not known.stale else None
+
+    def has_failed(self, names: Hashable) -> bool:
+        """Whether the last trial of a link failed, in whatever runs of the daemons."""
+        known = self._known.get(names)
+        return known is not None and not known.link.works
 
     def forget_failures(self) -> None:
         """Forget that links did not work, and keep their figures."""
@@ -111,6 +116,14 @@ class Links:
         """Whether the link to a worker is known to work."""
         link = self.of(name, boot)
         return link is not None and link.works
+
+    def has_failed(self, name: str, others: Collection[str]) -> bool:
+        """Whether the last trial of a worker's link to the head, or to one of `others`, failed.
+
+        A daemon that is started anew has mended none of them.
+        """
+        pairs = ((min(name, one), max(name, one)) for one in others)
+        return self._known.has_failed(name) or any(map(self._pairs.has_failed, pairs))
 
     def network(self, boots: Mapping[str, str]) -> Network | None:
         """The slowest of the links of these workers, each with its boot; None if one is unknown."""
