@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import Card, NodeFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Network
+from caovand.core.lifecycle.events import Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
@@ -24,7 +25,8 @@ from caovand.daemon.cluster import choosing, document
 from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
-from caovand.daemon.cluster.measuring import Memory, Peer
+from caovand.daemon.cluster.measuring import Memory
+from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from tests.core.nodes import HEAD, WORKER
@@ -44,6 +46,7 @@ class Tried:
         self.pairs: list[tuple[str, str]] = []
         self.names: list[str] = []
         self.again: list[bool] = []
+        self.paces: list[Pace] = []
         self.during: Callable[[], None] = lambda: None
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
@@ -59,7 +62,7 @@ class Tried:
         )
         self.head._facts = HEAD
         self.head._links.measure = self._measure  # type: ignore[method-assign]
-        self.head._links._measure_pair = self._measure_pair  # type: ignore[method-assign]
+        self.head._links.measure_between = self._measure_between  # type: ignore[method-assign]
         for name in found:
             self.join(name)
 
@@ -68,24 +71,38 @@ class Tried:
         told = Report(name, **{"boot": f"boot of {name}", **report})
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
-    async def _measure(self, peer: Peer, *, again: bool) -> None:
+    async def _measure(
+        self, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
+    ) -> None:
         assert self.head._links.turn.locked()
-        name, boot = peer.name, peer.boot
-        self.names.append(name)
-        during, self.during = self.during, lambda: None
-        during()
-        self.again.append(again)
-        self.head._links._known.keep(name, boot, self.found[name], None)
+        self.paces.append(pace)
+        for name, boot, _ in peers:
+            self.names.append(name)
+            during, self.during = self.during, lambda: None
+            during()
+            self.again.append(again(name))
+            self.head._links._known.keep(name, boot, self.found[name], None)
 
-    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
+    async def _measure_between(
+        self, peers: Sequence[Peer], again: Callable[[str, str], bool], pace: Pace
+    ) -> None:
         assert self.head._links.turn.locked()
-        names = one.name, other.name
-        self.pairs.append(names)
-        self.again.append(again)
-        found = self.between.get(names, GOOD)
-        self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
+        self.paces.append(pace)
+        for one, other in combinations(sorted(peers), 2):
+            names = one.name, other.name
+            self.pairs.append(names)
+            self.again.append(again(*names))
+            found = self.between.get(names, GOOD)
+            self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
 
     def choose(self) -> dict[str, int]:
+        """What the next inspection chooses."""
+        self.snapshot = replace(self.snapshot, inspection=self.snapshot.inspection + 1)
+        return self.choose_again()
+
+    def choose_again(self) -> dict[str, int]:
+        """What the same one does, after a change while it planned."""
+
         async def work() -> None:
             async with self.head._links.turn:
                 await self.head._choose(self.port + 1)
@@ -110,6 +127,28 @@ def test_another_worker_serves_where_a_link_does_not_work() -> None:
     tried = Tried(n2=CLOSED, n3=GOOD)
     assert tried.choose() == {"n3": 1}
     assert tried.names == ["n2", "n3"]
+
+
+def test_all_trials_of_one_inspection_share_their_time_and_what_they_found() -> None:
+    """It chooses anew where a worker changes meanwhile, up to three times."""
+    tried = Tried(n2=CLOSED, n3=GOOD)
+    tried.choose()
+    first = tried.paces[-1]
+    assert tried.choose_again() == {"n3": 1}
+    assert tried.names == ["n2", "n3", "n3"], "what failed just now is not tried again"
+    assert all(pace is first for pace in tried.paces)
+    tried.choose()
+    assert tried.paces[-1] is not first
+    assert tried.names[3:] == ["n2", "n3"]
+
+
+def test_a_start_shows_how_far_its_trials_are() -> None:
+    tried = Tried(n2=GOOD)
+    tried.during = lambda: tried.head._paced().tell("connects to n2")
+    tried.choose()
+    told = [one for one in tried.events if isinstance(one, Progressed)]
+    assert [one.detail for one in told] == ["connects to n2", ""], "and that they are over"
+    assert all(one.heartbeat for one in told), "the inspection gets no more time"
 
 
 def test_without_another_one_the_start_waits_and_says_why() -> None:

@@ -34,9 +34,10 @@ from caovand.daemon.cluster.between import Between
 from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
-from caovand.daemon.cluster.measuring import Links, Peer
+from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
 
@@ -84,6 +85,7 @@ class Head(Part):
         self._evidence = Collector(slot, self._silence)
         host, port = addresses.split(address)
         self._links = Links(host, port + 1, self._changed)
+        self._pace: tuple[int, Pace] | None = None  # of the trials of an inspection
 
     async def begin(self) -> None:
         """Hear the workers and send each its order, until cancelled."""
@@ -297,7 +299,7 @@ class Head(Part):
 
     async def _choose(self, port: int) -> str:
         """Choose the workers of the next start, and try their links; as `_ready`."""
-        self._links.forget_failures()
+        pace = self._paced()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
         tried: set[Hashable] = set()
@@ -305,30 +307,50 @@ class Head(Part):
             chosen = frozenset(self._boots.items())
             if new := chosen - tried:
                 tried |= new
-                await self._measure(sorted(name for name, _ in new))
+                await self._measure(sorted(name for name, _ in new), pace)
             elif chosen not in tried:  # with each other, once all are reached by the head
                 tried.add(chosen)
-                await self._measure_between(list(self._ranks))
+                await self._measure_between(list(self._ranks), pace)
             else:
                 break
             why = self._ready()  # a link that fails may leave another worker to choose
+        pace.tell("")
         self._quorum.chosen(self._count)
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why
+
+    def _paced(self) -> Pace:
+        """The pace of the trials of this inspection, which may choose several times.
+
+        The first time, that links did not work is forgotten.
+        """
+        snapshot = self._slot.snapshot()
+
+        def tell(text: str) -> None:
+            self._slot.apply(
+                events.Progressed(
+                    at=now(), generation=snapshot.generation, phase="plan", detail=text,
+                    heartbeat=True,
+                )
+            )  # fmt: skip
+
+        if self._pace is None or self._pace[0] != snapshot.inspection:
+            self._links.forget_failures()
+            self._pace = snapshot.inspection, Pace(tell)
+        return self._pace[1]
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers cannot use InfiniBand or RoCE, "" if they can."""
         facts = (self._members[name].facts for name in names)
         return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
-    async def _measure(self, names: Sequence[str]) -> None:
-        for peer in self._peers(names):
-            again = self._slow(peer.name, self._members[peer.name])
-            await self._links.measure(peer, again=again)
+    async def _measure(self, names: Sequence[str], pace: Pace) -> None:
+        slow = {name for name in names if self._slow(name, self._members[name])}
+        await self._links.measure(self._peers(names), slow.__contains__, pace)
 
-    async def _measure_between(self, names: Sequence[str]) -> None:
+    async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
         between = self._between(self._members)
-        await self._links.measure_between(self._peers(names), between.is_slow)
+        await self._links.measure_between(self._peers(names), between.is_slow, pace)
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
         """Those of these workers that can be tried."""
@@ -361,10 +383,11 @@ class Head(Part):
             ]
             if not idle or self._slot.pids():
                 return
-            await self._measure(untried)
+            pace = Pace()
+            await self._measure(untried, pace)
             chosen = self._fit().workers
             if among := self._between(chosen).wants_trial():
-                await self._measure_between(list(chosen))
+                await self._measure_between(list(chosen), pace)
             if untried or among:
                 self._try_again()
 

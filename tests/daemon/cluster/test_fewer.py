@@ -10,7 +10,7 @@ import pytest
 from caovand.core.cluster.link import Link
 from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster.asking import Unreported
-from caovand.daemon.cluster.measuring import Peer
+from caovand.daemon.cluster.trials import Peer
 from tests.daemon.cluster.made_up import WAIT_S, Tried, World
 from tests.patience import soon
 
@@ -77,7 +77,7 @@ def test_one_whose_link_failed_is_not_back_because_its_daemon_is_started_anew(
     async def fails(*_: object) -> object:
         raise Unreported("n3 reported nothing")
 
-    async def broken(peer: Peer, transfer: bool) -> Link:
+    async def broken(door: object, at: Link, peer: Peer, *_: object) -> Link:
         return replace(GOOD, to_worker="no answer" if peer.name == "n3" else "")
 
     async def story() -> None:
