@@ -130,7 +130,14 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
         (of_two(planned(12.5e9)), "the link between the nodes is not measured yet"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
         (cluster(role="worker"), "no head's daemon was asked"),
-        (Reply("", code="forbidden", message="cannot answer"), "no head's daemon was asked"),
+        (
+            Reply("", code="busy", message="cannot answer: too many", hint="try again"),
+            "the link between them to be slow: cannot answer: too many; try again",
+        ),
+        (
+            cluster(nodes=[node("gpu2", "joined", facts={**FACTS, "cards": [{"name": "x"}]})]),
+            "to be slow: cannot read a node's facts: memory_mib is missing in cards[0]",
+        ),
     ],
 )
 def test_what_is_assumed_is_named_and_nothing_is_called_slow(
