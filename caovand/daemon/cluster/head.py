@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -575,6 +575,12 @@ class Head(Part):
 
 
 def _standing(member: Member) -> Any:
-    """What of a worker decides whether a start can begin."""
-    facts = member.facts and replace(member.facts, clock=0.0, shm_free_mib=0)
+    """What of a worker decides whether a start can begin.
+
+    In which order it offers its cards does not: that follows what is free of them.
+    """
+    facts = member.facts and replace(
+        member.facts, clock=0.0, shm_free_mib=0,
+        cards=tuple(sorted(member.facts.cards, key=astuple)),
+    )  # fmt: skip
     return facts, member.report.running, member.report.stopped
