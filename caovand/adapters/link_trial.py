@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Mapping
 from secrets import compare_digest
 from typing import Any, TypeVar
 
@@ -20,7 +20,8 @@ CONNECT_S = 4.0
 ANSWER_S = 10.0
 MOST_ADDRESSES = 3
 MOST_GUESTS, BACKLOG = 32, 128
-"""Connections whose word is awaited at the same time; a new one takes the place of the oldest."""
+"""Connections whose word is awaited at the same time, with one awaited; a new one takes the place
+of the oldest."""
 PAUSE_S = 0.1
 TRANSFER_S, MOST_BYTES = 1.0, 256 << 20
 FIRST_S = 8.0
@@ -46,43 +47,53 @@ class Door:
             self._listener.listen(BACKLOG)
             self.port: int = self._listener.getsockname()[1]
             self._paused: asyncio.TimerHandle | None = None
+            self._awaited: dict[bytes, tuple[bytes, asyncio.Future[tuple[socket.socket, str]]]]
+            self._awaited = {}
+            self._guests: list[asyncio.Task[None]] = []
         except OSError:
             self._listener.close()
             raise
 
     async def admit(self, asks: bytes, answers: bytes) -> tuple[socket.socket, str]:
-        """The connection that sends `asks`, and the address it comes from; waits for ever."""
+        """The connection that sends `asks`, and the address it comes from; waits for ever.
+
+        Several may be awaited at the same time.
+        """
         admitted: asyncio.Future[tuple[socket.socket, str]]
         admitted = asyncio.get_running_loop().create_future()
-        guests: list[asyncio.Task[None]] = []
-
-        async def check(link: socket.socket, seen: str) -> None:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(link)
-                with contextlib.suppress(Failed):
-                    await _within(ANSWER_S, _let_in(link, asks, answers))
-                    if not admitted.done():
-                        stack.pop_all()
-                        admitted.set_result((link, seen))
-
-        def come(link: socket.socket, seen: str) -> None:
-            guests[:] = [one for one in guests if not one.done()]
-            for oldest in guests[: len(guests) - MOST_GUESTS + 1]:
-                oldest.cancel()
-            guests.append(asyncio.ensure_future(check(link, seen)))
-
-        self._listen(come)
+        if not self._awaited:
+            self._listen()
+        self._awaited[asks] = answers, admitted
         try:
             return await admitted
         finally:
-            self._rest()
-            for guest in guests:
-                guest.cancel()
-            if guests:
-                await asyncio.wait(guests)
+            del self._awaited[asks]
+            if not self._awaited:
+                self._rest()
+                guests, self._guests = self._guests, []
+                for guest in guests:
+                    guest.cancel()
+                if guests:
+                    await asyncio.wait(guests)
+
+    async def _check(self, link: socket.socket, seen: str) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(link)
+            with contextlib.suppress(Failed):
+                admitted = await _within(ANSWER_S, _let_in(link, self._awaited))
+                if not admitted.done():
+                    stack.pop_all()
+                    admitted.set_result((link, seen))
+
+    def _come(self, link: socket.socket, seen: str) -> None:
+        guests = [one for one in self._guests if not one.done()]
+        most = MOST_GUESTS - 1 + len(self._awaited)
+        for oldest in guests[: max(len(guests) - most + 1, 0)]:
+            oldest.cancel()
+        self._guests = [*guests, asyncio.ensure_future(self._check(link, seen))]
 
     # Not the loop's own sock_accept: who comes while that is cancelled is a fault in the log.
-    def _listen(self, come: Callable[[socket.socket, str], None]) -> None:
+    def _listen(self) -> None:
         loop = asyncio.get_running_loop()
 
         def accept() -> None:
@@ -90,20 +101,23 @@ class Door:
                 link, end = self._listener.accept()
             except OSError:  # it is gone already, or there are no descriptors for the moment
                 self._rest()
-                self._paused = loop.call_later(PAUSE_S, self._listen, come)
+                self._paused = loop.call_later(PAUSE_S, self._listen)
                 return
             link.setblocking(False)
-            come(link, plain(end))
+            self._come(link, plain(end))
 
         loop.add_reader(self._listener, accept)
 
     def _rest(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._listener)
+        if self._listener.fileno() != -1:
+            asyncio.get_running_loop().remove_reader(self._listener)
         if self._paused is not None:
             self._paused.cancel()
 
     def close(self) -> None:
         """Stop to listen."""
+        if self._awaited:
+            self._rest()
         self._listener.close()
 
 
@@ -170,10 +184,14 @@ async def _within(seconds: float, work: Awaitable[Found]) -> Found:
         raise Failed(os.strerror(problem.errno) if problem.errno else str(problem)) from None
 
 
-async def _let_in(link: socket.socket, asks: bytes, answers: bytes) -> None:
-    if not compare_digest(await _exactly(link, len(asks)), asks):
-        raise Failed("another word")
-    await asyncio.get_running_loop().sock_sendall(link, answers)
+async def _let_in(link: socket.socket, awaited: Mapping[bytes, tuple[bytes, Found]]) -> Found:
+    """Answer to the word that it sends, which is one of those `awaited`. Raises Failed."""
+    word = await _exactly(link, max(map(len, awaited), default=0))
+    for asks, (answers, found) in awaited.items():
+        if compare_digest(word, asks):
+            await asyncio.get_running_loop().sock_sendall(link, answers)
+            return found
+    raise Failed("another word")
 
 
 async def _ask(link: socket.socket, asks: bytes, answers: bytes) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError
-from caovand.core.cluster.node import BadFacts, node_of, read_cards
+from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Network, Node
 
-UNASKED = (
-    "the other nodes are assumed to be like this one, and the link between them to be slow: no"
-    " head's daemon was asked, which knows and measures them"
-)
+ASSUMED = "the other nodes are assumed to be like this one, and the link between them to be slow"
+UNASKED = "no head's daemon was asked, which knows and measures them"
 
 
 @dataclass(frozen=True)
@@ -39,13 +37,16 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     assumed = inventory.others
     if not assumed:
         return OverNodes(inventory)
+    why = UNASKED
     try:
         answer = _asked(runtime) if ask else {}
         joined = _joined(answer)[: len(assumed)]
-    except (CommandError, BadFacts):
-        answer, joined = {}, []
+    except CommandError as problem:
+        answer, why = {}, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+    except BadFacts as problem:
+        answer, why = {}, str(problem)
     if not answer:
-        return OverNodes(inventory, warning=UNASKED)
+        return OverNodes(inventory, warning=f"{ASSUMED}: {why}")
     others = (*joined, *assumed[len(joined) :])
     if lacking := len(assumed) - len(joined):
         warning = (
@@ -71,7 +72,7 @@ def _asked(runtime: Path | None) -> Mapping[str, Any]:
 def _joined(answer: Mapping[str, Any]) -> list[Node]:
     """The workers that are here, those first that a plan made now would have, by rank."""
     here = {
-        node["name"]: node_of(node["name"], read_cards(node["facts"]["cards"]))
+        node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))
         for node in answer.get("nodes", ())
         if node["state"] == "joined" and node["facts"]
     }

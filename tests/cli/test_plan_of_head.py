@@ -19,7 +19,10 @@ from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, named
 
-SMALL = {"name": "NVIDIA GeForce RTX 2080 Ti", "memory_mib": 11264, "compute_capability": "7.5"}
+SMALL = {
+    "name": "NVIDIA GeForce RTX 2080 Ti", "memory_mib": 11264, "compute_capability": "7.5",
+    "count": 1,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -94,7 +97,8 @@ def planned(bytes_s: float | None, *names: str, no_rdma: str = "") -> dict[str, 
 
 def of_two(found: dict[str, Any]) -> dict[str, Any]:
     """The answer of a head whose next start has one of two workers like itself."""
-    card = {"name": "NVIDIA GeForce RTX 3090", "memory_mib": 24576, "compute_capability": "8.6"}
+    card = {**SMALL, "name": "NVIDIA GeForce RTX 3090", "memory_mib": 24576,
+            "compute_capability": "8.6"}  # fmt: skip
     facts = {**FACTS, "cards": [card]}
     others = [node(name, "joined", facts=facts) for name in ("gpu2", "gpu3")]
     return cluster(nodes=[node("gpu1", "here"), *others], planned=found)
@@ -126,7 +130,14 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
         (of_two(planned(12.5e9)), "the link between the nodes is not measured yet"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
         (cluster(role="worker"), "no head's daemon was asked"),
-        (Reply("", code="forbidden", message="cannot answer"), "no head's daemon was asked"),
+        (
+            Reply("", code="busy", message="cannot answer: too many", hint="try again"),
+            "the link between them to be slow: cannot answer: too many; try again",
+        ),
+        (
+            cluster(nodes=[node("gpu2", "joined", facts={**FACTS, "cards": [{"name": "x"}]})]),
+            "to be slow: cannot read a node's facts: memory_mib is missing in cards[0]",
+        ),
     ],
 )
 def test_what_is_assumed_is_named_and_nothing_is_called_slow(

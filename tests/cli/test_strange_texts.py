@@ -99,7 +99,7 @@ ROW = {
 NODE = {
     **strange({"name": "n", "address": "a"}), "state": "lost", "since_s": 1.0,
     "facts": {**strange({"engine": "e", "version": "v"}), "cards": [
-        {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5"},
+        {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5", "count": 1},
     ]},
     "ranks": [{"rank": STRANGE, "pid": 1}],
 }  # fmt: skip

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.cluster.node import BadFacts, Card, NodeFacts, from_document, to_document
+from caovand.core.cluster.node import (
+    BadFacts,
+    Card,
+    NodeFacts,
+    from_document,
+    read_shown_cards,
+    shown,
+    to_document,
+)
 from tests.core.nodes import HEAD, T4
 from tests.core.test_any_input import JSON
 from tests.examples import examples
@@ -58,6 +66,22 @@ def document(**changes: Any) -> dict[str, Any]:
 @given(NODES)
 def test_what_a_node_reports_is_what_the_head_reads(node: NodeFacts) -> None:
     assert from_document(json.loads(json.dumps(to_document(node)))) == node
+
+
+@examples(50)
+@given(NODES)
+def test_the_cards_that_are_shown_are_read_back_in_their_order(node: NodeFacts) -> None:
+    assert read_shown_cards(json.loads(json.dumps(shown(node)["cards"]))) == node.cards
+
+
+def test_equal_cards_are_one_entry_and_bad_counts_are_refused() -> None:
+    (entry,) = shown(HEAD)["cards"]
+    assert entry["count"] == 2
+    for count in (0, 65, True, "2"):
+        with pytest.raises(BadFacts, match=r"cards\[0\].count is"):
+            read_shown_cards([{**entry, "count": count}])
+    with pytest.raises(BadFacts, match=r"cards\[1\].count is none, or leads to more than 64"):
+        read_shown_cards([{**entry, "count": 32}, {**entry, "count": 33}])
 
 
 def test_the_document_is_plain_and_readable() -> None:

@@ -138,6 +138,9 @@ def test_a_degraded_plan_is_for_the_cards_of_all_nodes() -> None:
     assert mark() == degraded.fingerprint(parse({}), alone)
     assert len({mark(), mark(Node("n2", EMPTY)), mark(Node("n2", EMPTY[:1]))}) == 3
     assert mark(Node("n2", EMPTY)) == mark(Node("renamed", EMPTY))
+    two = (EMPTY[0], replace(EMPTY[0], name="another"))
+    assert mark(Node("n2", two)) == mark(Node("n2", two[::-1])), "the freest is offered first"
+    assert mark(Node("n2", two[:1])) != mark(Node("n2", two[1:]))
 
 
 def test_an_upgrade_changes_no_fingerprint() -> None:

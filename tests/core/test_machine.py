@@ -623,3 +623,17 @@ def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
         LifecycleRules(drain_s=10.0),
     )
     assert end == End(s.generation, 15.0)
+
+
+def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:
+    def stalled(detail: str) -> str:
+        s = after(Snapshot(), Start(at=0.0), rules=RULES)
+        told = {"phase": "plan", "detail": detail, "heartbeat": True}
+        s = after(s, Progressed(at=1.0, generation=s.generation, **told), rules=RULES)
+        s = after(s, Tick(at=s.deadline or 0.0), rules=RULES)
+        assert s.state is State.HOLD
+        return s.reason
+
+    text = "cannot plan: the inspection of engine, model and host has not finished after 300 s"
+    assert stalled("") == f"{text}; check for a hung disk or driver"
+    assert stalled("connects to n2") == f"{text} (connects to n2)"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,19 @@ import pytest
 from caovand.adapters.cluster_key import Pairs
 from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
-from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Network
+from caovand.core.lifecycle.events import Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster import choosing
+from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
+from caovand.daemon.cluster import choosing, document
 from caovand.daemon.cluster.asking import Unreported
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head, Member
-from caovand.daemon.cluster.measuring import Memory, Peer
+from caovand.daemon.cluster.measuring import Memory
+from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from caovand.engines.vllm.engine import ENGINE
@@ -42,6 +47,7 @@ class Tried:
         self.pairs: list[tuple[str, str]] = []
         self.names: list[str] = []
         self.again: list[bool] = []
+        self.paces: list[Pace] = []
         self.during: Callable[[], None] = lambda: None
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
@@ -57,7 +63,7 @@ class Tried:
         )
         self.head._facts = HEAD
         self.head._links.measure = self._measure  # type: ignore[method-assign]
-        self.head._links._measure_pair = self._measure_pair  # type: ignore[method-assign]
+        self.head._links.measure_between = self._measure_between  # type: ignore[method-assign]
         for name in found:
             self.join(name)
 
@@ -66,24 +72,38 @@ class Tried:
         told = Report(name, **{"boot": f"boot of {name}", **report})
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
-    async def _measure(self, peer: Peer, *, again: bool) -> None:
+    async def _measure(
+        self, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
+    ) -> None:
         assert self.head._links.turn.locked()
-        name, boot = peer.name, peer.boot
-        self.names.append(name)
-        during, self.during = self.during, lambda: None
-        during()
-        self.again.append(again)
-        self.head._links._known.keep(name, boot, self.found[name], None)
+        self.paces.append(pace)
+        for name, boot, _ in peers:
+            self.names.append(name)
+            during, self.during = self.during, lambda: None
+            during()
+            self.again.append(again(name))
+            self.head._links._known.keep(name, boot, self.found[name], None)
 
-    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
+    async def _measure_between(
+        self, peers: Sequence[Peer], again: Callable[[str, str], bool], pace: Pace
+    ) -> None:
         assert self.head._links.turn.locked()
-        names = one.name, other.name
-        self.pairs.append(names)
-        self.again.append(again)
-        found = self.between.get(names, GOOD)
-        self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
+        self.paces.append(pace)
+        for one, other in combinations(sorted(peers), 2):
+            names = one.name, other.name
+            self.pairs.append(names)
+            self.again.append(again(*names))
+            found = self.between.get(names, GOOD)
+            self.head._links._pairs.keep(names, (one.boot, other.boot), found, None)
 
     def choose(self) -> dict[str, int]:
+        """What the next inspection chooses."""
+        self.snapshot = replace(self.snapshot, inspection=self.snapshot.inspection + 1)
+        return self.choose_again()
+
+    def choose_again(self) -> dict[str, int]:
+        """What the same one does, after a change while it planned."""
+
         async def work() -> None:
             async with self.head._links.turn:
                 await self.head._choose(self.port + 1)
@@ -108,6 +128,28 @@ def test_another_worker_serves_where_a_link_does_not_work() -> None:
     tried = Tried(n2=CLOSED, n3=GOOD)
     assert tried.choose() == {"n3": 1}
     assert tried.names == ["n2", "n3"]
+
+
+def test_all_trials_of_one_inspection_share_their_time_and_what_they_found() -> None:
+    """It chooses anew where a worker changes meanwhile, up to three times."""
+    tried = Tried(n2=CLOSED, n3=GOOD)
+    tried.choose()
+    first = tried.paces[-1]
+    assert tried.choose_again() == {"n3": 1}
+    assert tried.names == ["n2", "n3", "n3"], "what failed just now is not tried again"
+    assert all(pace is first for pace in tried.paces)
+    tried.choose()
+    assert tried.paces[-1] is not first
+    assert tried.names[3:] == ["n2", "n3"]
+
+
+def test_a_start_shows_how_far_its_trials_are() -> None:
+    tried = Tried(n2=GOOD)
+    tried.during = lambda: tried.head._paced().tell("connects to n2")
+    tried.choose()
+    told = [one for one in tried.events if isinstance(one, Progressed)]
+    assert [one.detail for one in told] == ["connects to n2", ""], "and that they are over"
+    assert all(one.heartbeat for one in told), "the inspection gets no more time"
 
 
 def test_without_another_one_the_start_waits_and_says_why() -> None:
@@ -207,11 +249,8 @@ def test_the_slowest_of_all_links_is_the_clusters() -> None:
     tried.between["n2", "n3"] = replace(SLOW, connect_s=3e-4)
     tried.choose()
     assert tried.head._links.network(tried.head._boots) == Network(50e6, 3e-4)
-    document = tried.head.describe()
-    assert document["links"] == [
-        {"nodes": ["n2", "n3"], "works": True, "connect_s": 3e-4, "sends_bytes_s": [1.2e9, 50e6]},
-    ]
-    (warned,) = (one for one in document["checks"] if one["verdict"] == "WARN")
+    found = tried.head.describe()["checks"]
+    (warned,) = (one for one in found if one["verdict"] == "WARN")
     assert warned["text"].startswith("n3 sends 400 Mbit/s to n2")
     tried.head._links._pairs = Memory(9)
     assert tried.head._links.network(tried.head._boots) is None, "of one nothing is known"
@@ -257,6 +296,51 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
         "link": {"bytes_s": 1.2e9, "round_trip_s": 2e-4},
         "no_rdma": "no node has InfiniBand or RoCE",
     }
+
+
+H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0))
+
+
+@pytest.mark.parametrize("cards", [4, 8])
+@pytest.mark.parametrize("found", [GOOD, SLOW, CLOSED])
+def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
+    """And for their checks, of which 1953 pairs of workers may have one each."""
+    names = [f"gpu-node-{number:03}" for number in range(63)]
+    tried = Tried(64, **dict.fromkeys(names, GOOD))
+    tried.head._facts = replace(HEAD, cards=(H100,) * cards)
+    ranks = tuple((f"TP{number + 500}", 4194000 + number) for number in range(cards))
+    for name in names:
+        tried.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks)
+    tried.between = dict.fromkeys(combinations(names, 2), found)
+    tried.measure()
+    told = tried.head.describe()
+    frame = encode_reply(Reply("0" * 64, result=told))
+    assert len(frame) <= MAX_BYTES
+    assert [len(node["ranks"]) for node in told["nodes"][1:]] == [cards] * 63
+    checks = told["checks"]
+    assert len(checks) >= 63
+    if found == GOOD:
+        assert {one["verdict"] for one in checks} == {"PASS"}
+    else:
+        assert checks[-1]["text"].startswith("not shown, as this answer has no room: ")
+        assert checks[-1]["verdict"] == ("WARN" if found == SLOW else "FAIL")
+
+
+def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(document, "ROOM_BYTES", 200)
+    found = [
+        (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
+        for verdict in ("PASS", "WARN", "FAIL", "WARN")
+    ]
+    shown = document.with_checks({}, found)["checks"]
+    assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
+    assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
+    shown = document.with_checks({"x": "x" * 200}, found[:1])["checks"]
+    assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
+        ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
+    ]
 
 
 def test_a_head_that_cannot_listen_fails_the_check() -> None:

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from caovand.adapters import link_trial
 from caovand.core.cluster.link import Link
-from caovand.daemon.cluster import asking, measuring
-from caovand.daemon.cluster.measuring import Links, Peer
+from caovand.daemon.cluster import asking, measuring, trials
+from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.cluster.trying import Trying
+from caovand.daemon.shared import now
 from tests.daemon_process import free_port
 from tests.descriptors import descriptors, run
 from tests.patience import soon
@@ -32,6 +35,7 @@ class Both:
         self.links = Links(host, self.port, self.woken)
         self.worker = Trying(f"{joined}:{self.port - 1}", self.woken)
         self.address = HERE
+        self.token = ""
         self.transfers: list[bool] = []
 
     async def pass_messages(self) -> None:
@@ -42,14 +46,15 @@ class Both:
 
     def step(self) -> None:
         trial = self.links.asking.trial("n2")
-        if trial is not None and (not self.transfers or self.worker.outcome is None):
+        if trial is not None and trial.token != self.token:
+            self.token = trial.token
             self.transfers.append(trial.transfer)
         self.worker.follow(trial, self.address)
         self.links.asking.heard("n2", self.worker.outcome)
 
     async def measured(self, boot: str = "1", *, again: bool = False) -> Link:
         self.transfers.clear()
-        await self.links.measure(Peer("n2", boot, self.address), again=again)
+        await self.links.measure([Peer("n2", boot, self.address)], lambda _: again, Pace())
         link = self.links.of("n2", boot)
         assert link is not None
         return link
@@ -86,15 +91,15 @@ def test_both_ways_are_tried_and_measured_once_for_each_run_of_the_worker() -> N
             assert (link.own, link.seen, link.joined) == (HERE, HERE, HERE)
             assert link.up_bytes_s
             assert link.down_bytes_s
-            assert set(two.transfers) == {True}
+            assert two.transfers == [False, True]
             assert not listens(two.port)
             assert two.links.asking.trial("n2") is None
             again = await two.measured()
-            assert set(two.transfers) == {False}
+            assert two.transfers == [False]
             assert again == link, "a plan finds the same figures"
             assert two.links.of("n2", "2") is None
             await two.measured("2")
-            assert set(two.transfers) == {True}
+            assert two.transfers == [False, True]
             assert two.links.of("n2", "1") is None
 
     run(work)
@@ -157,14 +162,11 @@ def test_a_worker_that_cannot_be_reached_is_known(monkeypatch: pytest.MonkeyPatc
         async with both() as two:
             link = await two.measured()
             assert (link.to_head, link.to_worker) == ("", "Connection refused")
-            assert link.up_bytes_s
+            assert two.transfers == [False], "nothing is sent over what fails"
             two.links.forget_failures()
             assert two.links.of("n2", "1") is None
             monkeypatch.setattr(link_trial, "connect", real)
-            again = await two.measured()
-            assert again.works
-            assert set(two.transfers) == {False}
-            assert again.up_bytes_s == link.up_bytes_s
+            assert (await two.measured()).works
 
     run(work)
 
@@ -270,20 +272,27 @@ def test_reports_of_other_trials_are_ignored() -> None:
     run(work)
 
 
+def test_without_a_worker_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    links, opened = Links(HERE, free_port(), Changed()), []
+    monkeypatch.setattr(measuring, "Door", lambda *at: opened.append(at))
+    asyncio.run(links.measure([], lambda _: False, Pace()))
+    assert opened == []
+
+
 def test_links_of_no_end_of_names_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "MOST_LINKS", 3)
 
     async def work() -> None:
         async with both("192.0.2.1") as two:
             for number in range(5):
-                await two.links.measure(Peer(f"n{number}", "1", HERE))
+                await two.links.measure([Peer(f"n{number}", "1", HERE)], lambda _: False, Pace())
             assert len(two.links._known._known) == 3
             assert two.links.of("n4", "1") is not None
 
     run(work)
 
 
-# -- between workers ---
+# -- several workers ---
 
 
 class Workers:
@@ -294,6 +303,7 @@ class Workers:
         self.peers = [Peer(name, "1", f"127.0.0.{at}") for at, name in enumerate(names, 2)]
         self.trying = {peer: Trying(f"{HERE}:1", Changed()) for peer in self.peers}
         self.deaf: set[str] = set()
+        self.pace = Pace()
 
     async def pass_messages(self) -> None:
         while True:
@@ -303,19 +313,119 @@ class Workers:
                     self.links.asking.heard(peer.name, worker.outcome)
             await asyncio.sleep(0.01)
 
-    async def measured(self, again: bool = False) -> list[Link]:
+    @contextlib.asynccontextmanager
+    async def hearing(self) -> AsyncIterator[None]:
         passing = asyncio.ensure_future(self.pass_messages())
         try:
-            await self.links.measure_between(self.peers, lambda one, other: again)
+            yield
         finally:
             passing.cancel()
             for worker in self.trying.values():
                 worker.follow(None, "")
+
+    async def reached(self) -> None:
+        """The head tries its links to them."""
+        async with self.hearing():
+            await self.links.measure(self.peers, lambda _: False, self.pace)
+
+    async def measured(self, again: bool = False) -> list[Link]:
+        async with self.hearing():
+            await self.links.measure_between(self.peers, lambda one, other: again, self.pace)
         boots = {peer.name: peer.boot for peer in self.peers}
         names = sorted(boots)
         found = [self.links.between(a, b, boots) for a in names for b in names if a < b]
         assert all(found)
         return [one for one in found if one]
+
+
+def test_all_workers_connect_at_once_and_send_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, sending, told = link_trial.transfer, [0, 0], list[str]()
+
+    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
+        sending[0] += 1
+        sending[1] = max(sending)
+        found = await real(link, sends_first=sends_first)
+        sending[0] -= 1
+        return found
+
+    monkeypatch.setattr(link_trial, "transfer", transfer)
+
+    async def work() -> None:
+        workers = Workers("n2", "n3", "n4")
+        workers.pace = Pace(told.append)
+        workers.deaf.add("n4")
+        measuring_all = asyncio.ensure_future(workers.reached())
+        await soon(lambda: all(workers.trying[peer].outcome for peer in workers.peers[:2]))
+        assert workers.links.of("n2", "1") is None, "the mute one is still waited for"
+        workers.deaf.clear()
+        await measuring_all
+        assert all(workers.links.works(name, "1") for name in ("n2", "n3", "n4"))
+        assert sending == [0, 2], "the two ends of one link"
+        assert told[0] == "connects to 3 workers"
+        assert told[-1] == "measures the link to n4, 3 of 3"
+
+    run(work)
+
+
+def test_several_mute_workers_cost_the_time_of_one_and_are_not_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "REPORT_S", 0.5)
+    asked: list[str] = []
+
+    async def work() -> None:
+        workers = Workers("n2", "n3", "n4", "n5", "n6", "n7")
+        workers.deaf |= {"n3", "n4", "n5", "n6"}
+        begun = asyncio.get_running_loop().time()
+        await workers.reached()
+        assert asyncio.get_running_loop().time() - begun < 4 * 0.5
+        assert workers.pace.mute == workers.deaf
+        real = workers.links.asking.ask
+
+        def ask(name: str, *rest: Any) -> Any:
+            asked.append(name)
+            return real(name, *rest)
+
+        monkeypatch.setattr(workers.links.asking, "ask", ask)
+        links = await workers.measured()
+        assert set(asked) == {"n2", "n7"}
+        assert sum(one.works for one in links) == 1
+        assert links[0].unreported == "n3 reported nothing of an earlier trial"
+
+    run(work)
+
+
+def test_trials_end_with_the_time_that_they_have_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = [now()]
+    monkeypatch.setattr(trials, "now", lambda: at[0])
+
+    async def work() -> None:
+        workers = Workers("n2", "n3")
+
+        def late(text: str) -> None:
+            if text.startswith("measures"):
+                at[0] += trials.ALL_S
+
+        workers.pace = Pace(late)
+        await workers.reached()
+        link = workers.links.of("n2", "1")
+        assert link is not None
+        assert not link.fails, "they connect, and nothing else is known"
+        assert link.up_bytes_s is None
+        workers.peers.append(Peer("n4", "1", "127.0.0.4"))
+        await workers.reached()
+        assert workers.links.of("n2", "1") == link, "what was found before still counts"
+        link = workers.links.of("n4", "1")
+        assert link is not None
+        assert link.unreported == "no time was left for its trial"
+        workers.peers.pop()
+        workers.pace = Pace()
+        await workers.reached()
+        assert workers.links.works("n2", "1"), "the next start measures it"
+
+    run(work)
 
 
 def test_workers_are_measured_with_each_other_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

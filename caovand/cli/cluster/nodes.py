@@ -52,7 +52,9 @@ def _cards(facts: Mapping[str, Any]) -> str:
     """The cards by kind: "2 x Tesla T4 15 GiB"."""
     if not facts:
         return ""
-    kinds = Counter((card["name"], card["memory_mib"]) for card in facts["cards"])
+    kinds: Counter[tuple[str, int]] = Counter()
+    for card in facts["cards"]:
+        kinds[card["name"], card["memory_mib"]] += card["count"]
     shown = (f"{count} x {name} {mib / 1024:.0f} GiB" for (name, mib), count in kinds.items())
     return ", ".join(shown) or "none"
 

@@ -22,7 +22,8 @@ PORT = 7070
 GROUP = "caovan"
 """The service's group, which must be able to read the key."""
 MEASURED_S = 300.0
-"""A daemon that measures tries one link after the other, and waits for what firewalls drop."""
+"""A daemon that measures sends data over one link after the other, and may have to wait for a start
+that does so."""
 RESTART = "sudo systemctl restart caovan"
 
 

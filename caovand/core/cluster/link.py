@@ -84,12 +84,17 @@ class Link:
     unreported: str = ""
 
     @property
-    def works(self) -> bool:
-        """Whether both connect to each other, and data came through."""
+    def fails(self) -> bool:
+        """Whether they do not connect to each other, or data that was sent did not come through."""
         failures = (
             self.to_head, self.to_worker, self.head_deaf, self.worker_deaf, self.unreported
         )  # fmt: skip
-        return not any(failures) and bool(self.up_bytes_s and self.down_bytes_s)
+        return any(failures) or 0 in (self.up_bytes_s, self.down_bytes_s)
+
+    @property
+    def works(self) -> bool:
+        """Whether both connect to each other, and data came through."""
+        return not self.fails and bool(self.up_bytes_s and self.down_bytes_s)
 
     def after(self, before: Link | None) -> Link:
         """With the figures of an earlier trial where this one had no transfer, or came no better.

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from typing import Any
 
 from caovand.core.config import ClusterSection
@@ -106,23 +107,46 @@ def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
 
 
-def read_cards(document: Any) -> tuple[Card, ...]:
-    """The cards in the document of a node's facts; BadFacts for anything else."""
-    return _cards(document, "cards")
-
-
 NAMES = tuple(entry.name for entry in fields(NodeFacts))
 CARD_NAMES = tuple(entry.name for entry in fields(Card))
 NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
 """Texts that are never empty."""
 
 
+def shown(facts: NodeFacts | None) -> dict[str, Any]:
+    """What people and `caovanctl plan` are shown of the facts, in the document of the op `cluster`.
+
+    Equal cards that follow each other are one entry with a `count`: one answer has 64 nodes.
+    """
+    if facts is None:
+        return {}
+    kinds = ((card, len(list(same))) for card, same in groupby(facts.cards))
+    cards = [{**_card_document(card), "count": count} for card, count in kinds]
+    return {"engine": facts.engine, "version": facts.version, "cards": cards}
+
+
+def read_shown_cards(document: Any) -> tuple[Card, ...]:
+    """The cards in what is `shown`; BadFacts for anything else."""
+    if not isinstance(document, list):
+        raise BadFacts("cards", "is no list")
+    found: list[Card] = []
+    for at, entry in enumerate(document):
+        where = f"cards[{at}]"
+        table = _table(entry, where, (*CARD_NAMES, "count"))
+        count = _whole(table.pop("count"), f"{where}.count")
+        if not 0 < count <= MOST_CARDS - len(found):
+            raise BadFacts(f"{where}.count", f"is none, or leads to more than {MOST_CARDS} cards")
+        found += [_card(table, where)] * count
+    return tuple(found)
+
+
+def _card_document(card: Card) -> dict[str, Any]:
+    return {**asdict(card), "compute_capability": "{}.{}".format(*card.compute_capability)}
+
+
 def to_document(facts: NodeFacts) -> dict[str, Any]:
     """The facts as plain values for JSON."""
-    cards = [
-        {**asdict(card), "compute_capability": "{}.{}".format(*card.compute_capability)}
-        for card in facts.cards
-    ]
+    cards = [_card_document(card) for card in facts.cards]
     return {**{name: getattr(facts, name) for name in NAMES}, "cards": cards,
             "model": dict(facts.model), "rdma": dict(facts.rdma)}  # fmt: skip
 

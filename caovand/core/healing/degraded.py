@@ -49,8 +49,9 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
         "model": inventory.model.path,
     }
     if inventory.others:
+        # A node offers its cards freest first, and what is free of them changes.
         seen["others"] = [
-            [(gpu.name, gpu.total_mib) for gpu in node.gpus] for node in inventory.others
+            sorted((gpu.name, gpu.total_mib) for gpu in node.gpus) for node in inventory.others
         ]
     text = json.dumps(seen, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -80,9 +80,10 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
 
 def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Without an answer nothing is known against the plan: wait on, a late answer counts."""
+    doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"
     text = (
         "cannot plan: the inspection of engine, model and host has not finished after"
-        f" {event.at - s.since:.0f} s; check for a hung disk or driver"
+        f" {event.at - s.since:.0f} s{doing}"
     )
     finding = Finding("start-stall", text, s.phase)
     deadline = event.at + max(INSPECT_S, rules.recheck_s)

@@ -14,7 +14,11 @@ REPORT_S = 60.0
 
 
 class Unreported(Exception):
-    """Why nothing more is heard of a trial, in words."""
+    """Why nothing more is heard of a trial, in words; `mute` is who let the time for it pass."""
+
+    def __init__(self, text: str, *mute: str) -> None:
+        super().__init__(text)
+        self.mute = frozenset(mute)
 
 
 class Asked:
@@ -42,7 +46,8 @@ class Asked:
         try:
             return await asyncio.wait_for(self._awaited(met), REPORT_S)
         except asyncio.TimeoutError:
-            raise Unreported(f"{self._name} reported nothing for {REPORT_S:.0f} s") from None
+            text = f"{self._name} reported nothing for {REPORT_S:.0f} s"
+            raise Unreported(text, self._name) from None
 
     async def _awaited(self, met: Callable[[Outcome], object]) -> Outcome:
         while not self._lost:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
 
 from caovand.core.cluster.checks import agreed
 from caovand.core.cluster.link import Link
@@ -51,16 +50,6 @@ class Between:
             for pair, results in found.items()
             for result in results
         ]
-
-    def describe(self) -> list[dict[str, Any]]:
-        """The links that were tried, with what each of the two sends, in the document of the op
-        `cluster`."""
-        known = ((pair, self._of(*pair)) for pair in combinations(sorted(self._facts), 2))
-        return [
-            {"nodes": list(pair), "works": link.works, "connect_s": link.connect_s,
-             "sends_bytes_s": [link.down_bytes_s, link.up_bytes_s]}
-            for pair, link in known if link
-        ]  # fmt: skip
 
     def _of(self, one: str, other: str) -> Link | None:
         return self._links.between(one, other, self._boots)

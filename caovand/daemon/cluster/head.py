@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -32,10 +32,12 @@ from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.between import Between
 from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
+from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
-from caovand.daemon.cluster.measuring import Links, Peer
+from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
 
@@ -83,6 +85,7 @@ class Head(Part):
         self._evidence = Collector(slot, self._silence)
         host, port = addresses.split(address)
         self._links = Links(host, port + 1, self._changed)
+        self._pace: tuple[int, Pace] | None = None  # of the trials of an inspection
 
     async def begin(self) -> None:
         """Hear the workers and send each its order, until cancelled."""
@@ -302,7 +305,7 @@ class Head(Part):
 
     async def _choose(self, port: int) -> str:
         """Choose the workers of the next start, and try their links; as `_ready`."""
-        self._links.forget_failures()
+        pace = self._paced()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
         tried: set[Hashable] = set()
@@ -310,30 +313,50 @@ class Head(Part):
             chosen = frozenset(self._boots.items())
             if new := chosen - tried:
                 tried |= new
-                await self._measure(sorted(name for name, _ in new))
+                await self._measure(sorted(name for name, _ in new), pace)
             elif chosen not in tried:  # with each other, once all are reached by the head
                 tried.add(chosen)
-                await self._measure_between(list(self._ranks))
+                await self._measure_between(list(self._ranks), pace)
             else:
                 break
             why = self._ready()  # a link that fails may leave another worker to choose
+        pace.tell("")
         self._quorum.chosen(self._count)
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why
+
+    def _paced(self) -> Pace:
+        """The pace of the trials of this inspection, which may choose several times.
+
+        The first time, that links did not work is forgotten.
+        """
+        snapshot = self._slot.snapshot()
+
+        def tell(text: str) -> None:
+            self._slot.apply(
+                events.Progressed(
+                    at=now(), generation=snapshot.generation, phase="plan", detail=text,
+                    heartbeat=True,
+                )
+            )  # fmt: skip
+
+        if self._pace is None or self._pace[0] != snapshot.inspection:
+            self._links.forget_failures()
+            self._pace = snapshot.inspection, Pace(tell)
+        return self._pace[1]
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers cannot use InfiniBand or RoCE, "" if they can."""
         facts = (self._members[name].facts for name in names)
         return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
-    async def _measure(self, names: Sequence[str]) -> None:
-        for peer in self._peers(names):
-            again = self._slow(peer.name, self._members[peer.name])
-            await self._links.measure(peer, again=again)
+    async def _measure(self, names: Sequence[str], pace: Pace) -> None:
+        slow = {name for name in names if self._slow(name, self._members[name])}
+        await self._links.measure(self._peers(names), slow.__contains__, pace)
 
-    async def _measure_between(self, names: Sequence[str]) -> None:
+    async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
         between = self._between(self._members)
-        await self._links.measure_between(self._peers(names), between.is_slow)
+        await self._links.measure_between(self._peers(names), between.is_slow, pace)
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
         """Those of these workers that can be tried."""
@@ -366,10 +389,11 @@ class Head(Part):
             ]
             if not idle or self._slot.pids():
                 return
-            await self._measure(untried)
+            pace = Pace()
+            await self._measure(untried, pace)
             chosen = self._fit().workers
             if among := self._between(chosen).wants_trial():
-                await self._measure_between(list(chosen))
+                await self._measure_between(list(chosen), pace)
             if untried or among:
                 self._try_again()
 
@@ -386,11 +410,12 @@ class Head(Part):
         self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
         return why
 
-    def _fit(self, ours: Collection[str] = ()) -> Choice:
+    def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
         unheard = [in_words(one) for _, one in self._unheard()]
         found = self._compare(self._heard)
-        return choose(self._members, found, self._quorum.nodes - 1, unheard, ours)
+        members = {name: one for name, one in self._members.items() if name not in without}
+        return choose(members, found, self._quorum.nodes - 1, unheard, ours)
 
     def _reconsider(self) -> None:
         """Where fewer nodes may serve: begin with those, and take in others that are back."""
@@ -403,7 +428,10 @@ class Head(Part):
                 self._short = False
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
-            chosen = self._fit(self._ranks).workers
+            # Trials need an engine's port: until one finds that a link works again, it does not.
+            new = self._members.keys() - self._ranks
+            failed = {name for name in new if self._links.has_failed(name, self._ranks)}
+            chosen = self._fit(self._ranks, failed).workers
             back = [
                 name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
             ]
@@ -533,16 +561,12 @@ class Head(Part):
         # A finding about the head alone comes with each worker: it is shown once.
         every = [*self._unheard(), *self._compare(self._heard)]
         found = {one: name for name, one in reversed(every)}
-        return {
+        document = {
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
-            "checks": [
-                {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
-                for one, name in reversed(found.items())
-            ],
-            "links": self._between(self._heard).describe(),
             "planned": self._planned(),
         }  # fmt: skip
+        return with_checks(document, [(name, one) for one, name in reversed(found.items())])
 
     def _planned(self) -> dict[str, Any]:
         """The workers of the start that runs, else of the next, by rank, and what joins them."""
@@ -557,6 +581,12 @@ class Head(Part):
 
 
 def _standing(member: Member) -> Any:
-    """What of a worker decides whether a start can begin."""
-    facts = member.facts and replace(member.facts, clock=0.0, shm_free_mib=0)
+    """What of a worker decides whether a start can begin.
+
+    In which order it offers its cards does not: that follows what is free of them.
+    """
+    facts = member.facts and replace(
+        member.facts, clock=0.0, shm_free_mib=0,
+        cards=tuple(sorted(member.facts.cards, key=astuple)),
+    )  # fmt: skip
     return facts, member.report.running, member.report.stopped

@@ -11,7 +11,7 @@ from typing import Any
 from caovand.adapters import node_facts, processes
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.link import shown as shown_link
-from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.cluster.node import NodeFacts, shown
 from caovand.core.engine import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.problem import ProblemError
@@ -49,17 +49,14 @@ def entry(
     address: str = "",
     link: Link | None = None,
 ) -> dict[str, Any]:
-    """A node in the document of the op `cluster`; the model's files are counted, not listed.
-
-    `link` is the one to the head, where it was tried.
-    """
-    shown = {**to_document(facts), "model": len(facts.model)} if facts else {}
+    """A node in the document of the op `cluster`; `link` is the one to the head, where it was
+    tried."""
     return {
         "name": name,
-        "address": address or shown.get("address", ""),
+        "address": address or (facts.address if facts else ""),
         "state": state,
         "since_s": round(since_s, 1),
-        "facts": shown,
+        "facts": shown(facts),
         "link": shown_link(link),
         "ranks": [{"rank": rank, "pid": pid} for rank, pid in ranks],
     }

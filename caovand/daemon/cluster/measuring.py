@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
 
-from caovand.adapters import link_trial
-from caovand.adapters.link_trial import Door, Failed
-from caovand.core.cluster.link import Link, Outcome, Trial, rounds, words
+from caovand.adapters.link_trial import Door
+from caovand.core.cluster.link import Link, Outcome, rounds
 from caovand.core.facts.inventory import Network
-from caovand.daemon.cluster.asking import REPORT_S, Asking, Unreported
+from caovand.daemon.cluster.asking import Asking, Unreported
 from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.trials import Pace, Peer, one_way, with_head
 from caovand.daemon.shared import now
 
 FRESH_S = 3600.0
@@ -22,14 +21,6 @@ FRESH_S = 3600.0
 MOST_LINKS = 256
 MOST_PAIRS = 63 * 62 // 2
 """Those of the most workers that a cluster can have."""
-
-
-class Peer(NamedTuple):
-    """A worker in one run of its daemon, `boot`, whose ranks will listen at `address`."""
-
-    name: str
-    boot: str
-    address: str
 
 
 @dataclass
@@ -57,13 +48,18 @@ class Memory:
         known = self._known.get(names)
         return known.link if known and known.boots == boots and not known.stale else None
 
+    def has_failed(self, names: Hashable) -> bool:
+        """Whether the last trial of a link failed, in whatever runs of the daemons."""
+        known = self._known.get(names)
+        return known is not None and known.link.fails
+
     def forget_failures(self) -> None:
         """Forget that links did not work, and keep their figures."""
         for known in self._known.values():
-            known.stale = known.stale or not known.link.works
+            known.stale = known.stale or known.link.fails
 
     def fresh(self, names: Hashable, boots: Hashable) -> Known | None:
-        """The same with what is stale, and without figures that are old."""
+        """What is known of a link in these runs, stale or not; None where its figures are old."""
         known = self._known.get(names)
         young = known is not None and now() - known.measured < FRESH_S
         return known if known and young and known.boots == boots else None
@@ -80,7 +76,7 @@ class Memory:
 
 
 def _transfers(before: Known | None, again: bool) -> bool:
-    """Whether data is to be sent: the first time, `again`, and where the figures are old."""
+    """Whether data is to be sent: `again`, or since no figures are known that are `fresh`."""
     return again or before is None or not (before.link.up_bytes_s and before.link.down_bytes_s)
 
 
@@ -112,6 +108,14 @@ class Links:
         link = self.of(name, boot)
         return link is not None and link.works
 
+    def has_failed(self, name: str, others: Collection[str]) -> bool:
+        """Whether the last trial of a worker's link to the head, or to one of `others`, failed.
+
+        A daemon that is started anew has mended none of them.
+        """
+        pairs = ((min(name, one), max(name, one)) for one in others)
+        return self._known.has_failed(name) or any(map(self._pairs.has_failed, pairs))
+
     def network(self, boots: Mapping[str, str]) -> Network | None:
         """The slowest of the links of these workers, each with its boot; None if one is unknown."""
         links = [self.of(name, boot) for name, boot in boots.items()]
@@ -127,103 +131,117 @@ class Links:
         self._known.forget_failures()
         self._pairs.forget_failures()
 
-    async def measure(self, peer: Peer, *, again: bool = False) -> None:
-        """Try the link to a worker; in turn. That both can connect is found out each time."""
-        before = self._known.fresh(peer.name, peer.boot)
-        link = await self._try(peer, _transfers(before, again))
-        self._known.keep(peer.name, peer.boot, link, before)
+    async def measure(
+        self, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
+    ) -> None:
+        """Try the links to these workers; in turn.
+
+        That both can connect is found out each time, of all at once. Then data is sent, by one
+        after the other, where there are no figures: transfers at the same time share the link.
+        """
+        if not peers:
+            return
+        at = Link(self._host, self._port)
+        before = {peer: self._known.fresh(peer.name, peer.boot) for peer in peers}
+        try:
+            door = await self._open()
+        except OSError as problem:
+            deaf = replace(at, head_deaf=problem.strerror or str(problem))
+            for peer in peers:
+                self._known.keep(peer.name, peer.boot, deaf, before[peer])
+            return
+        with contextlib.closing(door):
+            pace.tell(f"connects to {len(peers)} worker{'s' * (len(peers) > 1)}")
+            tries = (self._try(door, at, peer, False, pace) for peer in peers)
+            links = await asyncio.gather(*tries)
+            untried = replace(at, unreported="no time was left for its trial")
+            for peer, link in zip(peers, links, strict=True):
+                known = before[peer]
+                if link or known is None or known.link.fails:  # else what was found just before
+                    self._known.keep(peer.name, peer.boot, link or untried, known)
+            wanting = [
+                peer
+                for peer, link in zip(peers, links, strict=True)
+                if link and not link.fails and _transfers(before[peer], again(peer.name))
+            ]
+            for number, peer in enumerate(wanting, 1):
+                pace.tell(f"measures the link to {peer.name}, {number} of {len(wanting)}")
+                measured = await self._try(door, at, peer, True, pace)
+                if measured is None:
+                    return
+                self._known.keep(peer.name, peer.boot, measured, before[peer])
+
+    async def _open(self) -> Door:
+        """Listen where ranks will meet; OSError where that cannot be."""
+        return await asyncio.to_thread(Door, self._host, self._port)
+
+    async def _try(
+        self, door: Door, at: Link, peer: Peer, transfer: bool, pace: Pace
+    ) -> Link | None:
+        """The link to a worker; None where no time is left."""
+        try:
+            return await pace.within(with_head(self.asking, door, at, peer, transfer))
+        except Unreported as problem:
+            pace.mute |= problem.mute
+            return replace(at, unreported=str(problem))
 
     async def measure_between(
-        self, peers: Sequence[Peer], again: Callable[[str, str], bool]
+        self, peers: Sequence[Peer], again: Callable[[str, str], bool], pace: Pace
     ) -> None:
-        """Try the links between these workers, several pairs of them at the same time; in turn."""
-        for pairs in rounds(sorted(peers)):
-            await asyncio.gather(
-                *(self._measure_pair(*pair, again(pair[0].name, pair[1].name)) for pair in pairs)
-            )
+        """Try the links between these workers, several pairs of them at the same time; in turn.
 
-    async def _measure_pair(self, one: Peer, other: Peer, again: bool) -> None:
-        names, boots = (one.name, other.name), (one.boot, other.boot)
-        before = self._pairs.fresh(names, boots)
+        As with the head: that they can connect first, of all of them.
+        """
+        turns = list(rounds(sorted(peers)))
+        wanting: list[list[tuple[Peer, Peer, Known | None]]] = []
+        for number, pairs in enumerate(turns, 1):
+            pace.tell(f"lets workers connect to each other, round {number} of {len(turns)}")
+            known = [(*pair, self._pairs.fresh(*_named(*pair))) for pair in pairs]
+            works = await asyncio.gather(*(self._try_pair(*one, False, pace) for one in known))
+            wanting.append([
+                (one, other, before)
+                for (one, other, before), work in zip(known, works, strict=True)
+                if work and _transfers(before, again(one.name, other.name))
+            ])  # fmt: skip
+        wanting = [pairs for pairs in wanting if pairs]
+        for number, known in enumerate(wanting, 1):
+            pace.tell(f"measures links between workers, round {number} of {len(wanting)}")
+            await asyncio.gather(*(self._try_pair(*one, True, pace) for one in known))
+
+    async def _try_pair(
+        self, one: Peer, other: Peer, before: Known | None, transfer: bool, pace: Pace
+    ) -> bool:
+        """Whether two workers connect to each other; False where no time is left to find out."""
+        link = await pace.within(self._pair(one, other, transfer, pace))
+        if link is None:
+            return False
+        self._pairs.keep(*_named(one, other), link, before)
+        return not link.fails
+
+    async def _pair(self, one: Peer, other: Peer, transfer: bool, pace: Pace) -> Link:
         link = Link(one.address, 0)
+        if mute := sorted(pace.mute & {one.name, other.name}):
+            return replace(link, unreported=f"{mute[0]} reported nothing of an earlier trial")
         try:
-            found, up_bytes_s = await self._one_way(one, other, _transfers(before, again))
+            found, up_bytes_s = await self._one_way(one, other, transfer)
             link = replace(
                 link, to_head=found.failure, connect_s=found.connect_s, up_bytes_s=up_bytes_s,
                 down_bytes_s=found.down_bytes_s,
             )  # fmt: skip
-            back, _ = await self._one_way(other, one, False)
-            link = replace(link, to_worker=back.failure)
+            if not transfer:
+                back, _ = await self._one_way(other, one, False)
+                link = replace(link, to_worker=back.failure)
         except Unreported as problem:
+            pace.mute |= problem.mute
             link = replace(link, unreported=str(problem))
-        self._pairs.keep(names, boots, link, before)
+        return link
 
     async def _one_way(
         self, listens: Peer, connects: Peer, transfer: bool
     ) -> tuple[Outcome, float | None]:
-        """What the worker that connects reports, and what then came to the other one."""
-        trial = Trial(secrets.token_hex(32), listens.address, 0, transfer, "listen")
-        with self.asking.ask(listens.name, listens.boot, trial) as door:
-            at = await door.outcome()
-            if at.deaf:
-                where = f"its own address {listens.address}"
-                raise Unreported(f"{listens.name} cannot listen at {where}: {at.deaf}")
-            trial = replace(trial, port=at.listens, part="connect")
-            with self.asking.ask(connects.name, connects.boot, trial) as asked:
-                found = await asked.outcome()
-            if found.failure or not transfer:
-                return found, None
-            reached = await door.outcome(lambda one: one.failure or one.down_bytes_s is not None)
-            if reached.failure:
-                raise Unreported(f"{listens.name} cannot receive data: {reached.failure}")
-            return found, reached.down_bytes_s
-
-    async def _try(self, peer: Peer, transfer: bool) -> Link:
-        trial = Trial(secrets.token_hex(32), self._host, self._port, transfer)
-        link = Link(self._host, self._port)
-        try:
-            door = await asyncio.to_thread(Door, self._host, self._port)
-        except OSError as problem:
-            return replace(link, head_deaf=problem.strerror or str(problem))
-        guest = asyncio.ensure_future(_receive(door, trial))
-        try:
-            with self.asking.ask(peer.name, peer.boot, trial) as asked:
-                found = await asked.outcome()
-                link = replace(
-                    link, to_head=found.failure, own=found.own, joined=found.joined,
-                    connect_s=found.connect_s, down_bytes_s=found.down_bytes_s,
-                    worker_deaf=found.deaf, to_worker=await _knock(peer.address, found),
-                )  # fmt: skip
-                if not found.failure:
-                    seen, up_bytes_s = await asyncio.wait_for(guest, REPORT_S)
-                    link = replace(link, seen=seen, up_bytes_s=up_bytes_s)
-                return link
-        except (Unreported, asyncio.TimeoutError) as problem:
-            return replace(link, unreported=str(problem) or "its connection did not come")
-        except Failed as problem:
-            return replace(link, to_head=str(problem))
-        finally:
-            guest.add_done_callback(lambda _: door.close())
-            guest.cancel()
-            await asyncio.wait({guest})
+        return await one_way(self.asking, listens, connects, transfer)
 
 
-async def _receive(door: Door, trial: Trial) -> tuple[str, float | None]:
-    """Where the worker's connection comes from, and the bytes/s that came in a transfer."""
-    link, seen = await door.admit(*words(trial.token, "to head"))
-    if trial.transfer:
-        return seen, await link_trial.transfer(link, sends_first=False)
-    link.close()
-    return seen, None
-
-
-async def _knock(address: str, found: Outcome) -> str:
-    """Why the worker's port cannot be connected to, "" if it can, or if there is none."""
-    if not found.listens:
-        return ""
-    try:
-        link, _ = await link_trial.connect(address, found.listens, *words(found.token, "to worker"))
-    except Failed as problem:
-        return str(problem)
-    link.close()
-    return ""
+def _named(one: Peer, other: Peer) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The names of two workers, and the runs of their daemons."""
+    return (one.name, other.name), (one.boot, other.boot)

@@ -51,9 +51,9 @@ function entry(symbol, state, name, how, readings, remedy) {
 /** The cards by kind: "2 × Tesla T4 15.0 GiB". */
 function kinds(cards) {
   const counts = new Map();
-  for (const { name, memory_mib } of cards) {
+  for (const { name, memory_mib, count } of cards) {
     const kind = `${name} ${gib(memory_mib)} GiB`;
-    counts.set(kind, (counts.get(kind) ?? 0) + 1);
+    counts.set(kind, (counts.get(kind) ?? 0) + count);
   }
   return [...counts].map(([kind, count]) => `${count} × ${kind}`).join(", ");
 }

@@ -10,11 +10,11 @@ from caovand.cli.errors import Exit
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
-CARD = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5"}
+CARD = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5", "count": 1}
 FACTS = {
     "name": "gpu1", "caovan": "0.1.0", "engine": "vllm", "version": "0.32.0", "torch": "2.9",
     "cuda": "12.8", "nccl": "2.27", "flashinfer": "", "plugin": "", "python": "3.12",
-    "driver": "570.1", "cards": [CARD, CARD], "address": "10.0.0.1", "interface": "eth0",
+    "driver": "570.1", "cards": [{**CARD, "count": 2}], "address": "10.0.0.1", "interface": "eth0",
     "mtu": 1500, "shm_free_mib": 1024, "model_folder": "/srv/m", "model": {}, "clock": 1.0,
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_status_and_top_name_the_nodes_by_their_state(
 def test_what_is_not_known_yet_is_blank_and_kinds_of_cards_are_counted(
     daemon: FakeDaemon, ctl: Ctl
 ) -> None:
-    cards = [CARD, {**CARD, "name": "L4", "memory_mib": 23034}]
+    cards = [CARD, {**CARD, "name": "L4", "memory_mib": 23034}, CARD]
     daemon.answers["cluster"] = cluster(
         nodes=[
             node("gpu1", "here", facts={}),
@@ -136,7 +136,7 @@ def test_what_is_not_known_yet_is_blank_and_kinds_of_cards_are_counted(
     found = rows(ctl("cluster", "nodes").out)[1:]
     assert [row[3:5] for row in found] == [
         ["", ""],
-        ["vllm 0.32.0", "1 x Tesla T4 15 GiB, 1 x L4 22 GiB"],
+        ["vllm 0.32.0", "2 x Tesla T4 15 GiB, 1 x L4 22 GiB"],
         ["vllm 0.32.0", "none"],
     ]
 

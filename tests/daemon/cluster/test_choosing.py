@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,21 @@ def test_a_worker_that_changes_while_the_start_is_planned_is_chosen_anew(
         assert len(head.slot.plans) == 1
         boot = head.part._members["n2"].report.boot
         assert (await head.ordered(boot)).start
+
+    world.play(story)
+
+
+def test_a_program_that_frees_memory_of_a_card_makes_no_choice_outdated(world: World) -> None:
+    """The node then offers that card first."""
+    cards = (T4, replace(T4, name="NVIDIA L4", memory_mib=23034))
+
+    async def story() -> None:
+        head = await world.head()
+        head.slot.meanwhile.append(lambda: head.hear("n2", facts={"cards": cards[::-1]}))
+        head.hear("n2", facts={"cards": cards})
+        head.slot.start()
+        await head.slot.until(State.STARTING, spawned=True)
+        assert head.slot.planned_for == [("n2",)]
 
     world.play(story)
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.cluster.link import Link
 from caovand.core.lifecycle.state import State
-from tests.daemon.cluster.made_up import WAIT_S, World
+from caovand.daemon.cluster.asking import Unreported
+from caovand.daemon.cluster.trials import Peer
+from tests.daemon.cluster.made_up import WAIT_S, Tried, World
 from tests.patience import soon
+
+GOOD = Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
 
 
 def test_without_leave_it_waits_for_all(world: World) -> None:
@@ -54,6 +64,55 @@ def test_with_leave_it_serves_alone_after_a_while_and_with_all_once_they_are_bac
         head.slot.idle = True
         await soon(lambda: len(head.slot.plans) == 2)
         assert head.slot.plans[-1].value("nnodes") == 2
+
+    world.play(story)
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["the head", "another worker"])
+def test_one_whose_link_failed_is_not_back_because_its_daemon_is_started_anew(
+    world: World, between: bool
+) -> None:
+    """Its link would fail again, and the model be loaded on the same nodes at each restart."""
+
+    async def fails(*_: object) -> object:
+        raise Unreported("n3 reported nothing")
+
+    async def broken(door: object, at: Link, peer: Peer, *_: object) -> Link:
+        return replace(GOOD, to_worker="no answer" if peer.name == "n3" else "")
+
+    async def story() -> None:
+        head = await world.head(nodes=3, least=2)
+        links: Any = head.part._links
+        links._one_way, links._try = (fails, links._try) if between else (links._one_way, broken)
+
+        def hear(boot: str) -> None:
+            head.hear("n2")
+            head.hear("n3", boot=boot)
+
+        hear("n3")
+        head.slot.start()
+        await head.slot.until(State.HOLD)
+        world.clock.ahead_s += WAIT_S
+        hear("n3")
+        await head.slot.until(State.STARTING, spawned=True)
+        head.slot.serves()
+        head.part._members["n3"].gone = True
+        hear("its daemon anew")
+        for _ in range(7):
+            world.clock.ahead_s += WAIT_S / 6
+            hear("its daemon anew")
+        # Another one is taken in instead, and that start tries all links anew.
+        await head.ordered()
+        assert head.slot.snapshot.state is State.SERVING
+        links._one_way, links._try = Tried._one_way.__get__(links), Tried._try.__get__(links)
+        for _ in range(7):
+            head.hear("n4")
+            hear("its daemon anew")
+            world.clock.ahead_s += WAIT_S / 6
+        hear("its daemon anew")
+        head.hear("n4")
+        await soon(lambda: len(head.slot.plans) == 2)
+        assert head.slot.planned_for[-1] == ("n2", "n3")
 
     world.play(story)
 

@@ -114,7 +114,7 @@ def test_a_machine_that_serves_alone_has_no_such_section(browser: Any, tmp_path:
 
 
 def test_a_node_that_is_named_like_markup_is_text(browser: Any, tmp_path: Path) -> None:
-    facts = {**FACTS, "engine": MARKUP, "cards": [{"name": MARKUP, "memory_mib": 1024}]}
+    facts = {**FACTS, "engine": MARKUP, "cards": [{"name": MARKUP, "memory_mib": 1024, "count": 1}]}
     answer = cluster(
         nodes=[node(MARKUP, "joined", facts=facts, address=MARKUP, ranks=[rank(MARKUP, 1)])],
         checks=[check(MARKUP, "FAIL", MARKUP, MARKUP), check(MARKUP, "PASS", MARKUP)],

@@ -1,0 +1,51 @@
+"""The document of the op `cluster` as one answer has room for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.facts.checks import CheckResult
+from caovand.core.reporting.wire import MAX_BYTES
+
+ROOM_BYTES = MAX_BYTES - 1024
+"""Of an answer: the rest is the frame around it, and the line about what is left out."""
+WORST_FIRST = ("FAIL", "WARN", "PASS")
+
+
+def with_checks(
+    document: Mapping[str, Any], found: Sequence[tuple[str, CheckResult]]
+) -> dict[str, Any]:
+    """The document with these findings, each with its node's name: as many as there is room for.
+
+    The worst come first. A last one counts those left out, with the verdict of the worst of them.
+    """
+    room = ROOM_BYTES - _size(document)
+    ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
+    told = [_entry(name, one) for name, one in ranked]
+    for at, entry in enumerate(told):
+        room -= _size(entry)
+        if room < 0:
+            told[at:] = [_entry("", _left_out(ranked[at:]))]
+            break
+    return {**document, "checks": told}
+
+
+def _left_out(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:
+    text = f"not shown, as this answer has no room: {len(rest)} more"
+    if rest[0][1].verdict == "PASS":
+        return replace(rest[0][1], text=f"{text}, which PASS", remedy="")
+    remedy = "end the causes of those that are shown, and check again"
+    return replace(rest[0][1], text=text, remedy=remedy)
+
+
+def _entry(name: str, one: CheckResult) -> dict[str, Any]:
+    return {"node": name, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
+
+
+def _size(part: Mapping[str, Any]) -> int:
+    """Its bytes in a frame, and a comma."""
+    text = json.dumps(part, separators=(",", ":"), ensure_ascii=False)
+    return len(text.encode("utf-8", "replace")) + 1
