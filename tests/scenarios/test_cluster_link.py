@@ -127,7 +127,11 @@ FROM_N2 = "ip saddr 10.77.0.2 tcp flags & (syn | ack) == syn reject with tcp res
 def test_workers_that_do_not_reach_each_other_are_found(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "cluster.key"
     cluster_key.make(key, "")
-    config = configuration(model, watch=WATCH)
+    in_three = shutil.copytree(model, tmp_path / "model")
+    shape = json.loads((in_three / "config.json").read_text())
+    heads = {name: 3 * count // 2 for name, count in shape.items() if name.endswith("_heads")}
+    (in_three / "config.json").write_text(json.dumps({**shape, **heads, "intermediate_size": 192}))
+    config = configuration(in_three, watch=WATCH)
     three = f"{config}\n{section('head', 'n1', key, 'nodes = 3')}"
     with two_nodes(3) as nodes:
         load(nodes, 2, INPUT.format(rule=FROM_N2))
