@@ -69,7 +69,7 @@ def test_slices_are_short_for_the_loop_alone() -> None:
 def test_an_operator_s_priority_stays() -> None:
     found = run("os.nice(3)")
     assert found["taken"]
-    assert found["nice"] == 3 + os.getpriority(os.PRIO_PROCESS, 0)
+    assert found["nice"] == min(3 + os.getpriority(os.PRIO_PROCESS, 0), 19)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a higher priority")
