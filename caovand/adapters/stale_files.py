@@ -24,6 +24,8 @@ SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
 LONGEST_FOLDER = 64
 LOOKS = 3  # checks of a file until it counts as another's
+File = tuple[int, int]
+"""Its device and its inode: a container has a /dev/shm of its own, with the same inodes."""
 
 
 class StaleFiles:
@@ -76,7 +78,7 @@ class StaleFiles:
         if not fresh:
             return
         self._looks.update(fresh)
-        used: set[int] = set()
+        used: set[File] = set()
         for pid in pids:
             used |= self._used_by(pid)
         if found := {name for name in fresh if files[name] in used}:
@@ -88,7 +90,7 @@ class StaleFiles:
         files, left = self._files(), list[str]()
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
-            used: set[int] = set()
+            used: set[File] = set()
             for entry in os.listdir(self._proc):
                 if entry.isdigit():
                     used |= self._used_by(int(entry))
@@ -114,28 +116,31 @@ class StaleFiles:
         known = store.read_json(self._ledger)
         return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
 
-    def _files(self) -> dict[str, int]:
-        """The names in the shared folder and their inodes."""
+    def _files(self) -> dict[str, File]:
+        """The files in the shared folder by their names."""
+        found: dict[str, File] = {}
         with limits.absent(), os.scandir(self._shared) as entries:
-            return {entry.name: entry.inode() for entry in entries}
-        return {}
+            for entry in entries:
+                with limits.absent():
+                    found[entry.name] = _file(entry.stat(follow_symlinks=False))
+        return found
 
-    def _used_by(self, pid: int) -> set[int]:
-        """Inodes in the shared folder that a process maps or has open.
+    def _used_by(self, pid: int) -> set[File]:
+        """Files in the shared folder that a process maps or has open.
 
         Not names: a semaphore is created under a temporary name, and that is the one shown.
         """
         prefix = f"{self._shared}/"
-        inodes: set[int] = set()
+        used: set[File] = set()
         folder = self._proc / str(pid)
         with limits.absent(), open(folder / "maps", errors="replace") as maps:
-            inodes |= {int(line.split(None, 5)[4]) for line in maps if prefix in line}
+            used |= {_mapped(line) for line in maps if prefix in line}
         with limits.absent():
             for entry in os.listdir(folder / "fd"):
                 with limits.absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
-                        inodes.add(os.stat(folder / "fd" / entry).st_ino)
-        return inodes
+                        used.add(_file(os.stat(folder / "fd" / entry)))
+        return used
 
 
 def is_ledger(document: Any) -> bool:
@@ -143,6 +148,17 @@ def is_ledger(document: Any) -> bool:
     table = document if isinstance(document, dict) else {}
     lists = (table.get("before"), table.get("ours"))
     return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
+
+
+def _file(found: os.stat_result) -> File:
+    return found.st_dev, found.st_ino
+
+
+def _mapped(line: str) -> File:
+    """The file of a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
+    device, inode = line.split(None, 5)[3:5]
+    major, minor = (int(number, 16) for number in device.split(":"))
+    return os.makedev(major, minor), int(inode)
 
 
 def _removed(path: Path) -> bool:

@@ -98,6 +98,30 @@ def test_what_another_living_process_still_uses_stays(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def test_a_file_of_a_container_with_the_same_inode_is_another(tmp_path: Path) -> None:
+    shared, proc = tmp_path / "shm", tmp_path / "proc"
+    shared.mkdir()
+    one = StaleFiles((tmp_path / "c",), tmp_path / "ledger.json", shared, proc)
+
+    def maps(pid: int, device: int, inode: int) -> Path:
+        (proc / str(pid) / "fd").mkdir(parents=True)
+        place = f"{os.major(device):02x}:{os.minor(device):02x} {inode}"
+        path = proc / str(pid) / "maps"
+        path.write_text(f"7f00-7f01 rw-s 00000000 {place}    {shared}/memory\n")
+        return path
+
+    one.begin()
+    file = shared / "memory"
+    file.touch()
+    seen = file.stat()
+    engine = maps(1, seen.st_dev, seen.st_ino)
+    one.look([1])
+    engine.unlink()
+    maps(2, seen.st_dev + 1, seen.st_ino)
+    assert one.remove() == ()
+    assert not file.exists()
+
+
 def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
     path = own_name("old")
     path.write_bytes(b"")
