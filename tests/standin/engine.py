@@ -179,8 +179,10 @@ def answer_probe(wants_flags: bool) -> None:
         "vllm": os.environ.get("STANDIN_VERSION") or ("0.32.0" if cuda else "0.32.0+cpu"),
         "torch": "2.13.0+cu129" if cuda else "2.13.0+cpu", "cuda": "12.9" if cuda else None,
         "flashinfer": None, "plugin": None, "python_version": "3.11.7", "nvcc": None,
-        "compiler": "gcc", "stamp": [], "ray": os.environ.get("STANDIN_RAY"),
+        "compiler": "gcc", "stamp": [],
     }  # fmt: skip
+    if release := os.environ.get("STANDIN_RAY"):  # older daemons know no such key
+        versions["ray"] = release
     flags = {
         "flags": [f"--{name}" for name in FLAGS.split()], "deprecated": [], "choices": {},
         "tool_parsers": [], "reasoning_parsers": [],
