@@ -118,12 +118,10 @@ class StaleFiles:
 
     def _files(self) -> dict[str, File]:
         """The files in the shared folder by their names."""
-        found: dict[str, File] = {}
         with limits.absent(), os.scandir(self._shared) as entries:
-            for entry in entries:
-                with limits.absent():
-                    found[entry.name] = _file(entry.stat(follow_symlinks=False))
-        return found
+            device = os.stat(self._shared).st_dev
+            return {entry.name: (device, entry.inode()) for entry in entries}
+        return {}
 
     def _used_by(self, pid: int) -> set[File]:
         """Files in the shared folder that a process maps or has open.
@@ -139,7 +137,8 @@ class StaleFiles:
             for entry in os.listdir(folder / "fd"):
                 with limits.absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
-                        used.add(_file(os.stat(folder / "fd" / entry)))
+                        found = os.stat(folder / "fd" / entry)
+                        used.add((found.st_dev, found.st_ino))
         return used
 
 
@@ -148,10 +147,6 @@ def is_ledger(document: Any) -> bool:
     table = document if isinstance(document, dict) else {}
     lists = (table.get("before"), table.get("ours"))
     return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
-
-
-def _file(found: os.stat_result) -> File:
-    return found.st_dev, found.st_ino
 
 
 def _mapped(line: str) -> File:

@@ -245,7 +245,7 @@ class Head(Part):
         )
 
     def _refusal(self, rival: Member) -> Order:
-        """What one is told whose name another has: nothing, until that is certain."""
+        """The order to a worker whose name another has: a refusal once that is certain."""
         text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
         return Order(head=self._boot, name=self._name, sent=now(), refusal=text)
 

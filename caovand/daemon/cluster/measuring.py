@@ -100,7 +100,7 @@ class Links:
 
     def between(self, one: str, other: str, boots: Mapping[str, str]) -> Link | None:
         """The link between two workers, as if the first of their names were the head's."""
-        names = one, other = min(one, other), max(one, other)
+        names = one, other = _sorted(one, other)
         return self._pairs.of(names, (boots[one], boots[other]))
 
     def works(self, name: str, boot: str) -> bool:
@@ -111,9 +111,9 @@ class Links:
     def has_failed(self, name: str, others: Collection[str]) -> bool:
         """Whether the last trial of a worker's link to the head, or to one of `others`, failed.
 
-        A daemon that is started anew has mended none of them.
+        A restart of its daemon mends none of them.
         """
-        pairs = ((min(name, one), max(name, one)) for one in others)
+        pairs = (_sorted(name, one) for one in others)
         return self._known.has_failed(name) or any(map(self._pairs.has_failed, pairs))
 
     def network(self, boots: Mapping[str, str]) -> Network | None:
@@ -240,6 +240,11 @@ class Links:
         self, listens: Peer, connects: Peer, transfer: bool
     ) -> tuple[Outcome, float | None]:
         return await one_way(self.asking, listens, connects, transfer)
+
+
+def _sorted(one: str, other: str) -> tuple[str, str]:
+    """The names of two workers as a link between them is known by."""
+    return min(one, other), max(one, other)
 
 
 def _named(one: Peer, other: Peer) -> tuple[tuple[str, str], tuple[str, str]]:
