@@ -51,7 +51,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
     if start := answer.get("start"):  # a daemon from before an upgrade does not time its starts
         yield from _start(start)
     if answer["forecast"]:
-        yield row("memory", _memory(answer["forecast"]))
+        yield row("memory", memory(answer["forecast"]))
     if figures := answer.get("figures"):  # a daemon from before an upgrade has none
         yield from _activity(figures)
     for gpu in answer["gpus"]:
@@ -160,12 +160,21 @@ def _start(start: Mapping[str, Any]) -> Iterator[Text]:
         yield row("", f"before{which}: {starts.words(before['seconds'], before['phases'])}", "dim")
 
 
-def _memory(memory: Mapping[str, Any]) -> str:
-    words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
+def memory(compared: Mapping[str, Any]) -> str:
+    """What was forecast, beside what the engine says."""
     return "; ".join(
-        f"{words[name]} {pair['reported']:,} (forecast {pair['forecast']:,})"
-        for name, pair in memory.items()
+        f"{_figure(name)} {pair['reported']:,} (forecast {pair['forecast']:,})"
+        for name, pair in compared.items()
     )
+
+
+def _figure(name: str) -> str:
+    """A figure of the forecast in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
+    words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
+    if name in words:
+        return words[name]
+    _, stage, kind = name.split("_", 2)
+    return f"stage {stage}'s {words[kind]}"
 
 
 def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:

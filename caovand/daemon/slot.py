@@ -195,6 +195,8 @@ class Slot:
             pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
             lines=lambda: self.run.ring.since(0, RING_BYTES)[0],
             idle=lambda: self.figures.idle,
+            forecast=lambda: self.run.forecast,
+            reported=lambda: dict(self._reported),  # its log is read by a thread
             incidents=self.incidents,
             gather=self._gather,
         )
@@ -306,12 +308,14 @@ class Slot:
         """The daemon's environment."""
         return self._shared.environ
 
+    @property
+    def _reported(self) -> dict[str, Any]:
+        """What the log of the living engine says: of one that is gone, it is of no interest."""
+        return self.run.watching.reported if self.run.child and self.run.watching else {}
+
     def describe(self) -> dict[str, Any]:
         """The status document."""
-        child = self.run.child
-        # What an engine that is gone reported is of no interest any more.
-        watching = self.run.watching if child else None
-        reported = watching.reported if watching else {}
+        child, reported = self.run.child, self._reported
         latest = self._shared.cards.latest
         mine = [latest[index] for index in sorted(self.run.cards.used & latest.keys())]
         memory = by_card(mine, self.run.cards.ours, self.run.forecast, reported)

@@ -22,7 +22,8 @@ def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(card
     port = free_port()
     with daemon(configuration("hybrid", port, [0], more=APPLY)) as one:
         first = serves(one)
-        assert (depth := first["mtp"])
+        depth = first["mtp"]
+        assert depth
         before = asked_until(one, port, f"drafting depth 0 instead of {depth}")
         # Between the plan and its engine the one before is SERVING, and about to end.
         until(lambda: one.status()["generation"] > first["generation"], "another engine")

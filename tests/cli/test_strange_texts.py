@@ -101,10 +101,10 @@ NODE = {
     "facts": {**strange({"engine": "e", "version": "v"}), "cards": [
         {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5", "count": 1},
     ]},
-    "ranks": [{"rank": STRANGE, "pid": 1}],
+    "ranks": [{"rank": STRANGE, "pid": 1}], "reported": {},
 }  # fmt: skip
 CLUSTER = {
-    "role": "head", "name": STRANGE, "head": STRANGE, "nodes": [NODE], "missing": 1,
+    "role": "head", "name": STRANGE, "head": STRANGE, "nodes": [NODE], "missing": 1, "forecast": {},
     "checks": [{"verdict": "FAIL", **strange({"node": "n", "text": "t", "remedy": "r"})}],
 }  # fmt: skip
 SUMMARY = {

@@ -191,7 +191,7 @@ def test_the_memory_of_a_card_is_told_apart_by_part_and_by_owner() -> None:
 
 
 def test_a_card_has_the_parts_of_its_own_stage() -> None:
-    """What the engine reports is that of one stage, whichever it is."""
+    """What the engine reports without a stage is that of one of them, whichever it is."""
 
     def rank(stage: int, node: str, card: int, mib: float) -> RankForecast:
         parts: tuple[tuple[MemoryPart, float], ...] = (("weights", mib), ("kv", 1.0))
@@ -203,6 +203,8 @@ def test_a_card_has_the_parts_of_its_own_stage() -> None:
     staged = replace(FORECAST, ranks=(here, other, elsewhere))
     (found,) = by_card([SAMPLE], {7}, staged, {"weights_gib": 4.5})
     assert found["parts"]["weights"] == {"mib": 20, "from": "forecast"}
+    (found,) = by_card([SAMPLE], {7}, staged, {"stage_0_weights_gib": 2, "stage_1_weights_gib": 1})
+    assert found["parts"]["weights"] == {"mib": 1024, "from": "reported"}
 
 
 def test_parts_are_reported_without_a_forecast_and_unknown_where_processes_are() -> None:

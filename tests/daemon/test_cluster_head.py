@@ -30,9 +30,12 @@ from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from caovand.engines.vllm.engine import ENGINE
+from caovand.engines.vllm.memory.forecast import forecast
+from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, WORKER
 from tests.daemon_process import free_port
 
+MEMORY = forecast(plan(), inventory())
 GOOD = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
 CLOSED = replace(GOOD, to_worker="no answer within 4 s")
 SLOW = replace(GOOD, up_bytes_s=50e6)
@@ -54,7 +57,7 @@ class Tried:
         self.pids: list[int] = []
         slot: Any = SimpleNamespace(
             notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=self.events.append,
-            pids=lambda: self.pids, engine=ENGINE,
+            pids=lambda: self.pids, engine=ENGINE, reported=dict, forecast=lambda: MEMORY,
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
@@ -309,14 +312,16 @@ def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
     tried = Tried(64, **dict.fromkeys(names, GOOD))
     tried.head._facts = replace(HEAD, cards=(H100,) * cards)
     ranks = tuple((f"TP{number + 500}", 4194000 + number) for number in range(cards))
+    sizes = {"weights_gib": 4.325, "kv_gib": 70.381}
     for name in names:
-        tried.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks)
+        tried.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks, sizes=sizes)
     tried.between = dict.fromkeys(combinations(names, 2), found)
     tried.measure()
     told = tried.head.describe()
     frame = encode_reply(Reply("0" * 64, result=told))
     assert len(frame) <= MAX_BYTES
     assert [len(node["ranks"]) for node in told["nodes"][1:]] == [cards] * 63
+    assert [node["reported"] for node in told["nodes"][1:]] == [sizes] * 63
     checks = told["checks"]
     assert len(checks) >= 63
     if found == GOOD:

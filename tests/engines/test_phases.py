@@ -77,6 +77,24 @@ def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_
     assert (found["version"], found["kv_tokens"], found["concurrency"]) == ("0.32.0", 2097152, 1024)
 
 
+@pytest.mark.parametrize(
+    ("worker", "stage"),
+    [
+        ("Worker_PP1", 1),
+        ("Worker_PP12_TP0", 12),
+        ("Worker_DP0_PP1_TP3_EP3", 1),
+        ("Worker_TP1", None),
+    ],
+)
+def test_a_stage_reports_its_own_memory(worker: str, stage: int | None) -> None:
+    found = figures(
+        f"({worker} pid=4028) INFO 11-25 13:40:24 [gpu_model_runner.py:4959] "
+        "Model loading took 4.32 GiB memory and 0.977299 seconds"
+    )
+    staged = {} if stage is None else {f"stage_{stage}_weights_gib": 4.32}
+    assert found == {"weights_gib": 4.32, "load_s": 0.977299, **staged}
+
+
 def test_a_bar_that_repeats_itself_on_one_line_counts_where_it_ended() -> None:
     line = (
         "(EngineCore pid=3547) Capturing CUDA graphs (decode, FULL):   0%|          | 0/8 "

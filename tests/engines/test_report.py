@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from caovand.core.plan import Plan
-from caovand.core.reporting.report import describe, forecast_vs_reported
+from caovand.core.reporting.report import compare, describe, foreseen
 from caovand.engines.vllm.memory.forecast import forecast
 from tests.core.machines import inventory, plan
 
@@ -29,17 +31,25 @@ def test_a_forecast_that_was_wrong_is_seen() -> None:
     memory = forecast(plan(), inventory())
     assert memory is not None
     reported = {"kv_tokens": memory.kv_tokens * 2, "weights_gib": memory.weights_mib / 1024}
-    found = forecast_vs_reported(memory, reported)
+    found = compare(foreseen(memory), reported)
     assert found["kv_tokens"]["off"] == -0.5
     assert found["weights_gib"]["off"] == 0
     assert "kv_gib" not in found
 
 
-def test_of_stages_only_the_tokens_of_the_cache_are_compared() -> None:
+def test_each_stage_is_compared_with_what_it_reports_itself() -> None:
+    """A figure without a stage is that of whichever reported first."""
     staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
     memory = forecast(staged, inventory())
-    reported = {"kv_tokens": memory.kv_tokens, "weights_gib": 1.0, "kv_gib": 1.0}
-    assert forecast_vs_reported(memory, reported).keys() == {"kv_tokens"}
+    first, last = (dict(rank.parts)["weights"] / 1024 for rank in memory.ranks)
+    reported = {
+        "kv_tokens": memory.kv_tokens, "weights_gib": 1.0, "kv_gib": 1.0,
+        "stage_0_weights_gib": first, "stage_1_weights_gib": 2 * last,
+    }  # fmt: skip
+    found = compare(foreseen(memory), reported)
+    assert found.keys() == {"kv_tokens", "stage_0_weights_gib", "stage_1_weights_gib"}
+    assert found["stage_0_weights_gib"]["off"] == pytest.approx(0, abs=0.001)
+    assert found["stage_1_weights_gib"]["off"] == pytest.approx(-0.5, abs=0.001)
 
 
 def test_a_secret_of_the_environment_is_shown_to_nobody() -> None:

@@ -13,8 +13,9 @@ from rich.table import Table
 from caovand.cli.cluster.shared import ask, missing, named_twice
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
-from caovand.cli.status import duration
+from caovand.cli.status import duration, memory
 from caovand.cli.verb import Verb
+from caovand.core.reporting.report import compare
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,9 @@ def run(args: argparse.Namespace) -> int:
     for node in answer["nodes"]:
         table.add_row(*_row(node))
     out.print(table)
+    for node in answer["nodes"]:
+        if compared := compare(answer["forecast"], node["reported"]):
+            out.print(f"{node['name']}: {memory(compared)}")
     for line in (*missing(answer), *named_twice(answer)):
         out.print(line)
     return Exit.DONE

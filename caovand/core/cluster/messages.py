@@ -62,8 +62,8 @@ class Report:
 
     `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
     `finding` why. `stopped` says that its operator wants no engine. `ranks` are pairs of a rank's
-    name and pid. `echo` is the `sent` of the last order, `held_s` how long ago that came.
-    `outcome` is that of its last trial.
+    name and pid, `sizes` what the log says of their memory, in GiB. `echo` is the `sent` of the
+    last order, `held_s` how long ago that came. `outcome` is that of its last trial.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Report:
     finding: Finding | None = None
     stopped: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
+    sizes: Mapping[str, float] = field(default_factory=dict)
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
@@ -107,23 +108,27 @@ def encode_report(report: Report) -> bytes:
     finding = asdict(report.finding) if report.finding else None
     fields = {name: _short(getattr(report, name)) for name in _REPORT}
     more = {"facts": dict(report.facts), "ranks": [list(one) for one in report.ranks]}
-    outcome = to_document(report.outcome)
-    return dump({"v": VERSION, **fields, **more, "finding": finding, "outcome": outcome})
+    tables = {"sizes": dict(report.sizes), "outcome": to_document(report.outcome)}
+    return dump({"v": VERSION, **fields, **more, "finding": finding, **tables})
 
 
 def decode_report(frame: bytes) -> Report:
     """The report in a frame. Raises BadDocument."""
-    document = load(frame, {*_REPORT, "facts", "ranks", "finding", "outcome"})
+    document = load(frame, {*_REPORT, "facts", "ranks", "sizes", "finding", "outcome"})
     facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
+    sizes = document["sizes"]
     if not isinstance(facts, dict):
         raise BadDocument("facts is no table")
     if not isinstance(ranks, list) or len(ranks) > 64 or not all(map(_is_rank, ranks)):
         raise BadDocument("ranks is no list of names and pids")
+    if not isinstance(sizes, dict) or len(sizes) > 64 or any(len(name) > 64 for name in sizes):
+        raise BadDocument("sizes is no short table")
     found = {name: _typed(document, name, kind) for name, kind in _REPORT.items()}
     return Report(
         **found,
         facts=facts,
         ranks=tuple((name, pid) for name, pid in ranks),
+        sizes={name: _typed(sizes, name, float) for name in sizes},
         finding=None if finding is None else finding_from(finding),
         outcome=outcome_from(document["outcome"]),
     )

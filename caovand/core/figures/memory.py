@@ -22,10 +22,9 @@ def by_card(
 
     `engine` and `others` are None where the driver does not tell processes apart.
     """
-    staged = forecast is not None and bool(forecast.ranks)  # the engine reports one of them
     found = []
     for sample in samples:
-        parts = dict(_parts(_foreseen(forecast, sample.index), {} if staged else reported))
+        parts = dict(_parts(*_of_card(forecast, sample.index, reported)))
         users = dict(sample.users)
         known = bool(ours & users.keys())
         engine = sum(mib for pid, mib in users.items() if pid in ours) if known else None
@@ -42,13 +41,22 @@ def by_card(
     return found
 
 
-def _foreseen(forecast: MemoryEstimate | None, card: int) -> dict[str, float]:
-    """What is forecast for this card of ours; its own stage comes before those of other nodes."""
+def _of_card(
+    forecast: MemoryEstimate | None, card: int, reported: Mapping[str, Any]
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """What is forecast and what is reported for this card of ours, which may have a stage."""
     if forecast is None:
-        return {}
-    own = [rank for rank in forecast.ranks if card in rank.cards]
-    here = [rank for rank in own if rank.node == forecast.ranks[0].node]
-    return dict(here[0].parts if here else forecast.parts)
+        return {}, dict(reported)
+    if not forecast.ranks:
+        return dict(forecast.parts), dict(reported)
+    here = forecast.ranks[0].node  # the stages of other nodes come later
+    for rank in forecast.ranks:
+        if rank.node == here and card in rank.cards:
+            of_stage = {
+                name: reported.get(f"stage_{rank.stage}_{name}") for name in REPORTED.values()
+            }
+            return dict(rank.parts), of_stage
+    return dict(forecast.parts), {}
 
 
 def _parts(

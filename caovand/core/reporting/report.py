@@ -70,16 +70,30 @@ def _rank(rank: RankForecast) -> dict[str, Any]:
     }
 
 
-def forecast_vs_reported(
-    memory: MemoryEstimate, reported: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """The forecast, the engine's own report, and the relative error; of a pipeline only of what is
-    the same on all stages."""
+def foreseen(memory: MemoryEstimate | None) -> dict[str, float]:
+    """What the forecast expects an engine to report, by the name of that figure.
+
+    The stages of a pipeline differ: each reports figures of its own, such as `stage_0_weights_gib`.
+    """
+    if memory is None or memory.fits is None:
+        return {}
     forecast = values(memory)
-    found: dict[str, dict[str, Any]] = {}
-    for name in ("kv_tokens",) if memory.ranks else ("weights_gib", "kv_gib", "kv_tokens"):
-        actual = reported.get(name)
-        if isinstance(actual, (int, float)) and actual and memory.fits is not None:
-            off = round(forecast[name] / actual - 1, 3)
-            found[name] = {"forecast": forecast[name], "reported": actual, "off": off}
+    found: dict[str, float] = {"kv_tokens": forecast["kv_tokens"]}
+    for name in ("weights_gib", "kv_gib"):
+        if memory.ranks:
+            found |= {f"stage_{one['stage']}_{name}": one[name] for one in forecast["ranks"]}
+        else:
+            found[name] = forecast[name]
     return found
+
+
+def compare(
+    forecast: Mapping[str, float], reported: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """What was foreseen, the engine's own report, and the relative error, by name."""
+    pairs = ((name, value, reported.get(name)) for name, value in forecast.items())
+    return {
+        name: {"forecast": value, "reported": actual, "off": round(value / actual - 1, 3)}
+        for name, value, actual in pairs
+        if isinstance(actual, (int, float)) and actual
+    }

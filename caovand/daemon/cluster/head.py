@@ -28,6 +28,7 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
+from caovand.core.reporting.report import foreseen
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.between import Between
@@ -542,7 +543,10 @@ class Head(Part):
         """The document of the op `cluster`."""
         at, ranks = now(), self._own_ranks.known
         host = addresses.split(self._address)[0]
-        own = here.entry(self._name, "here", at - self._since, self._facts, ranks, host)
+        own = here.entry(
+            self._name, "here", at - self._since, self._facts, ranks, host,
+            sizes=here.sizes(self._slot),
+        )  # fmt: skip
         others = [
             here.entry(
                 name,
@@ -551,6 +555,7 @@ class Head(Part):
                 member.facts,
                 member.report.ranks,
                 link=self._links.of(name, member.report.boot),
+                sizes=member.report.sizes,
             )
             for name, member in sorted(self._members.items())
         ]
@@ -564,7 +569,7 @@ class Head(Part):
         document = {
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
-            "planned": self._planned(),
+            "planned": self._planned(), "forecast": foreseen(self._slot.forecast()),
         }  # fmt: skip
         return with_checks(document, [(name, one) for one, name in reversed(found.items())])
 

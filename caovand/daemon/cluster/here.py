@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 
 RANKS_S = 2.0
+SIZES = ("weights_gib", "kv_gib")
 Pairs = tuple[tuple[str, int], ...]
 """Names of ranks, such as "TP1", each with the pid of its process."""
 
@@ -48,9 +49,10 @@ def entry(
     ranks: Pairs,
     address: str = "",
     link: Link | None = None,
+    sizes: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """A node in the document of the op `cluster`; `link` is the one to the head, where it was
-    tried."""
+    tried, `sizes` what it reports of its ranks' memory."""
     return {
         "name": name,
         "address": address or (facts.address if facts else ""),
@@ -59,7 +61,13 @@ def entry(
         "facts": shown(facts),
         "link": shown_link(link),
         "ranks": [{"rank": rank, "pid": pid} for rank, pid in ranks],
+        "reported": dict(sizes or {}),
     }
+
+
+def sizes(slot: Slot) -> dict[str, float]:
+    """What the engine here reports of the memory of its ranks, in GiB."""
+    return {name: float(size) for name, size in slot.reported().items() if name.endswith(SIZES)}
 
 
 class Ranks:

@@ -12,6 +12,7 @@ from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
 from caovand.core.config import Config
 from caovand.core.engine import Engine
+from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
@@ -48,7 +49,7 @@ class Slot:
     that of its sockets. `pids` are the engine's processes, `lines` the last of its log, `idle` says
     whether it was seen without a request. `gather` gathers the evidence of a failure, with the
     stacks of its processes where its second argument says so; without a failure, what one elsewhere
-    left here.
+    left here. `forecast` is that of the engine's memory, `reported` what its log says.
     """
 
     config: Callable[[], Config]
@@ -65,6 +66,8 @@ class Slot:
     pids: Callable[[], Sequence[int]]
     lines: Callable[[], Sequence[str]]
     idle: Callable[[], bool]
+    forecast: Callable[[], MemoryEstimate | None]
+    reported: Callable[[], Mapping[str, Any]]
     incidents: Incidents
     gather: Callable[[Finding | None, bool, Then], None]
 

@@ -22,6 +22,7 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.reporting.report import foreseen
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
@@ -239,6 +240,7 @@ class Worker(Part):
             finding=finding,
             stopped=snapshot.state in (State.STOPPED, State.STOPPING),
             ranks=self._ranks.known if self._running else (),
+            sizes=here.sizes(self._slot) if self._running else {},
             clock=time.time(),
             echo=self._order.sent,
             outcome=self._trying.outcome,
@@ -256,13 +258,14 @@ class Worker(Part):
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as it sees it."""
         age_s, ranks = now() - self._since, self._ranks.known
-        own = here.entry(self._name, "here", age_s, self._facts, ranks)
+        sizes = here.sizes(self._slot)
+        own = here.entry(self._name, "here", age_s, self._facts, ranks, sizes=sizes)
         state = "lost" if self._lost else "joined"
         host = addresses.split(self._head)[0]
         head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
         return {
             "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
-            "missing": 0, "checks": [],
+            "missing": 0, "forecast": foreseen(self._slot.forecast()), "checks": [],
         }  # fmt: skip
 
 

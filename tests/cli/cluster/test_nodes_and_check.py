@@ -22,7 +22,7 @@ FACTS = {
 def node(name: str, state: str, **changes: Any) -> dict[str, Any]:
     address = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2"}.get(name, "10.0.0.3")
     base = {"name": name, "address": address, "state": state, "since_s": 300.0}
-    return {**base, "facts": {**FACTS, "name": name}, "ranks": [], **changes}
+    return {**base, "facts": {**FACTS, "name": name}, "ranks": [], "reported": {}, **changes}
 
 
 def rank(name: str, pid: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def cluster(**changes: Any) -> dict[str, Any]:
     """The answer of a head with one worker."""
     return {
         "role": "head", "name": "gpu1", "head": "10.0.0.1:7070", "missing": 0,
-        "nodes": [
+        "forecast": {}, "nodes": [
             node("gpu1", "here", ranks=[rank("TP0", 4710), rank("TP1", 4711)]),
             node("gpu2", "joined", ranks=[rank("TP2", 815)]),
         ],
@@ -77,6 +77,18 @@ def test_the_nodes_are_a_table(daemon: FakeDaemon, ctl: Ctl) -> None:
          "TP2 (pid 815)"],
     ]  # fmt: skip
     assert [request.args for request in daemon.asked] == [{}]
+
+
+def test_what_a_node_says_of_its_memory_stands_below_beside_the_forecast(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    expected = {"kv_tokens": 9, "stage_1_weights_gib": 4.325, "stage_1_kv_gib": 70.24}
+    found = {"stage_1_weights_gib": 4.32, "stage_1_kv_gib": 70.67}
+    nodes = [node("gpu2", "joined", reported=found)]
+    daemon.answers["cluster"] = cluster(nodes=nodes, forecast=expected)
+    assert ctl("cluster", "nodes").out.splitlines()[-1] == (
+        "gpu2: stage 1's weights GiB 4.32 (forecast 4.325); stage 1's KV GiB 70.67 (forecast 70.24)"
+    )
 
 
 HEAD = {"role": "head", "name": "gpu1", "nodes": 4, "missing": 0, "serving": 0, "joined": [],

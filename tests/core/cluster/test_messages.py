@@ -63,6 +63,7 @@ reports = st.builds(
     finding=st.none() | findings,
     stopped=st.booleans(),
     ranks=st.lists(st.tuples(texts, st.integers(1, 99)), max_size=3).map(tuple),
+    sizes=st.dictionaries(texts, finite, max_size=3),
     clock=finite,
     echo=finite,
     held_s=finite,

@@ -25,6 +25,7 @@ from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.config import Config
 from caovand.core.config_parser import parse
+from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
@@ -139,6 +140,8 @@ class Slot:
         self.meanwhile: list[Callable[[], None]] = []
         self.left = ""
         self.idle = True
+        self.forecast: MemoryEstimate | None = None
+        self.reported: dict[str, Any] = {}
         self.ends = asyncio.Event()
         self.ends.set()
         self.part = Part()
@@ -165,6 +168,8 @@ class Slot:
             pids=tuple,
             lines=tuple,
             idle=lambda: self.idle,
+            forecast=lambda: self.forecast,
+            reported=lambda: self.reported,
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
         )

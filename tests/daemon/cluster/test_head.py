@@ -10,8 +10,10 @@ from caovand.adapters import node_facts
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
+from caovand.core.reporting.report import compare
 from caovand.daemon.cluster.members import MOST_MEMBERS
-from tests.core.machines import CUDA, inventory
+from caovand.engines.vllm.memory.forecast import forecast
+from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4
 from tests.daemon.cluster import made_up
 from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
@@ -238,6 +240,23 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
         for number in range(300):
             head.hear(f"other {number}")
         assert "needed" in names()
+
+    world.play(story)
+
+
+def test_a_node_shows_what_it_reports_of_memory_beside_the_forecast(world: World) -> None:
+    async def story() -> None:
+        head = await world.head()
+        staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
+        found = head.slot.forecast = forecast(staged, inventory())
+        first, last = (dict(rank.parts)["weights"] / 1024 for rank in found.ranks)
+        head.slot.reported = {"kv_tokens": 9, "stage_0_weights_gib": first}
+        head.hear(sizes={"stage_1_weights_gib": last})
+        told = head.part.describe()
+        own, other = (compare(told["forecast"], node["reported"]) for node in told["nodes"])
+        assert own.keys() == {"stage_0_weights_gib"}
+        (compared,) = other.values()
+        assert compared["forecast"] == pytest.approx(compared["reported"], abs=0.001)
 
     world.play(story)
 

@@ -18,6 +18,7 @@ _SHAPE = re.compile(
     r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
 )
 _TAG = re.compile(r"\[\w+\] ")
+_STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,15 @@ def take_apart(line: str) -> Parts:
     assert shape is not None  # every part is optional
     process, pid, level, time, source = shape.groups(default="")
     return Parts(process, pid, level, time, source, line[shape.end() :])
+
+
+def stage_of(line: str) -> str:
+    """The number of the pipeline stage whose worker wrote the line, "" where there are none.
+
+    A worker is called after its ranks, such as Worker_PP1_TP0.
+    """
+    found = _STAGE.match(take_apart(line).process)
+    return found[1] if found else ""
 
 
 def message_of(line: str) -> str:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
 from caovand.engines.common.signature import LONGEST
-from caovand.engines.vllm.log.line import message_of
+from caovand.engines.vllm.log.line import message_of, stage_of
 
 PHASES = (
     "resolve", "engine", "load", "drafter", "compile", "profile", "kv", "capture", "warmup", "http",
 )  # fmt: skip
 
 Figure = float | int | str
+BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
+"""What the stages of a pipeline have each of their own: in its lines, `stage_0_weights_gib` too."""
 
 
 @dataclass(frozen=True)
@@ -164,15 +166,17 @@ def figures(line: str) -> Mapping[str, Figure]:
 
     If a name repeats, as for the draft model, the first is the main model's.
     """
-    message = message_of(line)
-    return _figures(_find(message), message)
+    return read(line)[1]
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     """Both at once, at half the cost."""
     message = message_of(line)
     row = _find(message)
-    return _mark(row, message), _figures(row, message)
+    found = _figures(row, message)
+    if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
+        found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
+    return _mark(row, message), found
 
 
 def _mark(row: Row | None, message: str) -> Mark | None:
@@ -190,7 +194,7 @@ def _mark(row: Row | None, message: str) -> Mark | None:
     )
 
 
-def _figures(row: Row | None, message: str) -> Mapping[str, Figure]:
+def _figures(row: Row | None, message: str) -> dict[str, Figure]:
     if row is None:
         found = _LOGO.match(message[:LONGEST]) if "█" in message[:LONGEST] else None
     else:
