@@ -1,19 +1,18 @@
 """Samples the NVIDIA cards while an engine runs, and reports the driver's Xid events.
 
-One thread waits for events, with a limit, and samples between them. Without a library, a driver
-or a card it ends at once, silently.
+One thread waits for events, with a limit, and samples between them. Without the library it ends at
+once, silently; a driver may come later.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.adapters import gpu_traffic
+from caovand.adapters import gpu_traffic, nvml
 from caovand.adapters.gpu_traffic import Traffic
 from caovand.core.health.observation import THROTTLES, GpuSample
 
@@ -40,10 +39,10 @@ class GpuSampler:
         sample_s: float,
         on_samples: OnSamples,
         on_xid: OnXid,
-        nvml: Any = None,
+        given: Any = None,
     ) -> None:
         self._sample_s, self._on_samples, self._on_xid = sample_s, on_samples, on_xid
-        self._given = nvml
+        self._given = given
         self._doubtful: set[int] = set()
         self._stopped = threading.Event()
         self._reasons: dict[int, list[str]] = {}
@@ -62,18 +61,20 @@ class GpuSampler:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        nvml = self._begin()
-        while nvml is not None and not self._stopped.is_set():
-            try:
-                self._session(nvml)
-            except nvml.NVMLError:
-                pass  # the driver was unloaded or is being replaced: tried again below
-            finally:
-                with contextlib.suppress(nvml.NVMLError):
-                    nvml.nvmlShutdown()
-            nvml = None
-            while nvml is None and not self._stopped.wait(self._sample_s):
-                nvml = self._begin()
+        try:
+            library = self._given or nvml.library()
+        except ImportError:
+            return
+        while not self._stopped.is_set():
+            # Without a driver, with one of another version, or while it is replaced: tried again.
+            with contextlib.suppress(library.NVMLError):
+                library.nvmlInit()
+                try:
+                    self._session(library)
+                finally:
+                    with contextlib.suppress(library.NVMLError):
+                        library.nvmlShutdown()
+            self._stopped.wait(self._sample_s)
 
     def _session(self, nvml: Any) -> None:
         """Sample until stopped, or until no card answers."""
@@ -89,15 +90,6 @@ class GpuSampler:
                 if samples and all(sample.fault for sample in samples):
                     return
             events = self._wait(nvml, events, min(max(due - now, 0.01), EVENT_WAIT_S))
-
-    def _begin(self) -> Any:
-        """pynvml, initialised; None without a library, without a driver, or if the two differ."""
-        try:
-            nvml = self._given or importlib.import_module("pynvml")
-            nvml.nvmlInit()
-        except Exception:
-            return None
-        return nvml
 
     # -- samples ----------------------------------------------------------------------------
 

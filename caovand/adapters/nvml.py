@@ -5,6 +5,7 @@ Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -23,13 +24,17 @@ VENDORED = "/usr/lib/caovan/vendor"
 """Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
 
 
-def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
-    """The cards visible through CUDA_VISIBLE_DEVICES, by NVML's index."""
+def library() -> Any:
+    """pynvml, wherever it is; raises ImportError where there is none."""
     if VENDORED not in sys.path and os.path.isdir(VENDORED):
         sys.path.insert(0, VENDORED)
-    try:
-        import pynvml  # noqa: PLC0415  (absent on machines with no card)
+    return importlib.import_module("pynvml")
 
+
+def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+    """The cards visible through CUDA_VISIBLE_DEVICES, by NVML's index."""
+    try:
+        pynvml = library()
         pynvml.nvmlInit()
     except Exception:  # no library, no driver, or versions that differ: no card
         return ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
@@ -20,6 +21,7 @@ KEPT = 120  # samples, of all cards together
 BACK_S = 60.0
 STUCK_S = 10.0  # memory that nobody known holds and that does not move is not coming back
 LOOK_S = 1.0
+SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
 
 class InUse:
@@ -67,7 +69,8 @@ class Cards:
     """Samples all cards for every slot; `on_kernel_line` gets the faults of cards in use."""
 
     def __init__(self, sample_s: float, on_kernel_line: Callable[[str], None]) -> None:
-        self.latest: dict[int, GpuSample] = {}
+        self._latest: dict[int, GpuSample] = {}
+        self._stale_s = 3 * sample_s + SLOW_S
         self.history: deque[GpuSample] = deque(maxlen=KEPT)
         self._slots: list[InUse] = []
         self._on_kernel_line = on_kernel_line
@@ -87,12 +90,18 @@ class Cards:
         self._slots.append(slot)
         return slot
 
+    @property
+    def latest(self) -> dict[int, GpuSample]:
+        """The last sample of each card, but for those of a driver that does not answer any more."""
+        oldest = time.monotonic() - self._stale_s
+        return {index: one for index, one in self._latest.items() if one.at > oldest}
+
     def stop(self) -> None:
         """Sample no more."""
         self._sampler.stop()
 
     def _samples(self, samples: Sequence[GpuSample]) -> None:
-        self.latest.update((sample.index, sample) for sample in samples)
+        self._latest.update((sample.index, sample) for sample in samples)
         self.history.extend(samples)
         for slot in self._slots:
             slot.take(samples)

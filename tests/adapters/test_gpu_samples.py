@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caovand.adapters import nvml
 from caovand.adapters.gpu_samples import GpuSampler
 from caovand.core.health.observation import GpuSample
 from caovand.engines.common.kernel import find_in_kernel
-from tests.fake_nvml import FakeNvml, NVMLError_GpuIsLost, NVMLError_Unknown
+from tests.fake_nvml import FakeNvml, NVMLError, NVMLError_GpuIsLost, NVMLError_Unknown
 from tests.patience import eventually
 
 Start = Callable[[Any], "Heard"]
@@ -146,11 +149,31 @@ def test_an_xid_comes_as_a_line_that_the_signatures_know(start: Start) -> None:
     assert find_in_kernel([heard.xids[1][1]], {7}) is None
 
 
-def test_without_a_driver_nothing_is_heard() -> None:
-    class NoDriver(FakeNvml):
+def test_a_driver_that_comes_after_the_daemon_is_found(start: Start) -> None:
+    class LateDriver(FakeNvml):
         def nvmlInit(self) -> None:
-            raise RuntimeError("NVML Shared Library Not Found")
+            super().nvmlInit()
+            if self.inits < 3:
+                raise NVMLError("NVML Shared Library Not Found")
 
-    heard = Heard(NoDriver())
+    start(LateDriver()).until(lambda s: s.index == 0)
+
+
+def test_without_the_library_the_sampler_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    heard = Heard(None)
     assert heard.sampler.join(10)
     assert heard.samples == []
+
+
+def test_the_library_of_the_package_is_found_by_whoever_asks_first(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sampler begins before the inventory is read."""
+    (tmp_path / "pynvml.py").write_text(
+        "import sys\nfrom tests.fake_nvml import FakeNvml\nsys.modules[__name__] = FakeNvml()\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.setattr(nvml, "VENDORED", str(tmp_path))
+    start(None).until(lambda s: s.index == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -70,7 +71,7 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
     told: list[str] = []
 
     def sample(index: int, *users: tuple[int, int]) -> GpuSample:
-        return GpuSample(index, 0, 22_527, None, None, None, 0.0, users=users)
+        return GpuSample(index, 0, 22_527, None, None, None, time.monotonic(), users=users)
 
     async def scenario() -> None:
         one = Cards(1.0, lambda line: None)
@@ -82,6 +83,16 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
     asyncio.run(scenario())
     assert [s.index for s in seen] == [1, 1]
     assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
+
+
+def test_a_sample_of_a_driver_that_answers_no_more_is_not_shown_for_ever() -> None:
+    async def scenario() -> None:
+        one, at = Cards(1.0, lambda line: None), time.monotonic()
+        for index, age_s in ((0, 24.0), (1, 10.0)):
+            one._samples([GpuSample(index, 0, 22_527, None, None, None, at - age_s)])
+        assert set(one.latest) == {1}
+
+    asyncio.run(scenario())
 
 
 def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
