@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.adapters import gpu_traffic, nvml
+from caovand.adapters import gpu_traffic, nvml_library
 from caovand.adapters.gpu_traffic import Traffic
 from caovand.core.health.observation import THROTTLES, GpuSample
 
@@ -62,7 +62,7 @@ class GpuSampler:
 
     def _run(self) -> None:
         try:
-            library = self._given or nvml.library()
+            library = self._given or nvml_library.pynvml()
         except ImportError:
             return
         while not self._stopped.is_set():

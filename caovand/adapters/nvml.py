@@ -5,13 +5,12 @@ Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never 
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from caovand.adapters import nvml_library
 from caovand.adapters.processes import name_of
 from caovand.core.facts.inventory import Gpu
 from caovand.core.printable import one_line
@@ -20,21 +19,12 @@ MIB = 1 << 20
 P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple by mistake
 P2P_WRITE = 1
 P2P_OK = 0  # NVML_P2P_STATUS_OK
-VENDORED = "/usr/lib/caovan/vendor"
-"""Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
-
-
-def library() -> Any:
-    """pynvml, wherever it is; raises ImportError where there is none."""
-    if VENDORED not in sys.path and os.path.isdir(VENDORED):
-        sys.path.insert(0, VENDORED)
-    return importlib.import_module("pynvml")
 
 
 def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """The cards visible through CUDA_VISIBLE_DEVICES, by NVML's index."""
     try:
-        pynvml = library()
+        pynvml = nvml_library.pynvml()
         pynvml.nvmlInit()
     except Exception:  # no library, no driver, or versions that differ: no card
         return ()

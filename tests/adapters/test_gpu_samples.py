@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import nvml
+from caovand.adapters import nvml_library
 from caovand.adapters.gpu_samples import GpuSampler
 from caovand.core.health.observation import GpuSample
 from caovand.engines.common.kernel import find_in_kernel
@@ -174,6 +174,7 @@ def test_the_library_of_the_package_is_found_by_whoever_asks_first(
         "import sys\nfrom tests.fake_nvml import FakeNvml\nsys.modules[__name__] = FakeNvml()\n"
     )
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    monkeypatch.setattr(nvml, "VENDORED", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    del sys.modules["pynvml"]  # and what comes instead is taken back
+    monkeypatch.setattr(nvml_library, "VENDORED", str(tmp_path))
     start(None).until(lambda s: s.index == 0)

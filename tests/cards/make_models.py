@@ -56,6 +56,8 @@ def hybrid() -> demo.Model:
     made.config["text_config"] |= {
         "num_attention_heads": 16, "num_key_value_heads": 4, "full_attention_interval": 4
     }  # fmt: skip
+    # A quarter of a head is rotated, half of that by each of sine and cosine.
+    made.config["text_config"]["rope_parameters"]["mrope_section"] = [6, 5, 5]
     return made
 
 

@@ -196,6 +196,30 @@ def test_an_exception_no_row_knows_is_named() -> None:
     assert finding.text == "TypeError: 'function' object is not subscriptable"
 
 
+def test_an_exception_without_a_message_is_told_by_where_it_was_raised() -> None:
+    """Another worker's traceback may be printed in between."""
+    found = cause(f"""
+{LOADING}
+{CORE}EngineCore failed to start.
+{CORE}Traceback (most recent call last):
+{CORE}  File "/x/vllm/model_executor/layers/rotary_embedding/__init__.py", line 103, in get_rope
+{CORE}    rotary_emb = MRotaryEmbedding(
+{CORE}                 ^^^^^^^^^^^^^^^^^
+{CORE}  File "/x/vllm/model_executor/layers/rotary_embedding/mrope.py", line 251, in __init__
+{CORE}    assert sum(self.mrope_section) == rotary_dim // 2
+{WORKER}  File "/x/other.py", line 7, in f
+{CORE}           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+{CORE}AssertionError
+""")
+    assert (found.failure, found.phase) == ("unknown", "load")
+    assert found.text == (
+        "AssertionError at rotary_embedding/mrope.py:251: "
+        "assert sum(self.mrope_section) == rotary_dim // 2"
+    )
+    without = cause(f"{LOADING}\n{CORE}EngineCore failed to start.\n{CORE}AssertionError")
+    assert without.text == "AssertionError"
+
+
 def test_an_exception_while_starting_that_no_row_knows_is_unknown() -> None:
     finding = cause(f"{LOADING}\n{CORE}EngineCore failed to start.\n{CORE}KeyError: 'layers.0.w'")
     assert (finding.failure, finding.phase) == ("unknown", "load")

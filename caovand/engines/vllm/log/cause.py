@@ -49,7 +49,8 @@ _MISFIT = re.compile(
     r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
     r"|RuntimeError: (?:The size of tensor a|start \(\d+\) \+ length)"
 )
-_FRAME = re.compile(r'\s*File "([^"]+)", line \d+(?:, in (\S+))?')
+_FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_RAISED = 8  # lines before an exception in which the frame that raised it is
 
 _CALL_FAILED = re.compile(r"^Invocation of \w+ method failed")
 # Errors that the engine handled: such a line and the traceback after it are not evidence.
@@ -124,7 +125,7 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and stopped and _is_an_end(hit):
             return None
-    return _finding(hit) if hit else None
+    return _finding(hit, lines) if hit else None
 
 
 def announces(line: str) -> bool:
@@ -167,7 +168,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
         frame = _FRAME.match(message)
         if frame:
             seen = frames.setdefault(writer, deque(maxlen=_FRAMES))
-            seen.append(f"{frame[1]}:{frame[2] or ''}")
+            seen.append(f"{frame[1]}:{frame['function'] or ''}")
         elif message.startswith("Traceback (most recent call last)"):
             frames.pop(writer, None)
         elif is_evidence(parts) and not _STOPPED.match(message):
@@ -329,7 +330,7 @@ def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: _Hit) -> Finding:
+def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
     component = _component(hit)
     if component:
@@ -343,11 +344,27 @@ def _finding(hit: _Hit) -> Finding:
     if row is BY_ID["engine.dead"] and hit.phase != "serving":
         failure = "unknown"
     text = _short(hit.parts.message)
+    if row is None and text.isidentifier():
+        text = _short(f"{text}{_place(hit, lines)}")
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
+
+
+def _place(hit: _Hit, lines: Sequence[str]) -> str:
+    """Where an exception without a message was raised, and by which code; else it tells nothing."""
+    code = ""
+    for line in reversed(lines[max(hit.index - _RAISED, 0) : hit.index]):
+        parts = take_apart(line)
+        if (parts.process, parts.pid) != (hit.parts.process, hit.parts.pid):
+            continue
+        if frame := _FRAME.match(parts.message):
+            file = "/".join(frame[1].split("/")[-2:])
+            return f" at {file}:{frame['line']}: {code}"
+        code = parts.message.strip() if parts.message.strip(" ^~") else code
+    return ""
 
 
 def _component(hit: _Hit) -> str:

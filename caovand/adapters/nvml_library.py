@@ -1,0 +1,18 @@
+"""Where NVML's Python bindings are."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+VENDORED = "/usr/lib/caovan/vendor"
+"""Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
+
+
+def pynvml() -> Any:
+    """The module pynvml, wherever it is; raises ImportError where there is none."""
+    if VENDORED not in sys.path and os.path.isdir(VENDORED):
+        sys.path.insert(0, VENDORED)
+    return importlib.import_module("pynvml")
