@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 QUESTION = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}
+LONG = {**QUESTION, "max_tokens": 1900}
 
 
 def ranks(two: Pair) -> dict[str, dict[str, int]]:
@@ -77,7 +80,7 @@ def test_a_model_split_over_two_nodes_is_healed_as_one(
     engine: Path, tmp_path: Path, alone: str
 ) -> None:
     port = free_port()
-    config = configuration(engine, "dense", port, f"hang_s = 15\n{EXACT}")
+    config = configuration(engine, "dense", port, EXACT)
     with pair(config, config, tmp_path, found_out=found_out(engine)) as two:
         first = serving(two, "TP1")
         assert set(first["n1"]) == {"EngineCore", "TP0"}
@@ -85,8 +88,30 @@ def test_a_model_split_over_two_nodes_is_healed_as_one(
         assert text_of(two.complete(port, **QUESTION)) == alone
 
         os.kill(first["n2"]["TP1"], signal.SIGKILL)
-        healed(two, first, "TP1")
+        second = healed(two, first, "TP1")
         assert any("node n2:" in text for text in two.head.events())
+        assert text_of(two.complete(port, **QUESTION)) == alone
+
+        with ThreadPoolExecutor(1) as asker:
+            answer = asker.submit(two.complete, port, **LONG)
+            until(lambda: two.head.status()["figures"]["running"], "a request under way")
+            two.nodes.cut()
+            time.sleep(10)  # the length of a cut that ends nothing
+            two.nodes.join()
+            assert text_of(answer.result()) == text_of(two.complete(port, **LONG))
+        assert ranks(two) == second
+
+        two.nodes.cut()
+        assert "1 of 2 nodes missing: n2" in two.head.until_state("HOLD")["reason"]
+        two.worker.until_state("HOLD")
+        two.until_nothing_runs(two.head)
+        two.until_nothing_runs(two.worker)
+        two.nodes.join()
+        before = healed(two, second, "TP1")
+        for killed in (two.worker, two.head):
+            killed.kill()
+            killed.start()
+            before = healed(two, before, "TP1")
         assert text_of(two.complete(port, **QUESTION)) == alone
 
 

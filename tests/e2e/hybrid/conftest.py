@@ -84,10 +84,10 @@ class Server:
 
 @pytest.fixture(scope="package")
 def server(engine: Path) -> Iterator[Server]:
-    """The first boot. `caovanctl top` is open from before it to the end."""
-    port = free_port()
-    with daemon(configuration(engine, "hybrid_copy", port)) as one:
-        screens = Screens(one)
+    """The first boot. `caovanctl top` and the page are open from before it to the end."""
+    port, listen = free_port(), f"127.0.0.1:{free_port()}"
+    with daemon(configuration(engine, "hybrid_copy", port, f'[page]\nlisten = "{listen}"')) as one:
+        screens = Screens(one, f"http://{listen}")
         one.until_state("SERVING")
         yield Server(one, port)
         tree = {p.pid for p in one.tree()}

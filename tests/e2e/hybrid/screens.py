@@ -1,16 +1,22 @@
-"""What `caovanctl top` shows and what status answers, read side by side while an engine lives.
+"""What status answers, and what `caovanctl top` and the page show, side by side while an engine
+lives.
 
-Both ask the daemon, neither at the same moment, and a busy machine holds either up: so they agree
-if the screen goes through the same states in the same order, and misses none that lasted.
+All ask the daemon, no two at the same moment, and a busy machine holds each up: so they agree if
+the screen goes through the same in the same order, and misses nothing that lasted. Of the page it
+is the stream that its script draws; tests/page/browser has the drawing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 import time
+import urllib.request
+from collections.abc import Iterator, Mapping
 from itertools import groupby
+from typing import Any
 
 from caovand.cli.errors import CommandError
 from tests.daemon_process import Daemon
@@ -19,57 +25,96 @@ from tests.terminal import Terminal
 
 EVERY_S = 0.5
 LASTING_S = 10.0
-"""How long a state must last to be on a screen that is drawn once a second: vLLM starves both."""
+"""How long something must last to be on a screen that is drawn once a second: vLLM starves both."""
 STATE = re.compile(r"^\W*([A-Z]{4,}) for ", re.M)
+Row = tuple[float, tuple[Any, ...]]
+
+
+def told(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of a status document all must agree on."""
+    return status["state"], status["mode"], status["mtp"], status["restarts"]
 
 
 class Screens:
-    """Watches a daemon by both until it is closed."""
+    """Watches a daemon, whose page is at the address `page`, by all three until it is closed."""
 
-    def __init__(self, one: Daemon) -> None:
+    def __init__(self, one: Daemon, page: str) -> None:
         environ = {**one.environ, "TERM": "xterm"}
         self._terminal = Terminal([*one.caovanctl, "top"], environ, one.folder, size=(120, 40))
-        self._one, self._closing = one, threading.Event()
-        self.answered: list[tuple[float, str]] = []
-        self.shown: list[tuple[float, str]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._one, self._page, self._closing = one, page, threading.Event()
+        self.answered: list[Row] = []
+        self.shown: list[Row] = []
+        self.streamed: list[Row] = []
+        self._readers = [
+            threading.Thread(target=read, daemon=True) for read in (self._read, self._read_page)
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def _read(self) -> None:
         while not self._closing.wait(EVERY_S):
             with contextlib.suppress(CommandError):
-                self.answered.append((time.monotonic(), self._one.status()["state"]))
+                self.answered.append((time.monotonic(), told(self._one.status())))
             if found := STATE.search(self._terminal.screen):
-                self.shown.append((time.monotonic(), found[1]))
+                self.shown.append((time.monotonic(), (found[1],)))
+
+    def _read_page(self) -> None:
+        while not self._closing.wait(EVERY_S):
+            with contextlib.suppress(OSError):  # the page begins after the daemon
+                for status in self._statuses():
+                    self.streamed.append((time.monotonic(), told(status)))
+                    if self._closing.is_set():
+                        return
+
+    def _statuses(self) -> Iterator[dict[str, Any]]:
+        """The status documents of the page's stream, as they come."""
+        kind = b""
+        with urllib.request.urlopen(f"{self._page}/api/live", timeout=60) as stream:
+            for line in stream:
+                if line.startswith(b"event: "):
+                    kind = line[7:].strip()
+                elif kind == b"status" and line.startswith(b"data: "):
+                    yield json.loads(line[6:])
 
     def close(self, last: str) -> None:
-        """Wait until both have this state, and read no more."""
+        """Wait until all have this state, and read no more."""
+        every = (self.answered, self.shown, self.streamed)
         try:
-            until(lambda: self.answered[-1][1] == last == self.shown[-1][1], f"{last} on both")
+            until(lambda: all(rows and rows[-1][1][0] == last for rows in every), f"{last} on all")
         finally:
             self._closing.set()
-            self._reader.join()
             self._terminal.press(b"q")
             self._terminal.until_ended()
             self._terminal.close()
+            for reader in self._readers:
+                reader.join()
 
     def disagreement(self) -> str:
         """How they differ; empty where they do not."""
-        shown = [state for state, _ in groupby(self.shown, key=lambda row: row[1])]
-        answered = [state for state, _ in groupby(self.answered, key=lambda row: row[1])]
-        lasting = [state for state, rows in groupby(self.answered, key=lambda row: row[1])
-                   if lasted(list(rows)) > LASTING_S]  # fmt: skip
-        if within(lasting, shown) and within(shown, answered):
-            return ""
-        return f"top showed {shown}, status answered {answered}"
+        states = [(at, row[:1]) for at, row in self.answered]
+        return differ("top", self.shown, states) or differ("page", self.streamed, self.answered)
 
 
-def lasted(rows: list[tuple[float, str]]) -> float:
-    """Seconds from the first of these readings to the last."""
-    return rows[-1][0] - rows[0][0]
+def differ(who: str, shown: list[Row], answered: list[Row]) -> str:
+    """How what this screen showed differs from what status answered."""
+    showed, true = steps(shown), steps(answered)
+    lasting = [step for step, lasted in true if lasted > LASTING_S]
+    # What is over before status is asked again need not be among its answers.
+    seen = [step for step, lasted in showed if lasted > 2 * EVERY_S]
+    every = [step for step, _ in true]
+    if within(lasting, [step for step, _ in showed]) and within(seen, every):
+        return ""
+    return f"{who} showed {seen}, status answered {every}, of which {lasting} lasted"
 
 
-def within(some: list[str], all_: list[str]) -> bool:
+def steps(rows: list[Row]) -> list[tuple[tuple[Any, ...], float]]:
+    """What was read, readings alike in a row as one, and for how many seconds each was."""
+    begun = [(step, next(alike)[0]) for step, alike in groupby(rows, key=lambda row: row[1])]
+    ends = [at for _, at in begun[1:]] + [rows[-1][0] if rows else 0.0]
+    return [(step, end - at) for (step, at), end in zip(begun, ends, strict=True)]
+
+
+def within(some: list[tuple[Any, ...]], all_: list[tuple[Any, ...]]) -> bool:
     """Whether `some` are among `all_` in this order."""
     rest = iter(all_)
-    return all(state in rest for state in some)
+    return all(step in rest for step in some)
