@@ -144,9 +144,12 @@ def set_aside(path: Path) -> None:
 def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str, Any]:
     """What is kept of a slot, and of the cards, in at most about `points` steps; sqlite3.Error.
 
-    A step is a whole number of minutes, as long as the answer has to be to fit a frame.
+    A step is a whole number of minutes, as long as the answer has to be to fit a frame; for the
+    same reason the earliest of many marks are left out, and counted.
     """
-    nothing = {"step_s": MINUTE_S, "at": [], "figures": {}, "cards": {}, "marks": []}
+    nothing = {
+        "step_s": MINUTE_S, "at": [], "figures": {}, "cards": {}, "marks": [], "marks_left_out": 0,
+    }  # fmt: skip
     if not path.is_file():
         return nothing
     link = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
@@ -167,10 +170,9 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
             rows = link.execute(_query("cards", CARD_VALUES, "gpu"), (*window, gpu))
             times, own = _columns(rows, CARD_VALUES)
             found[str(gpu)] = {"at": times, **own}
-        query = (
-            "SELECT at, kind, text FROM marks WHERE at >= ? AND at < ? AND slot IN (?, '')"
-            " ORDER BY at DESC LIMIT ?"
-        )
+        which = "FROM marks WHERE at >= ? AND at < ? AND slot IN (?, '')"
+        (count,) = link.execute(f"SELECT count(*) {which}", (since, until, slot)).fetchone()
+        query = f"SELECT at, kind, text {which} ORDER BY at DESC LIMIT ?"
         marks = link.execute(query, (since, until, slot, LATEST_MARKS)).fetchall()
     return {
         "step_s": step,
@@ -178,6 +180,7 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
         "figures": figures,
         "cards": found,
         "marks": [{"at": a, "kind": kind, "text": text} for a, kind, text in reversed(marks)],
+        "marks_left_out": count - len(marks),
     }
 
 

@@ -57,21 +57,28 @@ def boot_id() -> str:
 
 def read(pid: int) -> Process | None:
     """The process `pid`, None where there is none."""
-    text = ""
+    found, uid = stat_of(pid), None
     with limits.absent():
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read().decode("utf-8", "replace")
         uid = os.stat(f"/proc/{pid}").st_uid
-        text = stat
+    if found is None or uid is None:
+        return None
+    name, fields = found
+    # A first thread that ended looks like a zombie while others of its process still run, or
+    # hang in a driver: only with none left is the process dead.
+    dead = fields[0] in "ZX" and int(fields[17]) <= 1
+    return Process(pid, int(fields[19]), int(fields[1]), int(fields[3]), uid, name, dead)
+
+
+def stat_of(pid: int) -> tuple[str, list[str]] | None:
+    """A process's name, and what the kernel counts after it; None where there is no process."""
+    text = ""
+    with limits.absent(), open(f"/proc/{pid}/stat", "rb") as file:
+        text = file.read().decode("utf-8", "replace")
     if not text:
         return None
     # The name stands in parentheses and may hold anything, parentheses too.
-    name = one_line(text[text.index("(") + 1 : text.rindex(")")])
-    rest = text[text.rindex(")") + 2 :].split()
-    # A first thread that ended looks like a zombie while others of its process still run, or
-    # hang in a driver: only with none left is the process dead.
-    dead = rest[0] in "ZX" and int(rest[17]) <= 1
-    return Process(pid, int(rest[19]), int(rest[1]), int(rest[3]), uid, name, dead)
+    begin, end = text.index("("), text.rindex(")")
+    return one_line(text[begin + 1 : end]), text[end + 2 :].split()
 
 
 def name_of(pid: int) -> str | None:

@@ -1,8 +1,9 @@
-"""What processes use: memory and open descriptors, and what is used of /dev/shm."""
+"""What processes use: memory, cores and open descriptors, and what is used of /dev/shm."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -17,6 +18,33 @@ class Usage:
 
     held_mib: int | None = None
     files: int | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process has used when it was read `at`, and when it `began`: seconds since boot."""
+
+    at: float
+    began: float
+    cpu_s: float
+    resident_mib: int
+
+    def cores_since(self, before: Work | None) -> float | None:
+        """How many cores it has kept busy since; None where that was no look at this process."""
+        if before is None or before.began != self.began or before.at >= self.at:
+            return None
+        return (self.cpu_s - before.cpu_s) / (self.at - before.at)
+
+
+def work_of(pid: int) -> Work | None:
+    """None where there is no such process."""
+    found = processes.stat_of(pid)
+    if found is None:
+        return None
+    at, tick_s = time.clock_gettime(time.CLOCK_BOOTTIME), 1 / os.sysconf("SC_CLK_TCK")
+    user, system, began, pages = (int(found[1][place]) for place in (11, 12, 19, 21))
+    resident = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+    return Work(at, began * tick_s, (user + system) * tick_s, resident)
 
 
 def tree(root: int) -> frozenset[int]:

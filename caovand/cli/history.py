@@ -62,14 +62,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LENGTH",
         help="how far back: minutes, hours or days, such as 90m, 24h or 7d (default 24h)",
     )
+    parser.add_argument(
+        "--until",
+        type=duration,
+        metavar="LENGTH",
+        help="how far back it ends (default now)",
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON, in shorter steps")
 
 
 def run(args: argparse.Namespace) -> int:
     """history."""
-    more = {} if args.json else {"points": COLUMNS}
+    ago = args.until or 0.0
+    if args.since - ago < UNITS["m"]:
+        fact = "cannot show a history: --until is not a minute shorter than --since"
+        raise CommandError(Exit.USAGE, fact, "name a longer --since, or a shorter --until")
+    more: dict[str, float] = {} if args.json else {"points": COLUMNS}
+    if ago:
+        more["until"] = time.time() - ago
     with connect(args) as client:
-        answer = client.ask("history", seconds=args.since, **more)
+        answer = client.ask("history", seconds=args.since - ago, **more)
     if args.json:
         print(json.dumps(answer))
         return Exit.DONE
@@ -81,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
             or "the daemon keeps its first after a minute: try again then, or a longer --since",
         )
     bars = BARS if takes_unicode(sys.stdout) else PLAIN_BARS
-    for line in lines(answer, bars):
+    for line in lines(answer, bars, ago):
         print(line)
     return Exit.DONE
 
 
-def lines(answer: Mapping[str, Any], bars: str = BARS) -> Iterator[str]:
-    """The history for people."""
+def lines(answer: Mapping[str, Any], bars: str = BARS, ago: float = 0.0) -> Iterator[str]:
+    """The history for people; it ends so many seconds `ago`."""
     begin, step = answer["since"] // answer["step_s"] * answer["step_s"], answer["step_s"]
     slots = range(begin, answer["until"], step)
     yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} per column"
@@ -95,6 +107,10 @@ def lines(answer: Mapping[str, Any], bars: str = BARS) -> Iterator[str]:
     for gpu, card in answer["cards"].items():
         yield f"GPU {gpu}"
         yield from _table(card["at"], card, CARD_ROWS, slots, bars)
+    if left_out := answer.get("marks_left_out"):  # a daemon from before an upgrade counts none
+        # Whole minutes: the minute of the earliest one shown comes again, and none is missed.
+        minutes = max(int(ago + answer["until"] - answer["marks"][0]["at"]) // UNITS["m"], 1)
+        yield f"{left_out:,} earlier events are left out; `--until {minutes}m` shows those before"
     for mark in answer["marks"]:
         yield f"{_moment(mark['at'], seconds=True)}  {mark['kind']:<8} {mark['text']}"
     if answer["problem"]:

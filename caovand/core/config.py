@@ -196,7 +196,8 @@ class WatchSection:
     idle_probe_s: float = key(
         0.0,
         "Seconds between test completions of an idle engine, whose answers are compared with that"
-        " of the first proof; 0 is never.",
+        " of the first proof; 0 is never: what an idle engine can no longer do shows at the next"
+        " request.",
         low=0,
         high=86400,
     )

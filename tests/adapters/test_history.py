@@ -64,6 +64,19 @@ def test_minutes_cards_and_marks_come_back_as_they_were(path: Path) -> None:
         {"at": NOW, "kind": "daemon", "text": "x"},
         {"at": NOW + 70.5, "kind": "restart", "text": "hang"},
     ]
+    assert found["marks_left_out"] == 0
+
+
+def test_the_earliest_of_many_marks_are_left_out_and_counted(path: Path) -> None:
+    link = history.open_to_write(path)
+    most = history.LATEST_MARKS
+    history.write(link, [Mark(NOW + n, "main", "restart", str(n)) for n in range(most + 7)])
+    history.write(link, [Mark(NOW + n, "other", "restart", "") for n in range(9)])
+    found = read(path, 10)
+    marks = found["marks"]
+    assert isinstance(marks, list)
+    assert [mark["text"] for mark in marks] == [str(n) for n in range(7, most + 7)]
+    assert found["marks_left_out"] == 7
 
 
 def test_longer_steps_weigh_each_minute_by_what_it_stands_for(path: Path) -> None:

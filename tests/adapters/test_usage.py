@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from caovand.adapters import usage
 
@@ -36,6 +41,28 @@ def test_a_child_adds_its_memory_and_its_files() -> None:
 
 def test_what_is_gone_uses_nothing_that_is_known() -> None:
     assert usage.usage(usage.tree(1 << 22)) == usage.Usage(None, None)
+
+
+def test_the_work_of_a_process_grows_and_another_of_its_pid_is_none_of_it() -> None:
+    first = usage.work_of(os.getpid())
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    second = usage.work_of(os.getpid())
+    assert first is not None
+    assert second is not None
+    assert second.cpu_s - first.cpu_s >= 0.05
+    cores = (second.cpu_s - first.cpu_s) / (second.at - first.at)
+    assert second.cores_since(first) == pytest.approx(cores)
+    assert second.cores_since(None) is None
+    assert second.cores_since(second) is None
+    assert second.cores_since(replace(first, began=first.began - 1)) is None
+    assert 0 < second.began < second.at
+    assert second.resident_mib == pytest.approx(
+        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20,
+        abs=16,
+    )
+    assert usage.work_of(1 << 22) is None
 
 
 def test_shared_memory_is_counted() -> None:

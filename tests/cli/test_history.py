@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any
 
 import pytest
@@ -32,7 +33,8 @@ def answer(**changes: Any) -> dict[str, Any]:
         "since": BEGIN, "until": BEGIN + 4 * 3600, "step_s": 3600, "days": 30, "problem": "",
         "at": [BEGIN, BEGIN + 3600, BEGIN + 3 * 3600], "figures": figures,
         "cards": {"1": {"at": [BEGIN], "used_mib": [10_240], "power_w": [None]}},
-        "marks": [{"at": BEGIN + 60, "kind": "restart", "text": "hang"}], **changes,
+        "marks": [{"at": BEGIN + 60, "kind": "restart", "text": "hang"}],
+        "marks_left_out": 0, **changes,
     }  # fmt: skip
 
 
@@ -60,6 +62,28 @@ def test_json_is_the_daemons_own_answer_in_its_finest_steps(daemon: FakeDaemon, 
     assert json.loads(ctl("history", "--json").out) == answer()
     (request,) = daemon.asked
     assert request.args == {"seconds": 86_400.0}
+
+
+def test_events_that_are_left_out_are_counted_with_the_option_that_shows_them(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    daemon.answers["history"] = answer(marks_left_out=1234)
+    *_, text, event = ctl("history", "--since", "30d").out.splitlines()
+    assert text == "1,234 earlier events are left out; `--until 239m` shows those before"
+    assert event.endswith("  restart  hang")
+    assert json.loads(ctl("history", "--json").out)["marks_left_out"] == 1234
+    *_, text, _ = ctl("history", "--since=30d", "--until=2h").out.splitlines()
+    assert "`--until 359m`" in text
+    request = daemon.asked[-1]
+    assert request.args["seconds"] == 30 * 86_400 - 7200
+    assert time.time() - request.args["until"] == pytest.approx(7200, abs=600)
+
+
+def test_an_end_before_the_beginning_is_refused(ctl: Ctl) -> None:
+    for since, until in (("1h", "1h"), ("1h", "2h")):
+        said = ctl("history", f"--since={since}", f"--until={until}")
+        assert (said.code, said.out) == (2, "")
+        assert "--until is not a minute shorter than --since" in said.err
 
 
 def test_without_anything_kept_it_says_why(daemon: FakeDaemon, ctl: Ctl) -> None:

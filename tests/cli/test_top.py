@@ -71,7 +71,9 @@ PROCESSES = tuple(
     for gpu in (0, 1)
     for one in (
         CardProcess(gpu, 977, 300, "", ""),
-        CardProcess(gpu, 4242 + gpu, 18_432, "caovan", f"VLLM::Worker_TP{gpu}"),
+        CardProcess(
+            gpu, 4242 + gpu, 18_432, "caovan", f"VLLM::Worker_TP{gpu}", 1.04, 6_144 + gpu, 374.0
+        ),
     )
 )
 SERVES = View(
@@ -174,6 +176,19 @@ def test_no_text_of_strangers_gets_through_or_moves_a_line(
     found = screen.lines(view, Page.MAIN, 80, 24, LOOKS[look])
     assert len(found) == 24
     assert all(one_line(line.plain) == line.plain and line.cell_len <= 80 for line in found)
+
+
+def test_narrow_terminals_go_without_what_processes_use_of_the_host_column_by_column() -> None:
+    def columns(width: int) -> list[str]:
+        head, row, *_ = (line.plain.split() for line in parts.processes(PROCESSES, width))
+        assert row[-1] == "VLLM::Worker_TP0"
+        return head[4:]
+
+    use = ["CPU", "host", "MiB", "time"]
+    assert columns(79) == [*use, "command"]
+    assert columns(78) == [*use[:3], "command"]
+    assert columns(71) == [*use[:1], "command"]
+    assert columns(62) == columns(40) == ["command"]
 
 
 def test_a_small_terminal_is_asked_for_more() -> None:

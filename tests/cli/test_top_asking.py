@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from caovand.adapters import processes
 from caovand.cli.client import Client
 from caovand.cli.top import screen, watcher
-from caovand.cli.top.view import Happening, Look, Page
+from caovand.cli.top.view import CardProcess, Happening, Look, Page
 from caovand.core.reporting.wire import Reply
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -41,7 +43,7 @@ def test_what_is_no_terminal_gets_one_screen(answering: FakeDaemon, ctl: Ctl) ->
     assert "\x1b" not in said.out
     own = next(line for line in said.out.splitlines() if line.split()[:1] == [str(os.getpid())])
     assert "python" in own or "pytest" in own
-    assert "      0 ?            0        7  not visible from here" in said.out
+    assert re.search(r"\n {8}0 \? {12}0 {8}7 +not visible from here\n", said.out)
 
 
 def test_it_exits_as_status_does(answering: FakeDaemon, ctl: Ctl) -> None:
@@ -72,9 +74,30 @@ def test_a_daemon_from_before_an_upgrade_is_shown_without_figures(
     assert "18,944 of 22,528 MiB" in said.out
 
 
+def on_cards(answer: Mapping[str, Any]) -> list[CardProcess]:
+    """The processes at a first look."""
+    return list(watcher.on_cards(answer, watcher.work_on_cards(answer), {}))
+
+
+def test_a_process_has_the_cores_that_it_keeps_busy_since_the_look_before(
+    answering: FakeDaemon, folder: Path
+) -> None:
+    with Client(folder) as client:
+        one = watcher.Watcher(client)
+        first, absent = one.first().processes
+        assert (first.cores, absent.cores, absent.age_s) == (None, None, None)
+        assert (first.host_mib or 0) > 10
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        second, _ = one.look(Page.MAIN).processes
+    assert 0.0 < (second.cores or 0.0) < 100.0
+    assert (second.age_s or 0.0) > (first.age_s or 0.0) > 0.0
+
+
 def test_no_command_line_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "command_of", lambda _: "vllm serve --api-key sesame-4711 m")
-    (found,) = watcher.on_cards(status(gpus=[card(0, users=[[os.getpid(), 1]])]))
+    (found,) = on_cards(status(gpus=[card(0, users=[[os.getpid(), 1]])]))
     assert "sesame" not in found.command
     assert found.command.startswith("vllm serve --api-key")
 
@@ -82,7 +105,8 @@ def test_no_command_line_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pids_of_another_host_get_no_name_from_this_one() -> None:
     unknown = {"figures": {"memory": [{"gpu": 0, "engine_mib": None}]}}
     gpus = [card(index, users=[[os.getpid(), 1]]) for index in (0, 1)]
-    found = list(watcher.on_cards(status(gpus=gpus, **unknown)))
+    found = on_cards(status(gpus=gpus, **unknown))
+    assert [one.host_mib is None for one in found] == [True, False]
     assert [bool(one.user and one.command) for one in found] == [False, True]
 
 

@@ -385,6 +385,16 @@ def test_one_accepted_draft_is_enough_and_too_few_drafts_say_nothing() -> None:
     assert serve("\n".join(few)) == []
 
 
+def test_acceptance_under_a_tenth_of_its_own_past_has_collapsed_after_three_minutes() -> None:
+    shares, accepted, lines = [0.7] * 20 + [0.01] * 30, 0, ["0 counters"]
+    for n, share in enumerate(shares, 1):
+        accepted += int(300 * share)
+        lines.append(f"{10 * n} counters gen={500 * n} drafted={300 * n} accepted={accepted}")
+    assert serve("\n".join(lines)) == [
+        "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, usually 70%"
+    ]
+
+
 def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> None:
     rates = [60] * 20 + [10] * 8 + [60] * 2
     tokens, lines = 0, ["0 counters run=1 p=1 gen=0"]

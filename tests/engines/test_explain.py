@@ -130,16 +130,29 @@ def test_an_older_log_without_process_names_is_understood() -> None:
     assert (told.finding.failure, told.finding.phase) == ("jit-toolchain", "compile")
 
 
+DRAFTS = (
+    "(APIServer pid=3) INFO 11-20 09:01:08 [metrics.py:101] SpecDecoding metrics: Mean "
+    "acceptance length: 1.00, Accepted throughput: 0.00 tokens/s, Drafted throughput: 87.80 "
+    "tokens/s, Accepted: {} tokens, Drafted: 927 tokens, Per-position acceptance rate: 0.000\n"
+)
+
+
 def test_drafts_of_which_nothing_is_accepted_are_a_collapse_if_it_lasts() -> None:
-    line = (
-        "(APIServer pid=3) INFO 11-20 09:01:08 [metrics.py:101] SpecDecoding metrics: Mean "
-        "acceptance length: 1.00, Accepted throughput: 0.00 tokens/s, Drafted throughput: 87.80 "
-        "tokens/s, Accepted: 0 tokens, Drafted: 927 tokens, Per-position acceptance rate: 0.000\n"
-    )
+    line = DRAFTS.format(0)
     assert explain(line * 2).finding is None
     told = explain(line * 3)
     assert told.finding is not None
     assert told.finding.failure == "draft-collapse"
+
+
+def test_drafts_of_which_hardly_any_are_accepted_where_many_were_are_a_collapse_too() -> None:
+    good, bad = DRAFTS.format(650), DRAFTS.format(9)
+    assert explain(good * 20 + bad * 17).finding is None
+    assert explain(good * 20 + bad * 30 + good).finding is None
+    told = explain(good * 20 + bad * 18)
+    assert told.finding is not None
+    assert (told.finding.failure, told.finding.line) == ("draft-collapse", 21)
+    assert told.finding.captures == {"intervals": "18"}
 
 
 STATS = (

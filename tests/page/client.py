@@ -100,6 +100,7 @@ class FakeDaemon:
             "history": {
                 "since": 0, "until": 240, "days": 30, "problem": "", "step_s": 60,
                 "at": [60, 180], "figures": {"up": [1.0, 0.5]}, "marks": [],
+                "marks_left_out": 0,
                 "cards": {"0": {"at": [60], "used_mib": [1.0], "temperature": [50.0],
                                 "utilization": [1.0], "power_w": [100.0], "throttled": [0.0]}},
             },

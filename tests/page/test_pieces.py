@@ -41,7 +41,7 @@ def answers(draw: st.DrawFn) -> dict[str, Any]:
     cards = {str(n): columns(CARD) for n in range(draw(st.integers(0, 3)))}
     at = own.pop("at")
     return {
-        "at": at, "figures": own, "cards": cards, "marks": [], "step_s": STEP,
+        "at": at, "figures": own, "cards": cards, "marks": [], "marks_left_out": 0, "step_s": STEP,
         "since": 0, "until": 0, "problem": "",
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from rich.text import Text
@@ -26,6 +27,9 @@ MOST_COLUMNS = 50
 """Of a sparkline: the daemon reads an engine every 5 s, so that each column has a reading."""
 SPARK_NUMBERS = 31
 CARD_NUMBERS = 46
+PROCESS_COLUMNS, LEAST_COMMAND = 36, 20
+"""Of a process's row without HOST_COLUMNS and its command, and for that command."""
+HOST_COLUMNS = (("CPU", 7), ("host MiB", 9), ("time", 7))
 LETTERS = {
     "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
     "steps": "A", "compute": "B", "logits": "L", "engine": "E", "others": "o", "used": "#",
@@ -136,13 +140,32 @@ def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str
     return {**sizes, "engine": left, "others": used - engine, "free": free}
 
 
-def processes(found: Sequence[CardProcess]) -> Iterator[Text]:
-    """The processes on the cards, most memory first on each."""
-    if found:
-        yield Text(f"  {'pid':>7} {'user':<10} GPU {'MiB':>8}  command", style="dim")
+def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
+    """The processes on the cards, most memory first on each.
+
+    What they use of the host is left out, the last column first, where commands need the room.
+    """
+    if not found:
+        return
+    room = width - PROCESS_COLUMNS - LEAST_COMMAND
+    shown = [size for size in accumulate(size for _, size in HOST_COLUMNS) if size <= room]
+    names = HOST_COLUMNS[: len(shown)]
+    head = "".join(f"{name:>{size}}" for name, size in names)
+    yield Text(f"  {'pid':>7} {'user':<10} GPU {'MiB':>8}{head}  command", style="dim")
     for one in sorted(found, key=lambda one: (one.gpu, -one.mib, one.pid)):
         user, command = one.user or "?", one.command or "not visible from here"
-        yield Text(f"  {one.pid:>7} {user[:10]:<10} {one.gpu:>3} {one.mib:>8,}  {command}")
+        texts = zip(_host_use(one), names, strict=False)
+        uses = "".join(f"{text:>{size}}" for text, (_, size) in texts)
+        yield Text(f"  {one.pid:>7} {user[:10]:<10} {one.gpu:>3} {one.mib:>8,}{uses}  {command}")
+
+
+def _host_use(one: CardProcess) -> tuple[str, str, str]:
+    """The texts of HOST_COLUMNS, empty where nothing is known."""
+    return (
+        "" if one.cores is None else f"{one.cores:.0%}",
+        "" if one.host_mib is None else f"{one.host_mib:,}",
+        "" if one.age_s is None else status.duration(one.age_s),
+    )
 
 
 def happenings(found: Sequence[Happening]) -> list[Text]:

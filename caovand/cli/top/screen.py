@@ -96,7 +96,7 @@ def main(view: View, width: int, room: int, look: Look) -> list[Text]:
         Section(list(parts.speed(view.recent, width, look)), 1),
         Section(list(parts.activity(figures, width, look)), 2),
         Section(list(parts.cards(answer, width, look)), 2),
-        Section(list(parts.processes(view.processes)), 2),
+        Section(list(parts.processes(view.processes, width)), 2),
         events,
     ]
     return _arranged(shown, (0, 1, 2, 6, 4, 5, 8, 7, 3), (0, 1, 2, 6, 4, 5, 7, 3, 8), room)

@@ -29,13 +29,19 @@ class Look:
 
 @dataclass(frozen=True)
 class CardProcess:
-    """A process on a card; user and command are empty where it cannot be seen from here."""
+    """A process on a card; user and command are empty where it cannot be seen from here.
+
+    `cores` it keeps busy, the host's MiB that it uses and the seconds it has run are then None.
+    """
 
     gpu: int
     pid: int
     mib: int
     user: str
     command: str
+    cores: float | None = None
+    host_mib: int | None = None
+    age_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.adapters import processes
+from caovand.adapters import processes, usage
+from caovand.adapters.usage import Work
 from caovand.cli import incidents
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
@@ -30,6 +31,7 @@ class Watcher:
         self._recent: Mapping[str, Any] = {}
         self._happenings: tuple[Happening, ...] = ()
         self._seq = 0
+        self._work: Mapping[int, Work] = {}
         self._lost_at: float | None = None
         self._note, self._noted_at = "", 0.0
         self._lacks = ""
@@ -83,11 +85,12 @@ class Watcher:
         self._status, self._lost_at = now, None
         self._recent = self._asked("recent") or {}
         self._follow()
+        before, self._work = self._work, work_on_cards(now)
         return View(
             moment=_moment(time.time()),
             status=now,
             recent=self._recent,
-            processes=tuple(on_cards(now)),
+            processes=tuple(on_cards(now, self._work, before)),
             happenings=self._happenings,
             page=page,
             body=tuple(self._body(page)),
@@ -135,8 +138,17 @@ class Watcher:
             return None
 
 
-def on_cards(answer: Mapping[str, Any]) -> Iterator[CardProcess]:
-    """The processes on the cards, as far as they can be seen from here.
+def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, Work]:
+    """What the processes on the cards have used, by pid."""
+    pids = {pid for gpu in answer["gpus"] for pid, _ in gpu.get("users", ())}
+    found = {pid: usage.work_of(pid) for pid in pids}
+    return {pid: work for pid, work in found.items() if work is not None}
+
+
+def on_cards(
+    answer: Mapping[str, Any], work: Mapping[int, Work], before: Mapping[int, Work]
+) -> Iterator[CardProcess]:
+    """The processes on the cards, as far as they can be seen from here, and their work since.
 
     In a container the driver reports the host's pids: none is the engine's, and here others' bear
     them. Then none has a name.
@@ -146,9 +158,20 @@ def on_cards(answer: Mapping[str, Any]) -> Iterator[CardProcess]:
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
             found = None if gpu["index"] in strange else processes.read(pid)
-            command = (processes.command_of(pid) or f"[{found.name}]") if found else ""
-            user = user_name(found.uid) if found else ""
-            yield CardProcess(gpu["index"], pid, mib, user, secrets.hide(command))
+            if found is None or pid not in work:
+                yield CardProcess(gpu["index"], pid, mib, "", "")
+                continue
+            own = work[pid]
+            yield CardProcess(
+                gpu["index"],
+                pid,
+                mib,
+                user_name(found.uid),
+                secrets.hide(processes.command_of(pid) or f"[{found.name}]"),
+                own.cores_since(before.get(pid)),
+                own.resident_mib,
+                own.at - own.began,
+            )
 
 
 def _moment(at: float) -> str:

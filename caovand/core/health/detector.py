@@ -206,9 +206,8 @@ def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
     trend, reports = trends.follow(watch.trend, now)
     watch = replace(watch, counters=now, heard_at=now.at, trend=trend)
     signs: tuple[Sign, ...] = tuple(Noticed(now.at, text) for text in reports)
-    if trend.collapsed:
-        text = f"no draft was accepted in {trends.BARREN_INTERVALS} intervals"
-        broken, more = _break(watch, now.at, Finding("draft-collapse", text))
+    if collapse := trend.drafting.collapse:
+        broken, more = _break(watch, now.at, Finding("draft-collapse", collapse))
         return broken, signs + more
     if before is None or _vector(now) != _vector(before):
         cleared, more = _clear(watch, now.at, "the counters move")

@@ -1,4 +1,4 @@
-"""Trends over minutes: drafts that are never accepted, and decoding slower than before.
+"""Trends over minutes: drafts that gain nothing, and decoding slower than before.
 
 Both compare intervals of the counters. The measure of slowness is the median of this child's own
 intervals of pure decoding, so that no model, card or load needs a threshold; slowness is reported,
@@ -7,14 +7,13 @@ never acted on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
+from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Progress
 
 INTERVAL_S = 10.0
-BARREN_INTERVALS = 6  # with drafts and none accepted: drafting has collapsed
-FEWEST_DRAFTS = 50.0  # tokens in an interval, for it to count
 HISTORY = 60  # rates kept
 FEWEST_RATES = 12  # needed before slowness is reported
 SLOW_SHARE = 0.3
@@ -26,14 +25,9 @@ class Trend:
     """The current interval, and the results of earlier ones."""
 
     began: Progress | None = None
-    barren: int = 0
+    drafting: Drafting = field(default_factory=Drafting)
     rates: tuple[float, ...] = ()
     slow: int = 0
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether drafting costs time and gains nothing."""
-        return self.barren >= BARREN_INTERVALS
 
 
 def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
@@ -43,16 +37,11 @@ def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
         return replace(trend, began=now), ()
     if now.at - began.at < INTERVAL_S:
         return trend, ()
-    trend = replace(trend, began=now, barren=_barren(trend.barren, began, now))
+    drafted = now.drafted_tokens - began.drafted_tokens
+    accepted = now.accepted_tokens - began.accepted_tokens
+    trend = replace(trend, began=now, drafting=trend.drafting.after(drafted, accepted))
     rate = _decoding_rate(began, now)
     return (trend, ()) if rate is None else _compared(trend, rate)
-
-
-def _barren(before: int, began: Progress, now: Progress) -> int:
-    drafted = now.drafted_tokens - began.drafted_tokens
-    if now.accepted_tokens > began.accepted_tokens:
-        return 0
-    return before + 1 if drafted >= FEWEST_DRAFTS else before
 
 
 def _decoding_rate(began: Progress, now: Progress) -> float | None:

@@ -1,16 +1,19 @@
-"""Reads SGLang's Prometheus text into the counters that prove progress.
+"""Reads SGLang's Prometheus text: the counters that prove progress, and all that caovan shows.
 
 The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server those of
-requests that ended. All series of a name are summed. A missing name counts as 0 and never moves.
+requests that ended, and the times. All series of a name are summed, except parts of another one.
+A missing name counts as 0 and never moves.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.health.observation import Progress
+from caovand.engines.common.histogram_lines import Buckets, histogram_of
 
 PREFIX = "sglang:"
 COUNTERS = {
@@ -24,31 +27,45 @@ COUNTERS = {
     "prompt_tokens_total": "prefix_queries",
     "cached_tokens_total": "prefix_hits",
 }
+QUEUES = ("num_running_reqs", "num_queue_reqs")
+"""Counted for all priorities, and for each of them once more."""
+FIRST_TOKEN = "time_to_first_token_seconds"
+HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
 LARGEST = float(1 << 53)
 """A value above this, or below 0, is no count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
-"""Of a series that is part of the one without a priority."""
+"""Of a queue that is part of the one without a priority."""
+_WHOLE_ANSWERS = re.compile(r'(?:^|,)is_streaming="false"')
+"""Of requests without a stream, whose first output is many tokens or all of them."""
 _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
     """The counters in a `/metrics` answer; there is no other count of pending requests."""
     sums = dict.fromkeys((*COUNTERS.values(), *BY_MODE.values()), 0.0)
+    histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     shares = 0
     for line in text.splitlines():
         found = _LINE.match(line) if line.startswith(PREFIX) else None
-        name = _counter(found[1], found[2] or "") if found else None
-        if found is None or name is None:
+        if found is None:
+            continue
+        name = _counter(found[1], found[2] or "")
+        histogram = None if name else _histogram(found[1], found[2] or "")
+        if name is None and histogram is None:
             continue
         try:
             number = float(found[3])
         except ValueError:
             continue
-        if 0 <= number <= LARGEST:
+        if not 0 <= number <= LARGEST:
+            continue
+        if name is not None:
             sums[name] += number
             shares += name == "kv_cache_usage"
+        elif histogram is not None:
+            histograms[histogram].take(found[1], line, number)
     sums["kv_cache_usage"] /= max(shares, 1)  # a share of each scheduler's cache, so the mean
     more: dict[str, Any] = {
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")
@@ -64,11 +81,20 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
         steps=progress.iterations,
         **more,
     )
-    return Reading(progress, counters)
+    times: dict[str, Any] = {name: buckets.histogram() for name, buckets in histograms.items()}
+    return Reading(progress, replace(counters, **times))
 
 
 def _counter(name: str, labels: str) -> str | None:
     if name != "realtime_tokens_total":
-        return None if _ONE_PRIORITY.search(labels) else COUNTERS.get(name)
+        part = name in QUEUES and _ONE_PRIORITY.search(labels)
+        return None if part else COUNTERS.get(name)
     mode = _MODE.search(labels)
     return BY_MODE.get(mode[1]) if mode else None
+
+
+def _histogram(key: str, labels: str) -> str | None:
+    name = histogram_of(key)
+    if name == FIRST_TOKEN and _WHOLE_ANSWERS.search(labels):
+        return None
+    return HISTOGRAMS.get(name)

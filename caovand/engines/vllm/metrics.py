@@ -7,15 +7,13 @@ each engine, reason and model. A missing name counts as 0 and never moves.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.figures.histogram import Histogram
 from caovand.core.health.observation import Progress
+from caovand.engines.common.histogram_lines import Buckets, histogram_of
 
 COUNTERS = {
     "vllm:generation_tokens_total": "generation_tokens",
@@ -45,16 +43,13 @@ BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 LARGEST = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
 MOST_POSITIONS = 64
-MOST_BUCKETS = 128
 
 # A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="/v1/(?:completions|chat/completions|responses|messages)",'
     r'method="POST",status="[25]xx"\} '
 )
-_PARTS = re.compile(r"_(?:bucket|sum)\Z")
 _POSITION = re.compile(r'[{,]position="(\d{1,3})"')
-_BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
 
 
 def parse_metrics(text: str, load: int | None, at: float) -> Reading:
@@ -65,12 +60,12 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
     sums = dict.fromkeys((*COUNTERS.values(), *MORE.values()), 0.0)
     sums["requests_ended"] = 0.0
     accepted: dict[int, float] = {}
-    histograms = {name: _Buckets() for name in HISTOGRAMS.values()}
+    histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     engines = 0
     for line in text.splitlines():
         key = line[: _name_end(line)]
         name = "requests_ended" if _ENDED.match(line) else COUNTERS.get(key) or MORE.get(key)
-        histogram = None if name else HISTOGRAMS.get(_PARTS.sub("", key))
+        histogram = None if name else HISTOGRAMS.get(histogram_of(key))
         if name is None and histogram is None and key != BY_POSITION:
             continue
         try:
@@ -100,31 +95,6 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
     )
     times: dict[str, Any] = {name: buckets.histogram() for name, buckets in histograms.items()}
     return Reading(progress, replace(counters, **times))
-
-
-class _Buckets:
-    """A histogram of Prometheus, whose buckets count all that is not above their bound."""
-
-    def __init__(self) -> None:
-        self._upto: defaultdict[float, float] = defaultdict(float)
-        self._sum = 0.0
-
-    def take(self, key: str, line: str, value: float) -> None:
-        """One line of it."""
-        if key.endswith("_sum"):
-            self._sum += value
-        elif bound := _BOUND.search(line):
-            with contextlib.suppress(ValueError):
-                self._upto[float(bound[1])] += value
-
-    def histogram(self) -> Histogram:
-        """What was read; empty where that is no histogram."""
-        bounds = sorted(self._upto)
-        if not 1 < len(bounds) <= MOST_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
-            return Histogram()
-        upto = [self._upto[bound] for bound in bounds]
-        counts = tuple(b - a for a, b in zip([0.0, *upto], upto, strict=False))
-        return Histogram(tuple(bounds[:-1]), counts, self._sum) if min(counts) >= 0 else Histogram()
 
 
 def _name_end(line: str) -> int:

@@ -106,7 +106,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A process of the engine stopped answering: end the whole process group and start again.",
     ),
     "draft-collapse": (
-        "No draft is accepted, so drafting only costs time: start again.",
+        "No draft is accepted, or hardly any where many were before, so drafting only costs "
+        "time: start again.",
     ),
     "answers-changed": (
         "A fixed prompt is not answered as at the plan's first start, so the engine computes "

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from caovand.core.healing.failure import Finding
+from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
 from caovand.core.secrets import hide, hide_in
@@ -188,21 +189,20 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
 
 
 def _collapse(texts: Sequence[str]) -> Finding | None:
-    """Drafts without any accepted token, interval after interval, up to the end."""
-    barren = first = 0
+    """Drafts of which none or hardly any are accepted, interval after interval, up to the end."""
+    drafting, first = Drafting(), 0
     for index, text in enumerate(texts):
         told = figures(text)
         if "drafted" not in told:
             continue
-        if told["accepted"] == 0 and told["drafted"] != 0:
-            first = first if barren else index + 1
-            barren += 1
-        elif told["accepted"] != 0:
-            barren = 0
-    if barren < COLLAPSED:
+        doubtful = drafting.doubtful
+        drafting = drafting.after(float(told["drafted"]), float(told["accepted"]))
+        first = first if doubtful else index + 1
+    if drafting.barren < COLLAPSED and not drafting.collapse:
         return None
     text = take_apart(texts[first - 1]).message
-    return Finding("draft-collapse", text, "serving", {"intervals": str(barren)}, "", first)
+    intervals = str(max(drafting.barren, len(drafting.fallen)))
+    return Finding("draft-collapse", text, "serving", {"intervals": intervals}, "", first)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:

@@ -1,0 +1,44 @@
+"""Histograms as lines of a Prometheus text become those that every engine has."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+
+from caovand.core.figures.histogram import Histogram
+
+MOST_BUCKETS = 128
+
+_PARTS = re.compile(r"_(?:bucket|sum)\Z")
+_BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
+
+
+def histogram_of(key: str) -> str:
+    """The histogram that a line's name is of, as far as its buckets and its sum go."""
+    return _PARTS.sub("", key)
+
+
+class Buckets:
+    """A histogram of Prometheus, whose buckets count all that is not above their bound."""
+
+    def __init__(self) -> None:
+        self._upto: defaultdict[float, float] = defaultdict(float)
+        self._sum = 0.0
+
+    def take(self, key: str, line: str, value: float) -> None:
+        """One line of it."""
+        if key.endswith("_sum"):
+            self._sum += value
+        elif bound := _BOUND.search(line):
+            with contextlib.suppress(ValueError):
+                self._upto[float(bound[1])] += value
+
+    def histogram(self) -> Histogram:
+        """What was read; empty where that is no histogram."""
+        bounds = sorted(self._upto)
+        if not 1 < len(bounds) <= MOST_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
+            return Histogram()
+        upto = [self._upto[bound] for bound in bounds]
+        counts = tuple(b - a for a, b in zip([0.0, *upto], upto, strict=False))
+        return Histogram(tuple(bounds[:-1]), counts, self._sum) if min(counts) >= 0 else Histogram()
