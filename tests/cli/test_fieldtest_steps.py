@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.fieldtest import QUICK, kernels, steps
+from caovand.cli.fieldtest import QUICK, kernels, steps, trial
 from caovand.cli.fieldtest.steps import Subject
 from caovand.cli.fieldtest.work import Work
 from caovand.cli.progress import Screen
@@ -82,3 +82,18 @@ def test_kernels_that_were_not_used_are_measured_once_they_are(take: Take) -> No
 def test_they_are_measured_on_a_card_that_they_are_made_for(take: Take) -> None:
     mixed = (*named("A100"), replace(turing(1)[0], index=1))
     assert take(replace(BEFORE, machine=replace(MACHINE, gpus=mixed))) == [turing(1)[0].name]
+
+
+@pytest.mark.parametrize(("rungs", "modelled"), [([], True), (["plugin-off"], False)])
+def test_another_plan_than_the_planned_one_has_no_modelled_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rungs: list[str], modelled: bool
+) -> None:
+    def run(one: Any, *_: object) -> dict[str, Any]:
+        return {**trial.nothing(one), "plan": {"rungs": rungs}}
+
+    monkeypatch.setattr(kernels, "measured", lambda *_: {"why": "", "parts": []})
+    monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
+    monkeypatch.setattr(trial, "run", run)
+    work = Work(tmp_path / "work", BEFORE.described(), again=False)
+    steps.take(BEFORE, work, QUICK, Screen(io.StringIO()))
+    assert (work.of("configured")["modelled_tokens_s"] is not None) is modelled

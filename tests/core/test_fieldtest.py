@@ -77,6 +77,7 @@ def trial(**changes: Any) -> dict[str, Any]:
     document = {
         "name": "configured", "title": "as configured", "state": "measured", "why": "",
         "start_s": 61.4, "modelled_tokens_s": 44.0, "bench": {"cells": [CELL]},
+        "plan": {"rungs": []}, "degraded": None, "failure": None,
         "forecast": {"kv_gib": {"forecast": 2.5, "reported": 2.4, "off": 0.042}},
     }  # fmt: skip
     return document | changes
@@ -100,3 +101,25 @@ def test_the_report_says_what_was_left_out_and_why() -> None:
     assert "Not measured: no SM75 card." in out
     assert "- as configured: left out: no card" in out
     assert "| as configured | 61 s | - | - | - | - |" in out
+
+
+def test_a_row_that_was_measured_with_a_degraded_plan_says_so_and_why() -> None:
+    healed = trial(
+        plan={"rungs": ["plugin-off"]},
+        degraded={"why": ["without the plugin, because of kernel-fault"]},
+        failure={"failure": "kernel-fault", "text": "illegal memory access"},
+        modelled_tokens_s=None,
+    )
+    out = list(report.lines(FACTS, None, [healed]))
+    title = "as configured, degraded: plugin-off"
+    assert f"| {title} | 500 | 1 | 900.0 | 41.5 | - | 500 ms | 0.31 |" in out
+    assert f"| {title} | 61 s | kv gib | 2.5 | 2.4 | +4.2% |" in out
+    why = "without the plugin, because of kernel-fault; last failure: illegal memory access"
+    assert f"- {title}: {why}" in out
+
+
+def test_a_rung_that_costs_time_once_degrades_nothing_and_is_named_all_the_same() -> None:
+    failure = {"failure": "compile-cache", "text": "a broken cache"}
+    healed = trial(plan={"rungs": ["fresh-cache 2"]}, failure=failure)
+    out = list(report.lines(FACTS, None, [healed]))
+    assert "- as configured, rungs: fresh-cache 2: last failure: a broken cache" in out

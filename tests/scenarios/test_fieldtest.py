@@ -15,7 +15,7 @@ from caovand.cli.bench.drive import Cut
 from caovand.cli.main import main
 from tests.core.test_fieldtest import CELL
 from tests.daemon_process import Daemon, daemon
-from tests.scenarios.test_supervision import configuration, model  # noqa: F401
+from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, model  # noqa: F401
 
 SECRET = "hf_abcdefghijklmnopqrst"
 RESULT = {"cells": [CELL], "complete": True}
@@ -83,6 +83,26 @@ def test_stopped_by_hand_it_goes_on_where_it_was(
     said = capsys.readouterr().err
     assert "[1/" not in said
     assert "[3/" in said
+
+
+def test_a_trial_that_was_healed_is_no_measurement_of_the_full_plan(
+    service: Daemon, tmp_path: Path
+) -> None:
+    other = tmp_path / "short.toml"
+    orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
+    text = service.config_path.read_text().replace('"{}"', json.dumps(json.dumps(orders)))
+    other.write_text(text)
+    code, files = run(service, "--config", str(other))
+    trial: dict[str, Any] = json.loads(files["found/configured.json"])
+    assert code == 0
+    assert (trial["state"], trial["plan"]["rungs"]) == ("measured", ["context 1024"])
+    assert trial["modelled_tokens_s"] is None
+    title = "as configured, degraded: context 1024"
+    assert f"| {title} | 500 | 1 | 900.0 | 41.5 | - |" in files["found/report.md"]
+    (note,) = (line for line in files["found/report.md"].splitlines() if f"- {title}: " in line)
+    assert "because of kv-cache-short" in note
+    assert trial["failure"]["text"] in note
+    service.until_state("SERVING")
 
 
 def test_an_engine_that_does_not_start_is_a_result(service: Daemon, tmp_path: Path) -> None:

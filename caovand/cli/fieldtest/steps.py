@@ -112,7 +112,8 @@ def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
             if planned
             else {**trial.nothing(one), "state": "left out", "why": why}
         )
-        if planned:
+        # What a rung has changed is another plan than the one that is modelled.
+        if planned and found["plan"] and not found["plan"]["rungs"]:
             speed = chosen_engine(config).planning.speed(planned.plan, planned.inventory)
             found["modelled_tokens_s"] = speed
         work.keep(one.name, found)

@@ -69,7 +69,8 @@ def nothing(trial: Trial) -> dict[str, Any]:
     """The result of a trial before anything was found."""
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
-        "plan": None, "modelled_tokens_s": None, "forecast": None, "bench": None, "events": [],
+        "plan": None, "degraded": None, "failure": None, "modelled_tokens_s": None,
+        "forecast": None, "bench": None, "events": [],
     }  # fmt: skip
 
 
@@ -92,7 +93,9 @@ def _serve(client: Client, found: dict[str, Any], wanted: Order) -> None:
         if status["state"] != "SERVING":
             raise CommandError(Exit.NOT_SERVING, f"{status['state']}: {status['reason']}")
         found["start_s"] = round(time.monotonic() - begun, 1)
-        found["forecast"] = client.ask("status")["forecast"]
+        status = client.ask("status")
+        found["forecast"], found["degraded"] = status["forecast"], status["degraded"]
+        found["failure"] = status["last_failure"]
         served = target.find(client, None)
         order = Order(
             target.lengths(served, None, wanted.prompts, wanted.tokens), wanted.at_once,

@@ -76,6 +76,20 @@ def _kernels(kernels: Document | None) -> Iterator[str]:
     yield ""
 
 
+def _rungs(trial: Document) -> Sequence[str]:
+    """The ladder's steps in the plan that was measured."""
+    found: Sequence[str] = trial["plan"]["rungs"] if trial["plan"] else ()
+    return found
+
+
+def _title(trial: Document) -> str:
+    """How it was served: the ladder may have made it another way than the trial's."""
+    if not _rungs(trial):
+        return str(trial["title"])
+    word = "degraded" if trial["degraded"] else "rungs"
+    return f"{trial['title']}, {word}: {', '.join(_rungs(trial))}"
+
+
 def _speeds(trial: Document) -> Iterator[str]:
     for cell in (trial["bench"] or {"cells": ()})["cells"]:
         requests = len(cell["rounds"]) * cell["at_once"]
@@ -83,7 +97,7 @@ def _speeds(trial: Document) -> Iterator[str]:
         modelled = trial["modelled_tokens_s"] if cell["at_once"] == 1 else None
         first = record.pooled(cell, "first_token_s", 0.5)
         yield from _row((
-            trial["title"], f"{prompt:,.0f}", str(cell["at_once"]),
+            _title(trial), f"{prompt:,.0f}", str(cell["at_once"]),
             _middle(cell, "prefill_tokens_per_s"), _middle(cell, "decode_tokens_per_s"),
             NOTHING if modelled is None else f"{modelled:,.0f}",
             NOTHING if first is None else f"{first * 1000:,.0f} ms",
@@ -97,11 +111,24 @@ def _middle(cell: Document, name: str) -> str:
 
 
 def _others(trials: Sequence[Document]) -> Iterator[str]:
-    left = [trial for trial in trials if trial["why"]]
-    for trial in left:
-        yield f"- {trial['title']}: {trial['state']}: {trial['why']}"
-    if left:
+    """Trials that were not measured as planned, or not at all, with the reason."""
+    notes = []
+    for trial in trials:
+        if _rungs(trial):
+            notes.append(f"- {_title(trial)}: {'; '.join(_causes(trial))}")
+        if trial["why"]:
+            notes.append(f"- {trial['title']}: {trial['state']}: {trial['why']}")
+    yield from notes
+    if notes:
         yield ""
+
+
+def _causes(trial: Document) -> Iterator[str]:
+    """What the ladder changed, and why; the failure itself unless an earlier run had it."""
+    if trial["degraded"]:
+        yield from trial["degraded"]["why"]
+    if trial["failure"]:
+        yield f"last failure: {trial['failure']['text']}"
 
 
 def _forecast(trial: Document) -> Iterator[str]:
@@ -109,9 +136,9 @@ def _forecast(trial: Document) -> Iterator[str]:
     found = trial["forecast"] or {}
     for name, one in found.items():
         pair = (f"{one['forecast']:,}", f"{one['reported']:,}", f"{one['off']:+.1%}")
-        yield from _row((trial["title"], start, name.replace("_", " "), *pair))
+        yield from _row((_title(trial), start, name.replace("_", " "), *pair))
     if not found and trial["state"] == "measured":
-        yield from _row((trial["title"], start, *[NOTHING] * 4))
+        yield from _row((_title(trial), start, *[NOTHING] * 4))
 
 
 def _row(parts: Sequence[str]) -> Iterator[str]:
