@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import Config, EngineSection, PolicySection
+from caovand.core.config import Config, EngineSection, PageSection, PolicySection
 from caovand.core.fieldtest import report
 from caovand.core.fieldtest.trials import kernels_act, quiet, trials
 
@@ -54,10 +54,11 @@ def test_each_trial_differs_from_the_configuration_in_one_thing() -> None:
 
 
 def test_nothing_of_caovans_acts_while_it_is_measured() -> None:
-    made = quiet(Config(policy=PolicySection(tune="apply")), 4321)
+    page = PageSection(listen="127.0.0.1:9480")
+    made = quiet(Config(policy=PolicySection(tune="apply"), page=page), 4321)
     assert (made.server.host, made.server.port) == ("127.0.0.1", 4321)
     assert (made.policy.tune, made.watch.idle_probe_s) == ("off", 0)
-    assert (made.metrics.listen, made.history.days) == ("", 0)
+    assert (made.metrics.listen, made.page.listen, made.history.days) == ("", "", 0)
 
 
 @pytest.mark.parametrize(

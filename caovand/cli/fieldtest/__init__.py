@@ -15,12 +15,13 @@ from caovand.adapters.directories import own_directories
 from caovand.cli import archive, waiting
 from caovand.cli.bench.drive import Order
 from caovand.cli.client import connect
-from caovand.cli.errors import Exit
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.fieldtest.steps import REPORT, Subject, collected, take
 from caovand.cli.fieldtest.work import STOPPED, Work, keep
 from caovand.cli.progress import Screen
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, daemon_config, look, running
 from caovand.cli.verb import Verb
+from caovand.core.config import Config
 
 ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
 QUICK = Order((256,), (1, 2), 1, 16, 1, "")
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     status = running(args.runtime)
     source = args.config or daemon_config(status) or SYSTEM_CONFIG
     config = configuration(source)
+    _refuse_in_a_cluster(config, status, source)
     target = args.file or Path(time.strftime("caovan-fieldtest-%Y%m%d-%H%M.tar.gz"))
     folder = own_directories(os.environ, os.getuid()).state / "fieldtest"
     with _engine_stopped(args, status, folder, screen):
@@ -59,6 +61,26 @@ def run(args: argparse.Namespace) -> int:
     print(contents[REPORT].decode(errors="replace"), end="")
     print(f"\nwritten to {target}: all of this, with every round; read it before you post it")
     return Exit.DONE
+
+
+def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path) -> None:
+    """Raise CommandError where other machines have a part in what would be served or stopped."""
+    if config.cluster.role != "off":
+        raise CommandError(
+            Exit.FAILED,
+            "cannot run a field test on several machines: it serves on this one alone, and"
+            f' {source} has [cluster] role = "{config.cluster.role}"',
+            "name a file without [cluster], and with a model that fits here: --config FILE",
+        )
+    cluster = status.get("cluster")
+    if cluster and status["state"] not in waiting.NOT_STARTING:
+        also = " on the head and" if cluster["role"] == "worker" else ""
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot stop the engine of the service: it is the {cluster['role']} of a cluster, and"
+            " the model would end on every node",
+            f"stop it with `caovanctl stop`{also} here, and start it again after the test",
+        )
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ def quiet(config: Config, port: int) -> Config:
         policy=replace(config.policy, tune="off"),
         watch=replace(config.watch, idle_probe_s=0.0),
         metrics=replace(config.metrics, listen=""),
+        page=replace(config.page, listen=""),
         history=replace(config.history, days=0),
     )
 
