@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from caovand.adapters.http import Endpoint, Unanswered, connected, count_in, quoted
@@ -24,6 +25,7 @@ MOST_LINE_BYTES = 1 << 20
 MOST_LINES = 1 << 20
 EVENT = b"data: "
 LOOK_S = 0.1
+Look = Callable[[int, int], None]
 T = TypeVar("T")
 
 
@@ -59,18 +61,23 @@ class Streams:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def at_once(self, prompts: Sequence[str], tokens: int) -> list[Answered]:
-        """Send all prompts at the same time; their answers.
+    def at_once(
+        self, prompts: Sequence[str], tokens: int, look: Look = lambda first, answered: None
+    ) -> list[Answered]:
+        """Send all prompts at the same time; their answers. Meanwhile `look` is called, at least
+        every LOOK_S, with how many have their first token and how many are answered.
 
         Raises the first failure, which ends all others and makes every later call fail.
         """
         ready = threading.Barrier(len(prompts))
         answers: dict[int, Answered] = {}
+        first: list[int] = []
         failures: list[Exception] = []
 
         def ask(place: int) -> None:
             try:
-                answers[place] = self._asked(prompts[place], tokens, ready)
+                begun = partial(first.append, place)
+                answers[place] = self._asked(prompts[place], tokens, ready, begun)
             except Exception as problem:
                 failures.append(problem)
                 ready.abort()
@@ -86,6 +93,7 @@ class Streams:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(LOOK_S)  # in pieces, so that Ctrl-C gets through
+                    look(len(first), len(answers))
         except BaseException:
             ready.abort()
             self.stop()
@@ -141,9 +149,11 @@ class Streams:
             **more,
         })  # fmt: skip
 
-    def _asked(self, prompt: str, tokens: int, ready: threading.Barrier) -> Answered:
+    def _asked(
+        self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
+    ) -> Answered:
         body = self._body(prompt, tokens, stream=True)
-        told = self._request(body, lambda answer, sent: self._read(answer, sent, 0), ready)
+        told = self._request(body, lambda answer, sent: self._read(answer, sent, 0, begun), ready)
         assert told.answered is not None
         return told.answered
 
@@ -196,7 +206,13 @@ class Streams:
             raise Refused(self._path, answer.status, quoted(self._endpoint, text))
         return read(answer, sent)
 
-    def _read(self, answer: http.client.HTTPResponse, sent: float, leave_after: int) -> Told:
+    def _read(
+        self,
+        answer: http.client.HTTPResponse,
+        sent: float,
+        leave_after: int,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Told:
         pieces: list[float] = []
         texts: list[str] = []
         finish = ""
@@ -214,6 +230,8 @@ class Streams:
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty: half a character is no text yet
                 pieces.append(at)
+                if len(pieces) == 1:
+                    begun()
                 text, why = choice(event)
                 texts.append(text)
                 finish = why or finish

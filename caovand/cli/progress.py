@@ -1,29 +1,33 @@
-"""Show how a long step gets on: one moving line on a terminal, a few plain ones elsewhere."""
+"""Show how a long step gets on: one bar that moves on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
 import shutil
 from typing import TextIO
 
-from caovand.cli.printing import raw
+from caovand.cli.printing import raw, takes_unicode
 from caovand.core.printable import one_line, printable
 
 _MIB = 2**20
 _PLAIN_STEPS = 10
+_BAR, _LEAST_COLUMNS = 12, 80
 
 
 class Screen:
-    """Prints lines and progress. Not on a terminal: a line for every tenth that is done."""
+    """Prints lines and progress. Not on a terminal: a line for every tenth that is done.
+
+    `moves`: whether it is one, where progress may be shown as often as there is any.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = raw(out)
-        self._terminal = self._out.isatty()
+        self.moves = self._out.isatty()
         self._moving = False
         self._last_tenth: tuple[int, int] | None = None
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        self._clear()
+        self.clear()
         print(printable(line), file=self._out, flush=True)
 
     def progress(self, done: int, total: int, what: str) -> None:
@@ -36,20 +40,27 @@ class Screen:
 
     def line(self, percent: int, text: str, key: int = 0) -> None:
         """Show how much is done of the step `key`, and a text."""
-        line = f"      {percent:3d} %  {text}"
-        if self._terminal:
-            self._clear()
-            width = shutil.get_terminal_size().columns - 1
-            self._out.write(line[:width])
+        if self.moves:
+            self.clear()
+            columns = shutil.get_terminal_size().columns
+            bar = self._bar(percent) if columns >= _LEAST_COLUMNS else ""
+            self._out.write(f"      {percent:3d} %  {bar}{text}"[: columns - 1])
             self._out.flush()
             self._moving = True
             return
         tenth = (key, percent * _PLAIN_STEPS // 100)
         if tenth != self._last_tenth:
             self._last_tenth = tenth
-            print(line, file=self._out, flush=True)
+            print(f"      {percent:3d} %  {text}", file=self._out, flush=True)
 
-    def _clear(self) -> None:
+    def _bar(self, percent: int) -> str:
+        full, rest = "━─" if takes_unicode(self._out) else "#."
+        done = percent * _BAR // 100
+        return f"{full * done}{rest * (_BAR - done)}  "
+
+    def clear(self) -> None:
+        """Take the bar away, so that others may print."""
         if self._moving:
             self._out.write("\r\033[K")
+            self._out.flush()
             self._moving = False

@@ -40,6 +40,28 @@ def test_every_piece_has_its_time_and_the_tokens_are_the_engines(server: Complet
         assert (body["stream"], body["max_tokens"], body["model"]) == (True, 6, "m")
 
 
+def test_first_tokens_and_answers_are_seen_while_others_are_under_way(server: Completions) -> None:
+    looks: list[tuple[int, int]] = []
+    reached = {(1, 0): threading.Event(), (2, 1): threading.Event()}
+
+    def look(*found: int) -> None:
+        if found in reached:
+            reached[found].set()
+            looks.append(found)
+
+    def events(body: dict[str, Any]) -> Iterator[str]:
+        pieces = streamed(body)
+        if body["prompt"] == "late":
+            assert reached[1, 0].wait(LIMIT_S)
+        yield next(pieces)
+        assert reached[(2, 1) if body["prompt"] == "late" else (1, 0)].wait(LIMIT_S)
+        yield from pieces
+
+    server.events = events
+    assert len(streams(server).at_once(["early", "late"], 4, look)) == 2
+    assert list(dict.fromkeys(looks)) == [(1, 0), (2, 1)]
+
+
 def test_comments_and_other_fields_are_no_pieces(server: Completions) -> None:
     server.events = lambda body: iter([": still here\n\n", "event: x\n", *streamed(body)])
     (answer,) = streams(server).at_once(["x"], 4)

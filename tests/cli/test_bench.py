@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from caovand.cli import bench
+from caovand.cli.progress import Screen
 from caovand.core.figures import track
 from caovand.core.figures.track import Track
-from tests.adapters.completions_server import Completions, completions, tokens_of
+from tests.adapters.completions_server import Completions, completions, streamed, tokens_of
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
+from tests.patience import until
 
 PLAN = {
     "engine": "vllm", "fingerprint": "f1", "context": 8192, "model": "/srv/m", "rungs": [],
@@ -73,7 +77,49 @@ def test_it_measures_shows_and_keeps(box: Box, ctl: Ctl) -> None:
     document = json.loads(kept.read_text())
     assert document["complete"] is True
     assert [len(cell["rounds"]) for cell in document["cells"]] == [2, 2]
-    assert "100 %  6 of 6  prompts of 64, 2 at once" in said.err
+    lines = [line for line in said.err.splitlines() if " %  " in line]
+    assert [line.split()[0] for line in lines] == ["37", "50", "75", "100"], "one for each round"
+    assert lines[-1] == "      100 %  6 of 6  prompts of 64, 2 at once"
+
+
+class Tty(io.StringIO):
+    """A terminal's screen."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_bar_moves_within_a_round(
+    box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Tty()
+
+    def events(body: dict[str, Any]) -> Iterator[str]:
+        pieces = streamed(body)
+        yield next(pieces)
+        if len(box.engine.completions()) <= 2:  # both of the first round are read, none answered
+            until(lambda: " 47 %  ━━━━" in screen.getvalue(), "the bar")
+        yield from pieces
+
+    box.engine.events = events
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(bench, "Screen", lambda _: Screen(screen))
+    said = ctl("bench", "--prompts", "64", "--at-once", "2", "--rounds", "1", "--tokens", "4")
+    assert said.code == 0, said.err
+    *shown, last = screen.getvalue().split("\r\033[K")
+    assert shown[0].endswith("─  0 of 2  prompts of 64, 2 at once")
+    assert shown[-1] == f"      100 %  {'━' * 12}  2 of 2  prompts of 64, 2 at once"
+    assert last == "", "the table begins on an empty line"
+    assert not [line for line in shown if "\n" in line]
+
+
+def test_on_a_terminal_the_time_left_is_shown(
+    box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Tty()
+    monkeypatch.setattr(bench, "Screen", lambda _: Screen(screen))
+    assert ctl(*SHORT).code == 0
+    assert "1 of 6, 0 s left  prompts of 64, 1 at once" in screen.getvalue()
 
 
 def test_each_prompt_is_another_and_has_the_tokens_asked_for(box: Box, ctl: Ctl) -> None:
@@ -218,14 +264,11 @@ def test_a_request_that_fails_while_the_daemon_is_away(box: Box, ctl: Ctl) -> No
 
 
 def test_ctrl_c_keeps_what_is_complete(box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-
-    def progress(screen: Any, done: int, total: int, what: str) -> None:
-        seen.append(done)
-        if done == 4:
+    def line(screen: Any, percent: int, text: str) -> None:
+        if text.startswith("4 of 6"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("caovand.cli.progress.Screen.progress", progress)
+    monkeypatch.setattr("caovand.cli.progress.Screen.line", line)
     said = ctl(*SHORT, "--json")
     assert said.code == 130
     assert "stopped: 1 of 2 measured" in said.err

@@ -84,16 +84,41 @@ def test_they_are_measured_on_a_card_that_they_are_made_for(take: Take) -> None:
     assert take(replace(BEFORE, machine=replace(MACHINE, gpus=mixed))) == [turing(1)[0].name]
 
 
-@pytest.mark.parametrize(("rungs", "modelled"), [([], True), (["plugin-off"], False)])
-def test_another_plan_than_the_planned_one_has_no_modelled_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rungs: list[str], modelled: bool
-) -> None:
-    def run(one: Any, *_: object) -> dict[str, Any]:
-        return {**trial.nothing(one), "plan": {"rungs": rungs}}
-
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Work, str]]:
+    """Takes the steps where each trial ends with this result; the results, and what was said."""
     monkeypatch.setattr(kernels, "measured", lambda *_: {"why": "", "parts": []})
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
-    monkeypatch.setattr(trial, "run", run)
-    work = Work(tmp_path / "work", BEFORE.described(), again=False)
-    steps.take(BEFORE, work, QUICK, Screen(io.StringIO()))
+
+    def served(kept: dict[str, Any], **found: Any) -> tuple[Work, str]:
+        monkeypatch.setattr(trial, "run", lambda one, *_: {**trial.nothing(one), **found})
+        work, out = Work(tmp_path / "work", BEFORE.described(), again=False), io.StringIO()
+        for name, document in kept.items():
+            work.keep(name, document)
+        steps.take(BEFORE, work, QUICK, Screen(out))
+        return work, out.getvalue()
+
+    return served
+
+
+@pytest.mark.parametrize(("rungs", "modelled"), [([], True), (["plugin-off"], False)])
+def test_another_plan_than_the_planned_one_has_no_modelled_value(
+    serve: Callable[..., tuple[Work, str]], rungs: list[str], modelled: bool
+) -> None:
+    work, _ = serve({}, plan={"rungs": rungs})
     assert (work.of("configured")["modelled_tokens_s"] is not None) is modelled
+
+
+def test_trials_that_were_measured_tell_how_long_the_others_take(
+    serve: Callable[..., tuple[Work, str]],
+) -> None:
+    before = {"seconds": 600.0}
+    work, said = serve({"configured": before})
+    assert "[4/6] caovan's kernels off, about 20 min left\n" in said
+    assert work.of("one-card")["seconds"] is not None
+
+
+def test_before_a_trial_was_measured_nobody_knows_how_long_they_take(
+    serve: Callable[..., tuple[Work, str]],
+) -> None:
+    assert "[3/6] as configured\n" in serve({})[1]

@@ -248,6 +248,7 @@ def test_progress_is_shown(terminal: bool) -> None:
     text = out.getvalue()
     assert text.count("\r\033[K") == terminal
     assert_shown(text.replace("\r\033[K", ""))
+    assert ("━" in text) is terminal
 
 
 def test_only_one_place_makes_consoles_and_none_writes_past_them() -> None:

@@ -118,7 +118,8 @@ def _measure(args: argparse.Namespace) -> int:
 def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any], Cut | None]:
     """The result of an order, and what cut it short; its cells are those that were measured."""
     known = texts()
-    run = Run(client, found, order, prompts.passages(known), Screen(sys.stderr))
+    screen = Screen(sys.stderr)
+    run = Run(client, found, order, prompts.passages(known), screen)
     cut: Cut | None = None
     begun = time.time()
     try:
@@ -126,6 +127,8 @@ def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any
             pass
     except Cut as problem:
         cut = problem
+    finally:
+        screen.clear()
     document = {
         "at": begun,
         "version": __version__,

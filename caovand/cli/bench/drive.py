@@ -15,8 +15,10 @@ from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen
 from caovand.core.bench import record
+from caovand.core.bench.progress import Progress
 from caovand.core.bench.prompts import TooFewTexts
 from caovand.core.bench.record import Answered
+from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
 
 FIGURES_S = 30.0  # as long as figures that include the last request may take
@@ -49,6 +51,25 @@ class Order:
         """How many pairs of a length and a number of requests there are."""
         return len(self.prompts) * len(self.at_once)
 
+    @property
+    def every_round(self) -> list[tuple[int, int]]:
+        """Length and requests of each round as they come, those to warm up as well."""
+        return [
+            (length, count)
+            for length in self.prompts
+            for count in (
+                self.warm_up(length),
+                *(at_once for at_once in self.at_once for _ in range(self.rounds)),
+            )
+        ]
+
+    def warm_up(self, length: int) -> int:
+        """Requests at once of the round that comes before those of a length are measured.
+
+        What the first request of a length compiles is no part of the figures.
+        """
+        return self.at_once[-1] if length == self.prompts[0] else 1
+
 
 class Run:
     """One measurement; `done` are the cells that are complete."""
@@ -65,7 +86,9 @@ class Run:
         self._screen = screen
         self._streams = Streams(target.endpoint, target.api.completions, target.model)
         self._sized = Sized(target, self._streams, passages, order.salt, order.seed)
-        self._sent = 0
+        self._progress = Progress(order.every_round, order.tokens)
+        self._sent, self._shown = 0, (0, 0)
+        self._what = ""
         self.done: list[dict[str, Any]] = []
 
     def cells(self) -> Iterator[dict[str, Any]]:
@@ -73,8 +96,7 @@ class Run:
         order = self._order
         try:
             for length in order.prompts:
-                # What the first request of a length compiles is no part of the figures.
-                self._round(length, order.at_once[-1] if length == order.prompts[0] else 1)
+                self._round(length, order.warm_up(length), warm_up=True)
                 for at_once in order.at_once:
                     found = self._cell(length, at_once)
                     self.done.append(found)
@@ -98,8 +120,7 @@ class Run:
         for _ in range(order.rounds):
             rounds.append(self._round(length, at_once))
             self._sent += at_once
-            total = order.rounds * sum(order.at_once) * len(order.prompts)
-            self._screen.progress(self._sent, total, f"prompts of {length:,}, {at_once} at once")
+            self._show()
         answers = [answer for found in rounds for answer in found]
         end = max(answer.pieces[-1] for answer in answers)
         after = self._status_after(end)
@@ -107,9 +128,25 @@ class Run:
         counted = record.counts(before, after, answers, busy)
         return record.cell(length, at_once, rounds, counted)
 
-    def _round(self, length: int, at_once: int) -> list[Answered]:
+    def _round(self, length: int, at_once: int, *, warm_up: bool = False) -> list[Answered]:
         texts = [self._sized.prompt(length) for _ in range(at_once)]
-        return self._streams.at_once(texts, self._order.tokens)
+        self._what = f"prompts of {length:,}, {at_once} at once"
+        answers = self._streams.at_once(texts, self._order.tokens, self._look)
+        self._progress.ended(answers, warm_up=warm_up)
+        return answers
+
+    def _look(self, first: int, answered: int) -> None:
+        """Move the bar within a round; where there is none, rounds are lines enough."""
+        if self._screen.moves and (first, answered) != self._shown:
+            self._shown = first, answered
+            self._show(first, answered)
+
+    def _show(self, first: int = 0, answered: int = 0) -> None:
+        order, left_s = self._order, self._progress.left_s(first)
+        total = order.rounds * sum(order.at_once) * len(order.prompts)
+        left = f", {duration(left_s)} left" if self._screen.moves and left_s else ""
+        text = f"{self._sent} of {total}{left}  {self._what}"
+        self._screen.line(self._progress.percent(first, answered), text)
 
     def _status_after(self, moment: float) -> Mapping[str, Any]:
         """The first status whose figures and samples are younger; the last one in time."""

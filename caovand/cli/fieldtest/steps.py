@@ -8,8 +8,10 @@ import io
 import json
 import os
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from caovand import __version__
@@ -26,6 +28,7 @@ from caovand.core.config_text import render
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.fieldtest import report, trials
+from caovand.core.model_source.pace import duration
 from caovand.core.secrets import hide, secrets_of
 
 REPORT = "report.md"
@@ -87,8 +90,8 @@ def _identity(gpu: Gpu) -> str:
 def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
     """Take every step that was not taken yet."""
     config, port = subject.config, free_port.free_port()
-    todo = _trials(subject)
-    total = len(todo) + 2
+    ways = list(_ways(subject, port))
+    total = len(ways) + 2
     if work.of("facts") is None:
         screen.say(f"[1/{total}] the machine")
         work.keep("facts", _facts(subject))
@@ -96,27 +99,53 @@ def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
     if measured is None or measured.get("of") != wanted:
         screen.say(f"[2/{total}] the kernels")
         work.keep(KERNELS, {**_kernels(subject, screen), "of": wanted})
-    seen: dict[str, str] = {}
-    for number, one in enumerate(todo, 3):
-        planned, why = _planned(subject, trials.quiet(one.config, port))
-        same = _command(planned)
-        if planned and same in seen:
-            planned, why = None, f'the same command as "{seen[same]}"'
-        seen.setdefault(same, one.title)
+    for number, way in enumerate(ways, 3):
+        one, planned = way.trial, way.planned
         if work.of(one.name) is not None:
             continue
-        screen.say(f"[{number}/{total}] {one.title}{f': left out: {why}' if why else ''}")
-        place = work.folder / "trial"
-        found = (
-            trial.run(one, trials.quiet(one.config, port), place, order)
-            if planned
-            else {**trial.nothing(one), "state": "left out", "why": why}
-        )
+        about = f": left out: {way.why}" if way.why else _left(ways, work)
+        screen.say(f"[{number}/{total}] {one.title}{about}")
+        if planned is None:
+            found = {**trial.nothing(one), "state": "left out", "why": way.why}
+        else:
+            begun = time.monotonic()
+            quiet = trials.quiet(one.config, port)
+            found = trial.run(one, quiet, work.folder / "trial", order)
+            found["seconds"] = round(time.monotonic() - begun, 1)
         # What a rung has changed is another plan than the one that is modelled.
         if planned and found["plan"] and not found["plan"]["rungs"]:
             speed = chosen_engine(config).planning.speed(planned.plan, planned.inventory)
             found["modelled_tokens_s"] = speed
         work.keep(one.name, found)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A trial with its plan; without one, why it is left out."""
+
+    trial: trials.Trial
+    planned: Planned | None
+    why: str
+
+
+def _ways(subject: Subject, port: int) -> Iterator[_Way]:
+    """Every trial; one whose command is another's is left out."""
+    seen: dict[str, str] = {}
+    for one in _trials(subject):
+        planned, why = _planned(subject, trials.quiet(one.config, port))
+        same = _command(planned)
+        if planned and same in seen:
+            planned, why = None, f'the same command as "{seen[same]}"'
+        seen.setdefault(same, one.title)
+        yield _Way(one, planned, why)
+
+
+def _left(ways: Sequence[_Way], work: Work) -> str:
+    """How long the trials that are left will take, from those that were; "" before there is one."""
+    results = [(way, work.of(way.trial.name)) for way in ways]
+    took = [found["seconds"] for _, found in results if found and found["seconds"]]
+    left = sum(1 for way, found in results if way.planned and found is None)
+    return f", about {duration(mean(took) * left)} left" if took else ""
 
 
 def _trials(subject: Subject) -> list[trials.Trial]:

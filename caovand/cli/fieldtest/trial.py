@@ -70,7 +70,7 @@ def nothing(trial: Trial) -> dict[str, Any]:
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
         "plan": None, "degraded": None, "failure": None, "modelled_tokens_s": None,
-        "forecast": None, "bench": None, "events": [],
+        "forecast": None, "bench": None, "events": [], "seconds": None,
     }  # fmt: skip
 
 

@@ -60,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = target.find(client, args.api_key_file, "soak")
         order = Order(args.hours * 3600, args.at_once, args.seed, uuid.uuid4().hex[:12])
+        screen = Screen(sys.stderr)
         try:
-            soak = Soak(client, found, order, prompts.passages(known), Screen(sys.stderr))
+            soak = Soak(client, found, order, prompts.passages(known), screen)
             seen = soak.run()
         except (Unanswered, Degenerate) as problem:
             raise _explained(problem) from problem
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(
                 Exit.FAILED, problem.problem.message, problem.problem.remedy
             ) from problem
+        finally:
+            screen.clear()
     checks = verdict.checks(seen)
     document = {
         "kind": "soak",
