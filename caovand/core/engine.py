@@ -59,6 +59,17 @@ class MakePlan(Protocol):
     ) -> Plan: ...
 
 
+@dataclass(frozen=True)
+class Modelled:
+    """Tokens a second of all requests together, as planning counts with them.
+
+    `prefill` is that of their prompts, `decode` of their answers; None where it is not modelled.
+    """
+
+    prefill: float | None = None
+    decode: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planning:
     """From configuration and inventory to a running command.
@@ -69,6 +80,7 @@ class Planning:
     setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
     doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
     nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
+    `modelled` is the same for prompts of so many tokens, so many requests at once.
     `alternative` is how this engine would serve a model that the chosen one serves with so many
     tokens a second, 0 if it cannot; empty if it would not, or hardly faster. `all_reduce` is how
     the plan sums over several cards, None where it does not; `coarse` whether it rounds weights,
@@ -84,6 +96,9 @@ class Planning:
     overruling: Callable[[Config, Mapping[str, str]], str]
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
     speed: Callable[[Plan, Inventory], float | None] = lambda plan, inventory: None
+    modelled: Callable[[Plan, Inventory, int, int], Modelled] = (
+        lambda plan, inventory, prompt, at_once: Modelled()
+    )
     alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
         lambda model, gpus, host, tokens_s: ()
     )

@@ -18,6 +18,7 @@ from caovand.cli.errors import Exit
 from caovand.cli.main import main
 from caovand.cli.top import parts
 from caovand.core.config import Config
+from caovand.core.engine import Modelled
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.inventory_file import render
@@ -135,6 +136,8 @@ def test_an_answer_is_slower_with_layers_in_host_memory() -> None:
     for mib in (22528, 4096):
         machine = llamacpp.machine(llamacpp.QWEN_8B, mib)
         speeds.append(planning.speed(llamacpp.plan(machine), machine) or 0)
+        found = [planning.modelled(llamacpp.plan(machine), machine, 512, n) for n in (1, 2)]
+        assert found == [Modelled(decode=speeds[-1]), Modelled()], "of one answer alone"
     assert speeds[0] > 2 * speeds[1] > 0
 
 

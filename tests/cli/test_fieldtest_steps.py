@@ -101,12 +101,24 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     return served
 
 
-@pytest.mark.parametrize(("rungs", "modelled"), [([], True), (["plugin-off"], False)])
-def test_another_plan_than_the_planned_one_has_no_modelled_value(
-    serve: Callable[..., tuple[Work, str]], rungs: list[str], modelled: bool
+CELLS = [{"prompt": 512 * n, "at_once": n} for n in (1, 2, 300)]
+
+
+def test_each_figure_is_modelled_for_its_prompts_and_requests(
+    serve: Callable[..., tuple[Work, str]],
 ) -> None:
-    work, _ = serve({}, plan={"rungs": rungs})
-    assert (work.of("configured")["modelled_tokens_s"] is not None) is modelled
+    work, _ = serve({}, plan={"rungs": []}, bench={"cells": CELLS})
+    one, two, most = work.of("configured")["modelled"]
+    assert one["prefill"] < two["prefill"], "a step that is fuller is better used"
+    assert one["decode"] < two["decode"] < 2 * one["decode"]
+    assert set(most.values()) == {None}, "more than the plan's sequences: some wait for others"
+
+
+def test_another_plan_than_the_planned_one_has_no_modelled_value(
+    serve: Callable[..., tuple[Work, str]],
+) -> None:
+    work, _ = serve({}, plan={"rungs": ["plugin-off"]}, bench={"cells": CELLS})
+    assert work.of("configured")["modelled"] is None
 
 
 def test_trials_that_were_measured_tell_how_long_the_others_take(

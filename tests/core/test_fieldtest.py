@@ -77,7 +77,8 @@ def test_our_kernels_are_measured_where_they_are_used(
 def trial(**changes: Any) -> dict[str, Any]:
     document = {
         "name": "configured", "title": "as configured", "state": "measured", "why": "",
-        "start_s": 61.4, "modelled_tokens_s": 44.0, "bench": {"cells": [CELL]},
+        "start_s": 61.4, "modelled": [{"prefill": 950.0, "decode": 44.0}],
+        "bench": {"cells": [CELL]},
         "plan": {"rungs": []}, "degraded": None, "failure": None,
         "forecast": {"kv_gib": {"forecast": 2.5, "reported": 2.4, "off": 0.042}},
     }  # fmt: skip
@@ -91,12 +92,14 @@ def test_the_report_has_the_modelled_value_beside_the_measured_one() -> None:
     assert "- GPU 0: RTX 2080 Ti, 11,264 MiB" in out
     assert "- doctor, WARN: the disk is slow" in out
     assert "correctness: FAILED" in out
-    assert "| as configured | 500 | 1 | 900.0 | 41.5 | 44 | 500 ms | 0.31 |" in out
+    assert "| as configured | 500 | 1 | 900.0 | 950 | 41.5 | 44 | 500 ms | 0.31 |" in out
+    assert "There is no model of the first token, of tok/J, and where it says -." in out[-1]
     assert "| as configured | 61 s | kv gib | 2.5 | 2.4 | +4.2% |" in out
 
 
 def test_the_report_says_what_was_left_out_and_why() -> None:
-    left = trial(state="left out", why="no card", bench=None, forecast=None, start_s=None)
+    nothing = {"bench": None, "modelled": None, "forecast": None, "start_s": None}
+    left = trial(state="left out", why="no card", **nothing)
     alone = trial(forecast=None)
     out = list(report.lines(FACTS, {"why": "no SM75 card", "parts": []}, [alone, left]))
     assert "Not measured: no SM75 card." in out
@@ -109,11 +112,11 @@ def test_a_row_that_was_measured_with_a_degraded_plan_says_so_and_why() -> None:
         plan={"rungs": ["plugin-off"]},
         degraded={"why": ["without the plugin, because of kernel-fault"]},
         failure={"failure": "kernel-fault", "text": "illegal memory access"},
-        modelled_tokens_s=None,
+        modelled=None,
     )
     out = list(report.lines(FACTS, None, [healed]))
     title = "as configured, degraded: plugin-off"
-    assert f"| {title} | 500 | 1 | 900.0 | 41.5 | - | 500 ms | 0.31 |" in out
+    assert f"| {title} | 500 | 1 | 900.0 | - | 41.5 | - | 500 ms | 0.31 |" in out
     assert f"| {title} | 61 s | kv gib | 2.5 | 2.4 | +4.2% |" in out
     why = "without the plugin, because of kernel-fault; last failure: illegal memory access"
     assert f"- {title}: {why}" in out

@@ -61,7 +61,7 @@ def test_it_measures_with_the_cards_to_itself_and_leaves_the_service_as_it_was(
     assert trial["state"] == "measured"
     assert trial["bench"] == RESULT
     assert any(text.startswith("engine started") for text in trial["events"])
-    assert "| as configured | 500 | 1 | 900.0 | 41.5 |" in files["found/report.md"]
+    assert "| as configured | 500 | 1 | 900.0 | - | 41.5 |" in files["found/report.md"]
     assert files["found/report.md"] in said.out
     assert SECRET not in "".join(files.values())
     after = service.until_state("SERVING")
@@ -96,9 +96,9 @@ def test_a_trial_that_was_healed_is_no_measurement_of_the_full_plan(
     trial: dict[str, Any] = json.loads(files["found/configured.json"])
     assert code == 0
     assert (trial["state"], trial["plan"]["rungs"]) == ("measured", ["context 1024"])
-    assert trial["modelled_tokens_s"] is None
+    assert trial["modelled"] is None
     title = "as configured, degraded: context 1024"
-    assert f"| {title} | 500 | 1 | 900.0 | 41.5 | - |" in files["found/report.md"]
+    assert f"| {title} | 500 | 1 | 900.0 | - | 41.5 | - |" in files["found/report.md"]
     (note,) = (line for line in files["found/report.md"].splitlines() if f"- {title}: " in line)
     assert "because of kv-cache-short" in note
     assert trial["failure"]["text"] in note

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -89,7 +89,7 @@ def _identity(gpu: Gpu) -> str:
 
 def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
     """Take every step that was not taken yet."""
-    config, port = subject.config, free_port.free_port()
+    port = free_port.free_port()
     ways = list(_ways(subject, port))
     total = len(ways) + 2
     if work.of("facts") is None:
@@ -114,8 +114,7 @@ def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
             found["seconds"] = round(time.monotonic() - begun, 1)
         # What a rung has changed is another plan than the one that is modelled.
         if planned and found["plan"] and not found["plan"]["rungs"]:
-            speed = chosen_engine(config).planning.speed(planned.plan, planned.inventory)
-            found["modelled_tokens_s"] = speed
+            found["modelled"] = _modelled(subject, planned, found["bench"])
         work.keep(one.name, found)
 
 
@@ -138,6 +137,15 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
             planned, why = None, f'the same command as "{seen[same]}"'
         seen.setdefault(same, one.title)
         yield _Way(one, planned, why)
+
+
+def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, float | None]]:
+    """What the planner counts with for each cell that was measured."""
+    model = chosen_engine(subject.config).planning.modelled
+    return [
+        asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))
+        for cell in (bench or {"cells": ()})["cells"]
+    ]
 
 
 def _left(ways: Sequence[_Way], work: Work) -> str:

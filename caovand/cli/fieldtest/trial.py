@@ -69,7 +69,7 @@ def nothing(trial: Trial) -> dict[str, Any]:
     """The result of a trial before anything was found."""
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
-        "plan": None, "degraded": None, "failure": None, "modelled_tokens_s": None,
+        "plan": None, "degraded": None, "failure": None, "modelled": None,
         "forecast": None, "bench": None, "events": [], "seconds": None,
     }  # fmt: skip
 

@@ -9,8 +9,8 @@ from typing import Any
 from caovand.core.bench import record
 
 HEAD = (
-    "serving", "prompt", "at once", "prefill tok/s", "decode tok/s", "modelled", "first token",
-    "tok/J",
+    "serving", "prompt", "at once", "prefill tok/s", "modelled", "decode tok/s", "modelled",
+    "first token", "tok/J",
 )  # fmt: skip
 NOTHING = "-"
 Document = Mapping[str, Any]
@@ -39,8 +39,9 @@ def lines(facts: Document, kernels: Document | None, trials: Sequence[Document])
         yield from _forecast(trial)
     yield ""
     yield (
-        "Modelled: tokens a second of one answer, as the plan expects them. All figures are"
-        " medians; the archive has every round."
+        "Modelled: tokens a second of all requests together, as the planner counts with them to"
+        " choose between plans. There is no model of the first token, of tok/J, and where it says"
+        f" {NOTHING}. All figures are medians; the archive has every round."
     )
 
 
@@ -91,18 +92,22 @@ def _title(trial: Document) -> str:
 
 
 def _speeds(trial: Document) -> Iterator[str]:
-    for cell in (trial["bench"] or {"cells": ()})["cells"]:
+    cells = (trial["bench"] or {"cells": ()})["cells"]
+    for cell, modelled in zip(cells, trial["modelled"] or [{}] * len(cells), strict=True):
         requests = len(cell["rounds"]) * cell["at_once"]
         prompt = sum(one["prompt_tokens"] for one in cell["rounds"]) / requests
-        modelled = trial["modelled_tokens_s"] if cell["at_once"] == 1 else None
         first = record.pooled(cell, "first_token_s", 0.5)
         yield from _row((
             _title(trial), f"{prompt:,.0f}", str(cell["at_once"]),
-            _middle(cell, "prefill_tokens_per_s"), _middle(cell, "decode_tokens_per_s"),
-            NOTHING if modelled is None else f"{modelled:,.0f}",
+            _middle(cell, "prefill_tokens_per_s"), _whole(modelled.get("prefill")),
+            _middle(cell, "decode_tokens_per_s"), _whole(modelled.get("decode")),
             NOTHING if first is None else f"{first * 1000:,.0f} ms",
             f"{cell['tokens_per_j']:.2f}" if cell["tokens_per_j"] else NOTHING,
         ))  # fmt: skip
+
+
+def _whole(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
 
 
 def _middle(cell: Document, name: str) -> str:

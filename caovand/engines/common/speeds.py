@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Gpu
+from caovand.core.engine import Modelled
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.plan import Plan
 
 BANDWIDTH_REACHED = 0.7
 """Marlin's kernels read at 416 to 455 of a 2080 Ti's 616 GB/s."""
@@ -89,3 +91,14 @@ def joined(gpus: Sequence[Gpu]) -> str:
 def linked(gpus: Sequence[Gpu]) -> bool:
     """Whether NVLink joins each of these cards with every other."""
     return all(one.index in two.nvlink for one in gpus for two in gpus if one.index != two.index)
+
+
+def one_answer(
+    speed: Callable[[Plan, Inventory], float | None],
+) -> Callable[[Plan, Inventory, int, int], Modelled]:
+    """What is modelled where that is the speed of one answer alone."""
+
+    def modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
+        return Modelled(decode=speed(plan, inventory) if at_once == 1 else None)
+
+    return modelled

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
+from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
 from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.installation import INSTALL
@@ -52,6 +53,7 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
         speed=speed,
+        modelled=one_answer(speed),
         alternative=alternative,
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
 from caovand.core.plan import Plan
+from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
 from caovand.engines.ollama.healing.cures import HEALING
 from caovand.engines.ollama.log.explain import explain
@@ -50,6 +51,7 @@ ENGINE = Engine(
         overruling=lambda config, environ: "",
         checks=checkup,
         speed=speed,
+        modelled=one_answer(speed),
     ),
     kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Modelled, Planning, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
@@ -22,7 +23,7 @@ from caovand.engines.vllm.planning.checkup import checkup
 from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
-from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
+from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, Workload
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.spanning import nodes_of
 from caovand.engines.vllm.probe import PROBE
@@ -39,12 +40,22 @@ def _context(plan: Plan) -> int | None:
 
 
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
+    return _paced(plan, inventory, WORKLOADS["chat"], 1).decode
+
+
+def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
+    return _paced(plan, inventory, replace(WORKLOADS["chat"], prompt=prompt), at_once)
+
+
+def _paced(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
     gpus = cards_of(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
-        return None
+        return Modelled()
     load = load_of(plan, inventory)
-    pace = Pace(inventory.model, load, gpus, WORKLOADS["chat"], nodes_of(inventory))
-    return pace.answering(load)
+    if at_once > load.sequences:  # some wait for others, which the model does not know
+        return Modelled()
+    pace = Pace(inventory.model, load, gpus, workload, nodes_of(inventory))
+    return Modelled(pace.reading(load), pace.answering(load, at_once))
 
 
 def _coarse(plan: Plan, inventory: Inventory) -> bool:
@@ -79,6 +90,7 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
         speed=_speed,
+        modelled=_modelled,
         all_reduce=all_reduce,
         coarse=_coarse,
     ),

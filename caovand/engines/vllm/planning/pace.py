@@ -110,9 +110,13 @@ class Pace:
         turn = together * self._prompt_s(load) + steps * self._step_s(load, together)
         return turn / (together * workload.answer)
 
-    def answering(self, load: Load) -> float:
-        """Tokens a second of one answer while nobody else asks."""
-        return tokens_of_step(load.mtp) / self._step_s(load, 1)
+    def answering(self, load: Load, users: int = 1) -> float:
+        """Tokens a second of so many answers while nobody else asks."""
+        return users * tokens_of_step(load.mtp) / self._step_s(load, users)
+
+    def reading(self, load: Load) -> float:
+        """Tokens a second of the workload's prompts."""
+        return self._workload.prompt / self._prompt_s(load)
 
     def _step_s(self, load: Load, users: int) -> float:
         """One decode step of so many users."""
