@@ -13,6 +13,8 @@ from caovand.core.problem import ProblemError
 
 FORMAT = 1
 MOST_BYTES = 32 << 20
+SOAK = "soak-"
+"""How the name of a result of `soak` begins."""
 
 
 class NoResult(ProblemError):
@@ -34,6 +36,12 @@ def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
             "free some space, correct the folder's permissions, or set STATE_DIRECTORY",
         ) from problem
     return path
+
+
+def paths(state: Path) -> list[Path]:
+    """The files of results of `bench` below the folder `state`."""
+    found = (state / "bench").glob("*/*.json")
+    return sorted(path for path in found if not path.name.startswith(SOAK))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -280,7 +281,7 @@ def test_ctrl_c_keeps_what_is_complete(box: Box, ctl: Ctl, monkeypatch: pytest.M
     [
         ("--prompts", "0"), ("--prompts", "1,1"), ("--prompts", "512,"), ("--at-once", "-1"),
         ("--at-once", "300"), ("--rounds", "31"), ("--rounds", "1,2"), ("--tokens", "1e3"),
-        ("--compare", "one"),
+        ("--compare", "one"), ("--list", "--compare", "1", "2"),
     ],
 )  # fmt: skip
 def test_bad_numbers_are_refused(ctl: Ctl, words: tuple[str, ...]) -> None:
@@ -308,7 +309,8 @@ def test_two_results_side_by_side(ctl: Ctl, tmp_path: Path) -> None:
     a, b = kept(tmp_path, "a", 20.0), kept(tmp_path, "b", 25.0, mtp=4)
     said = ctl("bench", "--compare", a, b)
     assert said.code == 0, said.err
-    mtp, _, prefill, decode, first, token, test = said.out.splitlines()
+    *files, mtp, _, prefill, decode, first, token, test = said.out.splitlines()
+    assert files == [f"A is {a}", f"B is {b}"]
     assert mtp == "mtp: A 3, B 4"
     assert prefill.endswith("noise (p 1.000)")
     assert "20.2 (20.0 to 20.4)" in decode
@@ -316,8 +318,67 @@ def test_two_results_side_by_side(ctl: Ctl, tmp_path: Path) -> None:
     assert first.endswith("noise (p 1.000)")
     assert token.endswith("better (p 0.008)")
     assert "rank-sum" in test
-    rows = ctl("bench", "--compare", a, b, "--json").json["rows"]
-    assert [row["verdict"] for row in rows] == ["noise", "better", "noise", "better"]
+    found = ctl("bench", "--compare", a, b, "--json").json
+    assert [row["verdict"] for row in found["rows"]] == ["noise", "better", "noise", "better"]
+    assert found["files"] == [a, b]
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder with results of two plans, in files whose names do not sort by time."""
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    for plan, at, pace in (("f2", NOON, 20.0), ("f1", NOON + 3600, 25.0), ("f2", NOON + 60, 30.0)):
+        folder = tmp_path / "state/bench" / plan
+        folder.mkdir(parents=True, exist_ok=True)
+        more = {"at": at, "served_name": "tiny", "complete": plan == "f2", "fingerprint": plan}
+        kept(folder, f"{at:.0f}.json", pace, **more)
+    kept(tmp_path / "state/bench/f1", "soak-1.json", 1.0)
+    return tmp_path / "state/bench"
+
+
+NOON = time.mktime((2026, 11, 23, 12, 0, 0, 0, 0, -1))
+
+
+def test_kept_results_are_listed_the_newest_first(results: Path, ctl: Ctl) -> None:
+    said = ctl("bench", "--list")
+    assert (said.code, said.err) == (0, "")
+    head, *rows = (line.split() for line in said.out.splitlines())
+    assert head == ["when", "plan", "prompt", "at", "once", "decode", "tok/s", "model"]
+    same = ["512", "2"]
+    assert rows == [
+        ["1", "2026-11-23", "13:00", "f1", *same, "25.2", "tiny", "(stopped", "early)"],
+        ["2", "2026-11-23", "12:01", "f2", *same, "30.2", "tiny"],
+        ["3", "2026-11-23", "12:00", "f2", *same, "20.2", "tiny"],
+    ]
+    first, *_ = found = ctl("bench", "--list", "--json").json
+    assert [one["number"] for one in found] == [1, 2, 3]
+    assert (first["at"], first["decode_tokens_per_s"]) == (NOON + 3600, 25.2)
+    assert first["path"] == str(results / "f1" / f"{NOON + 3600:.0f}.json")
+
+
+def test_no_result_is_listed(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    assert f"no result is kept below {tmp_path};" in ctl("bench", "--list").out
+    assert ctl("bench", "--list", "--json").json == []
+
+
+def test_what_is_no_result_has_no_number(results: Path, ctl: Ctl) -> None:
+    for name, text in (("a", "{}"), ("b", '{"format": 1, "cells": []}'), ("c", "nonsense")):
+        (results / "f1" / f"{name}.json").write_text(text)
+    said = ctl("bench", "--list")
+    assert len(said.out.splitlines()) == 4
+    assert said.err.count("is left out: it is no result of this release") == 3
+
+
+def test_results_are_compared_by_their_numbers(results: Path, ctl: Ctl, tmp_path: Path) -> None:
+    said = ctl("bench", "--compare", "3", "2")
+    assert said.out.startswith(f"A is {results}/f2/{NOON:.0f}.json\nB is {results}/f2/")
+    assert "better (p 0.008)" in said.out
+    mixed = ctl("bench", "--compare", "1", kept(tmp_path, "4", 20.0))
+    assert mixed.code == 0, mixed.err
+    text = refused(ctl, "bench", "--compare", "1", "4")
+    assert "cannot compare result 4: 3 are kept" in text
+    assert "caovanctl bench --list" in text
 
 
 def test_what_cannot_be_compared_is_a_problem(ctl: Ctl, tmp_path: Path) -> None:

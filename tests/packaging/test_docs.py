@@ -123,6 +123,14 @@ def test_the_tables_name_every_verb_of_a_family(name: str) -> None:
         assert set(row.split("\\|")) == verbs
 
 
+@pytest.mark.parametrize("name", ["command-line.md", "guide.zh-CN.md"])
+def test_the_tables_name_every_verb(name: str) -> None:
+    text = (ROOT / "packaging/docs" / name).read_text(encoding="utf-8")
+    (table,) = re.findall(r"(?:^\|.*\n)*^\| `status` .*\n(?:^\|.*\n)*", text, re.M)
+    named = {words.split()[0] for words in re.findall(r"`([a-z][^`]*)`", table)}
+    assert {verb.name for verb in verbs_of("caovand.cli")} <= named
+
+
 def test_every_page_is_linked_from_both_readmes() -> None:
     for readme in READMES:
         text = readme.read_text(encoding="utf-8")

@@ -9,14 +9,13 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from caovand import __version__
 from caovand.adapters import bench_results
 from caovand.adapters.directories import own_directories
 from caovand.adapters.texts import digest, texts
-from caovand.cli.bench import show, target
+from caovand.cli.bench import kept, show, target
 from caovand.cli.bench.drive import Cut, Order, Run
 from caovand.cli.bench.options import MOST, add_load, number, numbers
 from caovand.cli.bench.target import Target
@@ -54,12 +53,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="how often each is measured (default 5, the fewest that --compare can judge)",
     )
     add_load(parser, AT_ONCE, who="requests at once", seeded="the passages of the prompts")
-    parser.add_argument(
+    kept_ones = parser.add_mutually_exclusive_group()
+    kept_ones.add_argument(
+        "--list",
+        action="store_true",
+        help="measure nothing: list the kept results with numbers, the newest first",
+    )
+    kept_ones.add_argument(
         "--compare",
         nargs=2,
-        type=Path,
-        metavar=("A", "B"),
-        help="measure nothing: show two kept results side by side",
+        metavar="FILE|N",
+        help="measure nothing: show two kept results side by side, files or numbers of --list",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -67,6 +71,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """bench."""
     try:
+        if args.list:
+            return kept.show(args)
         return _compare(args) if args.compare else _measure(args)
     except ProblemError as error:
         found = error.problem
@@ -74,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    a, b = map(bench_results.load, args.compare)
+    paths = [kept.path_of(word) for word in args.compare]
+    a, b = map(bench_results.load, paths)
     try:
         rows, differing = list(compare.rows(a, b)), compare.differing(a, b)
     except (LookupError, TypeError, AttributeError) as problem:
@@ -90,8 +97,11 @@ def _compare(args: argparse.Namespace) -> int:
             "measure both with the same --prompts and --at-once",
         )
     if args.json:
-        print(json.dumps(show.comparison(rows, differing)))
+        files = [str(path) for path in paths]
+        print(json.dumps({"files": files, **show.comparison(rows, differing)}))
     else:
+        for name, path in zip("AB", paths, strict=True):
+            print(f"{name} is {path}")
         for line in show.side_by_side(rows, differing):
             print(line)
     return Exit.DONE
@@ -170,7 +180,8 @@ VERB = Verb(
     " where the cards count energy and were busy for most of the time. Other"
     " clients and it slow each other down. Each result is kept, with all rounds,"
     " in a folder named by the plan's fingerprint.",
-    epilog="example: caovanctl bench --prompts 512,4096 --at-once 1,8",
+    epilog="examples: caovanctl bench --prompts 512,4096 --at-once 1,8; caovanctl bench --list;"
+    " caovanctl bench --compare 2 1",
     arguments=arguments,
     run=run,
 )

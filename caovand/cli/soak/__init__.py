@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     path, failed = None, None
     try:
         state = own_directories(os.environ, os.getuid()).state
-        path = bench_results.keep(state, document, prefix="soak-")
+        path = bench_results.keep(state, document, prefix=bench_results.SOAK)
     except bench_results.NoResult as problem:
         failed = problem.problem
     if args.json:
