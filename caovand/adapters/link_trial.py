@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from secrets import compare_digest
 from typing import Any, TypeVar
 
@@ -45,7 +45,8 @@ class Door:
             self._listener.setblocking(False)
             self._listener.bind(end)
             self._listener.listen(BACKLOG)
-            self.port: int = self._listener.getsockname()[1]
+            bound = self._listener.getsockname()
+            self.address, self.port = plain(bound), int(bound[1])
             self._paused: asyncio.TimerHandle | None = None
             self._awaited: dict[bytes, tuple[bytes, asyncio.Future[tuple[socket.socket, str]]]]
             self._awaited = {}
@@ -152,12 +153,19 @@ async def _connected(
         return link, took_s
 
 
-async def transfer(link: socket.socket, *, sends_first: bool) -> float:
-    """Send and receive for a moment each; the bytes/s that came. Closes the connection; Failed.
+async def send(link: socket.socket) -> None:
+    """Send for a moment. Closes the connection; Failed."""
+    await _moved(link, _send)
 
-    One side sends first. Both ends are moved by threads of their own: a fast link keeps one busy.
-    """
-    moving = asyncio.ensure_future(asyncio.to_thread(_transfer, link, sends_first))
+
+async def receive(link: socket.socket) -> float:
+    """The bytes/s that come within a moment, 0 if nothing does. Closes the connection; Failed."""
+    return await _moved(link, _receive)
+
+
+async def _moved(link: socket.socket, move: Callable[[socket.socket], Found]) -> Found:
+    """What a thread of its own finds while it moves data: a fast link keeps one busy."""
+    moving = asyncio.ensure_future(asyncio.to_thread(move, link))
     moving.add_done_callback(lambda _: link.close())  # not before: its number may be another's then
     try:
         return await asyncio.shield(moving)
@@ -213,15 +221,6 @@ async def _exactly(link: socket.socket, count: int) -> bytes:
     return got
 
 
-def _transfer(link: socket.socket, sends_first: bool) -> float:
-    if sends_first:
-        _send(link)
-        return _receive(link, 2 * FIRST_S)  # the other side may wait in vain before it sends
-    reached = _receive(link, FIRST_S)
-    _send(link)
-    return reached
-
-
 def _send(link: socket.socket) -> None:
     piece, sent = memoryview(os.urandom(PIECE_BYTES)), 0
     until = time.monotonic() + TRANSFER_S
@@ -233,12 +232,11 @@ def _send(link: socket.socket) -> None:
         link.shutdown(socket.SHUT_WR)
 
 
-def _receive(link: socket.socket, patience_s: float) -> float:
-    """Bytes/s of what comes, 0 if nothing does for so long."""
+def _receive(link: socket.socket) -> float:
     buffer = bytearray(PIECE_BYTES)
     first = count = 0
     begun = latest = 0.0
-    left_s = patience_s
+    left_s = FIRST_S
     with contextlib.suppress(OSError):
         while left_s > 0:
             link.settimeout(left_s)

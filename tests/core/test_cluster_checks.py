@@ -234,7 +234,8 @@ def test_a_tunnel_is_named_on_each_of_its_ends() -> None:
             "cluster",
             "WARN",
             f"the MTU of wg0 on {name} is 1420, less than Ethernet's: tunnels are slow",
-            f"on {name}: set [cluster] interface to the one of a direct link",
+            f"on {name}: set [cluster] interface to the one of a direct link, there as on the other"
+            " nodes, and restart caovan",
         )
         for name in ("head1", "gpu2")
     )

@@ -76,8 +76,9 @@ class Tried:
         self.head._members[name] = Member(b"", told, now(), now(), made)
 
     async def _measure(
-        self, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
+        self, own: str, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
     ) -> None:
+        assert own == HEAD.address
         assert self.head._links.turn.locked()
         self.paces.append(pace)
         for name, boot, _ in peers:

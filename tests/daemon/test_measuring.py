@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters import link_trial
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import Link, Trial
 from caovand.daemon.cluster import asking, measuring, trials
 from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.part import Changed
@@ -22,7 +22,10 @@ from tests.daemon_process import free_port
 from tests.descriptors import descriptors, run
 from tests.patience import soon
 
-HERE = "127.0.0.1"
+HERE, THERE = "127.0.0.1", "127.0.0.9"
+CONNECT = [False] * 3
+"""To where ranks meet, to the head's own address, and to the worker's."""
+SEND = [True] * 2
 
 
 class Both:
@@ -34,7 +37,7 @@ class Both:
         self.woken = Changed()
         self.links = Links(host, self.port, self.woken)
         self.worker = Trying(f"{joined}:{self.port - 1}", self.woken)
-        self.address = HERE
+        self.own = self.address = HERE
         self.token = ""
         self.transfers: list[bool] = []
 
@@ -54,7 +57,8 @@ class Both:
 
     async def measured(self, boot: str = "1", *, again: bool = False) -> Link:
         self.transfers.clear()
-        await self.links.measure([Peer("n2", boot, self.address)], lambda _: again, Pace())
+        peers = [Peer("n2", boot, self.address)]
+        await self.links.measure(self.own, peers, lambda _: again, Pace())
         link = self.links.of("n2", boot)
         assert link is not None
         return link
@@ -91,15 +95,15 @@ def test_both_ways_are_tried_and_measured_once_for_each_run_of_the_worker() -> N
             assert (link.own, link.seen, link.joined) == (HERE, HERE, HERE)
             assert link.up_bytes_s
             assert link.down_bytes_s
-            assert two.transfers == [False, True]
+            assert two.transfers == CONNECT + SEND
             assert not listens(two.port)
             assert two.links.asking.trial("n2") is None
             again = await two.measured()
-            assert two.transfers == [False]
+            assert two.transfers == CONNECT
             assert again == link, "a plan finds the same figures"
             assert two.links.of("n2", "2") is None
             await two.measured("2")
-            assert two.transfers == [False, True]
+            assert two.transfers == CONNECT + SEND
             assert two.links.of("n2", "1") is None
 
     run(work)
@@ -108,15 +112,15 @@ def test_both_ways_are_tried_and_measured_once_for_each_run_of_the_worker() -> N
 def test_a_link_is_measured_again_where_that_is_asked_for_or_the_figures_are_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at, rates = [0.0], iter([50e6, 30e6, 900e6, 40e6])
+    at, rates = [0.0], iter([50e6, 1e9, 30e6, 1e9, 900e6, 1e9, 40e6, 1e9])
     monkeypatch.setattr(measuring, "now", lambda: at[0])
-    real = link_trial.transfer
+    real = link_trial.receive
 
-    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
-        await real(link, sends_first=sends_first)
-        return 1e9 if sends_first else next(rates)
+    async def receive(link: socket.socket) -> float:
+        await real(link)
+        return next(rates)
 
-    monkeypatch.setattr(link_trial, "transfer", transfer)
+    monkeypatch.setattr(link_trial, "receive", receive)
 
     async def work() -> None:
         async with both() as two:
@@ -156,17 +160,65 @@ def test_a_worker_that_cannot_be_reached_is_known(monkeypatch: pytest.MonkeyPatc
         real = link_trial.connect
 
         async def refused(host: str, port: int, *words: bytes) -> object:
-            return await real(host, free_port() if port != two.port else port, *words)
+            return await real(host, free_port() if host == THERE else port, *words)
 
         monkeypatch.setattr(link_trial, "connect", refused)
         async with both() as two:
+            two.address = THERE
             link = await two.measured()
-            assert (link.to_head, link.to_worker) == ("", "Connection refused")
-            assert two.transfers == [False], "nothing is sent over what fails"
+            assert (link.to_head, link.to_own, link.to_worker) == ("", "", "Connection refused")
+            assert two.transfers == CONNECT, "nothing is sent over what fails"
             two.links.forget_failures()
             assert two.links.of("n2", "1") is None
             monkeypatch.setattr(link_trial, "connect", real)
             assert (await two.measured()).works
+
+    run(work)
+
+
+@pytest.mark.parametrize("own", [HERE, THERE])
+def test_a_head_whose_own_address_cannot_be_reached_is_known(
+    own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that reaches the port where ranks meet."""
+
+    async def work() -> None:
+        real = link_trial.connect
+        async with both() as two:
+            two.own, two.address = own, "127.0.0.2"
+
+            async def refused(host: str, port: int, *words: bytes) -> object:
+                closed = host == own and port != two.port
+                return await real(host, free_port() if closed else port, *words)
+
+            monkeypatch.setattr(link_trial, "connect", refused)
+            link = await two.measured()
+            assert (link.to_head, link.to_own, link.to_worker) == ("", "Connection refused", "")
+            assert not link.works
+            assert (link.meets, link.own) == (HERE, HERE)
+            assert two.transfers == CONNECT
+            monkeypatch.setattr(link_trial, "connect", real)
+            assert (await two.measured()).works
+
+    run(work)
+
+
+def test_data_goes_to_the_own_address_of_who_receives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, ends = link_trial.receive, []
+
+    async def receive(link: socket.socket) -> float:
+        ends.append(link.getsockname()[0])
+        return await real(link)
+
+    monkeypatch.setattr(link_trial, "receive", receive)
+
+    async def work() -> None:
+        async with both() as two:
+            two.own, two.address = THERE, "127.0.0.2"
+            assert (await two.measured()).works
+        assert ends == [THERE, "127.0.0.2"]
+        await Workers("n2", "n3").measured()
+        assert ends[2:] == ["127.0.0.2", "127.0.0.3"]
 
     run(work)
 
@@ -176,6 +228,11 @@ def test_an_address_that_a_node_does_not_have_is_named() -> None:
         async with both("192.0.2.1") as two:
             link = await two.measured()
             assert (link.head_deaf, link.to_head) == ("Cannot assign requested address", "")
+        async with both() as two:
+            two.own = "192.0.2.1"
+            link = await two.measured()
+            assert (link.own_deaf, link.works) == ("Cannot assign requested address", False)
+            assert not listens(two.port)
         async with both() as two:
             two.address = "192.0.2.1"
             link = await two.measured()
@@ -245,7 +302,7 @@ def test_a_worker_ends_the_trial_with_the_order() -> None:
             trying = asyncio.ensure_future(two.measured())
             await soon(lambda: two.links.asking.trial("n2") is not None)
             before = descriptors()
-            two.worker.follow(two.links.asking.trial("n2"), HERE)
+            two.worker.follow(Trial("token", HERE, 0, False, "listen"), HERE)
             await soon(lambda: two.worker.outcome is not None)
             assert two.worker.outcome is not None
             port = two.worker.outcome.listens
@@ -275,7 +332,7 @@ def test_reports_of_other_trials_are_ignored() -> None:
 def test_without_a_worker_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     links, opened = Links(HERE, free_port(), Changed()), []
     monkeypatch.setattr(measuring, "Door", lambda *at: opened.append(at))
-    asyncio.run(links.measure([], lambda _: False, Pace()))
+    asyncio.run(links.measure(HERE, [], lambda _: False, Pace()))
     assert opened == []
 
 
@@ -285,7 +342,8 @@ def test_links_of_no_end_of_names_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     async def work() -> None:
         async with both("192.0.2.1") as two:
             for number in range(5):
-                await two.links.measure([Peer(f"n{number}", "1", HERE)], lambda _: False, Pace())
+                peers = [Peer(f"n{number}", "1", HERE)]
+                await two.links.measure(HERE, peers, lambda _: False, Pace())
             assert len(two.links._known._known) == 3
             assert two.links.of("n4", "1") is not None
 
@@ -326,7 +384,7 @@ class Workers:
     async def reached(self) -> None:
         """The head tries its links to them."""
         async with self.hearing():
-            await self.links.measure(self.peers, lambda _: False, self.pace)
+            await self.links.measure(HERE, self.peers, lambda _: False, self.pace)
 
     async def measured(self, again: bool = False) -> list[Link]:
         async with self.hearing():
@@ -341,16 +399,16 @@ class Workers:
 def test_all_workers_connect_at_once_and_send_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, sending, told = link_trial.transfer, [0, 0], list[str]()
+    real, sending, told = link_trial.receive, [0, 0], list[str]()
 
-    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
+    async def receive(link: socket.socket) -> float:
         sending[0] += 1
         sending[1] = max(sending)
-        found = await real(link, sends_first=sends_first)
+        found = await real(link)
         sending[0] -= 1
         return found
 
-    monkeypatch.setattr(link_trial, "transfer", transfer)
+    monkeypatch.setattr(link_trial, "receive", receive)
 
     async def work() -> None:
         workers = Workers("n2", "n3", "n4")
@@ -362,7 +420,7 @@ def test_all_workers_connect_at_once_and_send_one_after_the_other(
         workers.deaf.clear()
         await measuring_all
         assert all(workers.links.works(name, "1") for name in ("n2", "n3", "n4"))
-        assert sending == [0, 2], "the two ends of one link"
+        assert sending == [0, 1]
         assert told[0] == "connects to 3 workers"
         assert told[-1] == "measures the link to n4, 3 of 3"
 
@@ -429,13 +487,13 @@ def test_trials_end_with_the_time_that_they_have_together(monkeypatch: pytest.Mo
 
 
 def test_workers_are_measured_with_each_other_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, sent = link_trial.transfer, []
+    real, sent = link_trial.receive, []
 
-    async def transfer(link: socket.socket, *, sends_first: bool) -> float:
-        sent.append(sends_first)
-        return await real(link, sends_first=sends_first)
+    async def receive(link: socket.socket) -> float:
+        sent.append(link)
+        return await real(link)
 
-    monkeypatch.setattr(link_trial, "transfer", transfer)
+    monkeypatch.setattr(link_trial, "receive", receive)
 
     async def work() -> None:
         workers = Workers("n2", "n3", "n4")

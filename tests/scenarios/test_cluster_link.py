@@ -29,7 +29,7 @@ INPUT = "table inet t {{ chain i {{\ntype filter hook input priority 0\n{rule}\n
 MASQUERADE = "table ip t { chain p {\ntype nat hook postrouting priority 100\nmasquerade\n}\n}"
 NEW = "tcp flags & (syn | ack) == syn drop"
 MASTER_PORT = "tcp dport 7071 reject with icmp type admin-prohibited"
-LARGE = "tcp sport 7071 meta length > 1000 drop"
+LARGE = "tcp sport != 7070 meta length > 1000 drop"
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +119,28 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         after = link(two)
         assert after is not None
         assert after["from_head_bytes_s"] > 0
+
+
+def test_a_head_whose_interface_leads_elsewhere_is_found(model: Path, tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    cluster_key.make(key, "")
+    config = configuration(model, watch=WATCH)
+    with two_nodes() as nodes:
+        for words in (
+            ("link", "add", "docker0", "type", "bridge"),
+            ("addr", "add", "172.17.0.1/16", "dev", "docker0"),
+            ("link", "set", "docker0", "up"),
+        ):
+            nodes.run(0, "ip", *words).check_returncode()
+        wrong = section("head", "n1", key, 'interface = "docker0"')
+        with (
+            daemon(f"{config}\n{wrong}", wrapper=nodes.wrapper(0)) as head,
+            daemon(f"{config}\n{section('worker', 'n2', key)}", wrapper=nodes.wrapper(1)),
+        ):
+            text = reason(head, "n2 cannot connect to n1 at 172.17.0.1 of docker0")
+            assert "Network is unreachable; at 10.77.0.1 they reach each other" in text
+            assert "on n1: remove [cluster] interface, or name that of 10.77.0.1" in text
+            assert head.commands() == []
 
 
 FROM_N2 = "ip saddr 10.77.0.2 tcp flags & (syn | ack) == syn reject with tcp reset"

@@ -160,7 +160,8 @@ def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
                 "WARN",
                 f"the MTU of {node.interface} on {node.name} is {node.mtu}, less than Ethernet's:"
                 " tunnels are slow",
-                "set [cluster] interface to the one of a direct link",
+                "set [cluster] interface to the one of a direct link, there as on the other nodes,"
+                " and restart caovan",
                 node,
             )
     if head.mtu != worker.mtu:

@@ -1,10 +1,10 @@
 """The links between nodes, tried before a start: what is asked, reported and known of each.
 
-The head listens on the port that ranks will meet at, and orders a worker to connect: by a *trial*
-with a token that is used once. The worker reports the *outcome*; then the head connects to a port
-of the worker's, since ranks listen on every node. Both together are the *link*.
-
-Between two workers one listens and the other connects, at the head's order, and then the reverse.
+Ranks meet at a port of the head's, and then each listens on free ports of its node's own address,
+which need not be on the network where they meet. A *trial* is one connection, to the one or the
+other, with a token that is used once: the head orders a worker to connect or to listen, and that
+reports the *outcome*. Those of both ways together are the *link*. Data is sent to an own address,
+as the ranks' will be.
 """
 
 from __future__ import annotations
@@ -13,45 +13,42 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from caovand.core.cluster.plan_document import BadDocument
 
 WORD_BYTES = 32
 LONGEST = 256
-Way = Literal["to head", "to worker", "between"]
-PARTS = ("head", "listen", "connect")
+PARTS = ("connect", "listen")
 Peer = TypeVar("Peer")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Connect to `host` and `port`, where ranks will; with `transfer`, also send both ways.
-
-    Of the two workers of a link the `part` is to "listen" on a free port of its own address, or to
-    "connect" to that; with the head it is both, "head".
+    """A worker's `part` is to "connect" to `host` and `port`, where ranks will, and with `transfer`
+    to send; or to "listen" on a free port of its own address, and to receive.
     """
 
     token: str
     host: str
     port: int
     transfer: bool
-    part: str = "head"
+    part: str = "connect"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker found: `failure` is why it could not connect, "" if it did.
+    """What came of a part: `failure` is why it could not connect or receive, "" if it did.
 
-    `connect_s` is how long that took, `down_bytes_s` what came from the head in a transfer, if any.
-    `own` is its address on that connection, `joined` where it reaches the head's daemon. It listens
-    on `listens` for the way back, 0 if it cannot, and `deaf` is why.
+    Who connects tells how long that took, `connect_s`, its `own` address on that connection, and
+    where it reaches the head's daemon, `joined`. Who listens does so on `listens`, 0 if it cannot,
+    and `deaf` is why; `bytes_s` is what came to it in a transfer, if any.
     """
 
     token: str
     failure: str = ""
     connect_s: float = 0.0
-    down_bytes_s: float | None = None
+    bytes_s: float | None = None
     own: str = ""
     joined: str = ""
     listens: int = 0
@@ -62,11 +59,17 @@ class Outcome:
 class Link:
     """What is known of a link. Each failure is why a connection that way failed, "" if it did not.
 
-    `host` and `port` are what the worker connected to. `up_bytes_s` is what a transfer to the head
-    reached, `down_bytes_s` one from it; None if there was none yet, 0 if nothing came through.
-    `own` is the worker's address on its connection, `seen` what the head sees of it, and `joined`
-    where the worker reaches the head's daemon. `head_deaf` and `worker_deaf` are why one
-    cannot listen, `unreported` is why the worker's report is missing.
+    `host` and `port` are where ranks meet, and `meets` is what address `host` is on the head.
+    `to_head` is about a connection to there, `to_own` about one to the head's own address.
+    `connect_s` is how long the latter took, `up_bytes_s` what a transfer to there reached,
+    `down_bytes_s` one to the worker's own address; None if there was none yet, 0 if nothing came
+    through. `own` is the worker's address on its connection to where ranks meet, `seen` what the
+    head sees of it, and `joined` where the worker reaches the head's daemon. `head_deaf`,
+    `own_deaf` and `worker_deaf` are why one cannot listen where ranks meet, at the head's own
+    address or at the worker's; `unreported` is why the worker's report is missing.
+
+    A link between two workers has no place to meet: the first is in the head's place, and
+    `to_head` is about its own address.
     """
 
     host: str
@@ -82,12 +85,16 @@ class Link:
     head_deaf: str = ""
     worker_deaf: str = ""
     unreported: str = ""
+    meets: str = ""
+    to_own: str = ""
+    own_deaf: str = ""
 
     @property
     def fails(self) -> bool:
         """Whether they do not connect to each other, or data that was sent did not come through."""
         failures = (
-            self.to_head, self.to_worker, self.head_deaf, self.worker_deaf, self.unreported
+            self.to_head, self.to_own, self.to_worker, self.head_deaf, self.own_deaf,
+            self.worker_deaf, self.unreported,
         )  # fmt: skip
         return any(failures) or 0 in (self.up_bytes_s, self.down_bytes_s)
 
@@ -117,13 +124,13 @@ def _better(found: float | None, before: float | None) -> float | None:
     return max(found, before or 0.0) if found else found
 
 
-def words(token: str, way: Way) -> tuple[bytes, bytes]:
+def words(token: str) -> tuple[bytes, bytes]:
     """What the side that connects asks with, and what the other one answers: both have the token.
 
     Others on the network may read them: each is of use for one side of one connection only.
     """
     asks, answers = (
-        hashlib.blake2b(f"{token} {way} {side}".encode(), digest_size=WORD_BYTES).digest()
+        hashlib.blake2b(f"{token} {side}".encode(), digest_size=WORD_BYTES).digest()
         for side in ("asks", "answers")
     )
     return asks, answers
@@ -173,7 +180,7 @@ def outcome_from(document: Any) -> Outcome | None:
 _TRIAL: Mapping[str, str] = {"token": "str", "host": "str", "port": "int", "transfer": "bool",
                              "part": "str"}  # fmt: skip
 _OUTCOME: Mapping[str, str] = {
-    "token": "str", "failure": "str", "connect_s": "float", "down_bytes_s": "float or NoneType",
+    "token": "str", "failure": "str", "connect_s": "float", "bytes_s": "float or NoneType",
     "own": "str", "joined": "str", "listens": "int", "deaf": "str",
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ _LISTENING = {
 }
 """The fix for a port that ranks cannot meet at, by the kernel's words."""
 LOOK = "`journalctl -u caovan` names what keeps it"
+FREE_PORTS = "where ranks listen on free ports"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
 
@@ -34,8 +35,9 @@ def link_checks(
         return
     if link.head_deaf:
         yield _deaf_head(head, link)
-    if link.worker_deaf:
-        yield _deaf_worker(worker, link)
+    for node, why in ((head, link.own_deaf), (worker, link.worker_deaf)):
+        if why:
+            yield _deaf(node, why)
     if link.unreported:
         yield finding(
             "FAIL",
@@ -45,6 +47,8 @@ def link_checks(
         )
     if link.to_head:
         yield _no_way_to_head(head, worker, link)
+    if link.to_own:
+        yield _no_way_to_own(head, worker, link)
     if link.to_worker:
         yield _no_way_to_worker(head, worker, link)
     yield from _lost_data(head, worker, link)
@@ -114,19 +118,18 @@ def _deaf_head(head: NodeFacts, link: Link) -> CheckResult:
     )
 
 
-def _deaf_worker(worker: NodeFacts, link: Link) -> CheckResult:
+def _deaf(node: NodeFacts, why: str) -> CheckResult:
     return finding(
         "FAIL",
-        f"{worker.name} cannot listen at its own address {worker.address}, as ranks will:"
-        f" {link.worker_deaf}",
-        f"see that {worker.interface} is up and has it: `ip address show {worker.interface}`",
-        worker,
+        f"{node.name} cannot listen at its own address {node.address}, as ranks will: {why}",
+        f"see that {node.interface} is up and has it: `ip address show {node.interface}`",
+        node,
     )
 
 
 def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
     text = f"{worker.name} cannot connect to {head.name} at port {link.port} of {link.host}"
-    if link.joined and link.joined != head.address:
+    if link.joined and link.joined != link.meets:
         return finding(
             "FAIL",
             f"{text}, where ranks meet: {link.to_head}. It joined at {link.joined}: {head.name} has"
@@ -135,7 +138,13 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
             head,
         )
     text = f"{text}, where ranks meet: {link.to_head}{_guard(head)}"
-    return finding("FAIL", text, _opening(head, link.seen or worker.address), head)
+    return finding("FAIL", text, _opening(head, worker.address), head)
+
+
+def _no_way_to_own(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+    if link.meets != head.address:
+        return _elsewhere(worker, head, link.to_own, link.meets)
+    return _closed(worker, head, link.to_own)
 
 
 def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
@@ -150,9 +159,21 @@ def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckRe
     return _closed(head, worker, link.to_worker)
 
 
+def _elsewhere(sender: NodeFacts, receiver: NodeFacts, why: str, known: str) -> CheckResult:
+    """That a node's own address is not reached, while it is at another one, which is `known`."""
+    interface = receiver.interface
+    return finding(
+        "FAIL",
+        f"{_no_way(sender, receiver)} of {interface}, {FREE_PORTS}: {why}{_guard(receiver)}; at"
+        f" {known} they reach each other",
+        f"remove [cluster] interface, or name that of {known}, and restart caovan; or, where"
+        f" {interface} does join them: {_opening(receiver, sender.address)}",
+        receiver,
+    )
+
+
 def _closed(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
-    ports = "where ranks listen on free ports"
-    text = f"{_no_way(sender, receiver)}, {ports}: {why}{_guard(receiver)}"
+    text = f"{_no_way(sender, receiver)}, {FREE_PORTS}: {why}{_guard(receiver)}"
     return finding("FAIL", text, _opening(receiver, sender.address), receiver)
 
 
@@ -200,6 +221,6 @@ def _slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> Iterato
         yield finding(
             "WARN",
             f"{text}: {waits} for the link",
-            f"connect them by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, and set [cluster]"
-            " interface to it",
+            f"connect them by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, set [cluster]"
+            " interface to that link's on both, and restart caovan there",
         )

@@ -353,7 +353,9 @@ class Head(Part):
 
     async def _measure(self, names: Sequence[str], pace: Pace) -> None:
         slow = {name for name in names if self._slow(name, self._members[name])}
-        await self._links.measure(self._peers(names), slow.__contains__, pace)
+        assert self._facts is not None
+        own = self._facts.address
+        await self._links.measure(own, self._peers(names), slow.__contains__, pace)
 
     async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
         between = self._between(self._members)
@@ -388,7 +390,7 @@ class Head(Part):
                 if not one.report.running
                 and (not self._links.works(name, one.report.boot) or self._slow(name, one))
             ]
-            if not idle or self._slot.pids():
+            if not idle or self._slot.pids() or self._facts is None:
                 return
             pace = Pace()
             await self._measure(untried, pace)

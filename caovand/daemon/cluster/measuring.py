@@ -13,7 +13,7 @@ from caovand.core.cluster.link import Link, Outcome, rounds
 from caovand.core.facts.inventory import Network
 from caovand.daemon.cluster.asking import Asking, Unreported
 from caovand.daemon.cluster.part import Changed
-from caovand.daemon.cluster.trials import Pace, Peer, one_way, with_head
+from caovand.daemon.cluster.trials import Doors, Pace, Peer, one_way, with_head
 from caovand.daemon.shared import now
 
 FRESH_S = 3600.0
@@ -132,27 +132,24 @@ class Links:
         self._pairs.forget_failures()
 
     async def measure(
-        self, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
+        self, own: str, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
     ) -> None:
-        """Try the links to these workers; in turn.
+        """Try the links to these workers, of a head whose rank listens at `own`; in turn.
 
         That both can connect is found out each time, of all at once. Then data is sent, by one
         after the other, where there are no figures: transfers at the same time share the link.
         """
         if not peers:
             return
-        at = Link(self._host, self._port)
         before = {peer: self._known.fresh(peer.name, peer.boot) for peer in peers}
-        try:
-            door = await self._open()
-        except OSError as problem:
-            deaf = replace(at, head_deaf=problem.strerror or str(problem))
-            for peer in peers:
-                self._known.keep(peer.name, peer.boot, deaf, before[peer])
-            return
-        with contextlib.closing(door):
+        with contextlib.ExitStack() as stack:
+            doors, at = await self._opened(own, stack)
+            if doors is None:
+                for peer in peers:
+                    self._known.keep(peer.name, peer.boot, at, before[peer])
+                return
             pace.tell(f"connects to {len(peers)} worker{'s' * (len(peers) > 1)}")
-            tries = (self._try(door, at, peer, False, pace) for peer in peers)
+            tries = (self._try(doors, at, peer, False, pace) for peer in peers)
             links = await asyncio.gather(*tries)
             untried = replace(at, unreported="no time was left for its trial")
             for peer, link in zip(peers, links, strict=True):
@@ -160,27 +157,40 @@ class Links:
                 if link or known is None or known.link.fails:  # else what was found just before
                     self._known.keep(peer.name, peer.boot, link or untried, known)
             wanting = [
-                peer
+                (peer, link)
                 for peer, link in zip(peers, links, strict=True)
                 if link and not link.fails and _transfers(before[peer], again(peer.name))
             ]
-            for number, peer in enumerate(wanting, 1):
+            for number, (peer, link) in enumerate(wanting, 1):
                 pace.tell(f"measures the link to {peer.name}, {number} of {len(wanting)}")
-                measured = await self._try(door, at, peer, True, pace)
+                measured = await self._try(doors, link, peer, True, pace)
                 if measured is None:
                     return
                 self._known.keep(peer.name, peer.boot, measured, before[peer])
 
-    async def _open(self) -> Door:
-        """Listen where ranks will meet; OSError where that cannot be."""
-        return await asyncio.to_thread(Door, self._host, self._port)
+    async def _opened(self, own: str, stack: contextlib.ExitStack) -> tuple[Doors | None, Link]:
+        """The doors where ranks will meet and at the head's own address, which the stack closes,
+        and what is known of any link then; None where one cannot be."""
+        at = Link(self._host, self._port)
+        try:
+            meeting = await asyncio.to_thread(Door, self._host, self._port)
+        except OSError as problem:
+            return None, replace(at, head_deaf=problem.strerror or str(problem))
+        stack.enter_context(contextlib.closing(meeting))
+        at = replace(at, meets=meeting.address)
+        try:
+            door = await asyncio.to_thread(Door, own)
+        except OSError as problem:
+            return None, replace(at, own_deaf=problem.strerror or str(problem))
+        stack.enter_context(contextlib.closing(door))
+        return Doors(meeting, door), at
 
     async def _try(
-        self, door: Door, at: Link, peer: Peer, transfer: bool, pace: Pace
+        self, doors: Doors, at: Link, peer: Peer, transfer: bool, pace: Pace
     ) -> Link | None:
-        """The link to a worker; None where no time is left."""
+        """The link to a worker, of which `at` is known; None where no time is left."""
         try:
-            return await pace.within(with_head(self.asking, door, at, peer, transfer))
+            return await pace.within(with_head(self.asking, doors, at, peer, transfer))
         except Unreported as problem:
             pace.mute |= problem.mute
             return replace(at, unreported=str(problem))
@@ -223,14 +233,12 @@ class Links:
         if mute := sorted(pace.mute & {one.name, other.name}):
             return replace(link, unreported=f"{mute[0]} reported nothing of an earlier trial")
         try:
-            found, up_bytes_s = await self._one_way(one, other, transfer)
+            up, up_bytes_s = await self._one_way(one, other, transfer)
+            down, down_bytes_s = await self._one_way(other, one, transfer)
             link = replace(
-                link, to_head=found.failure, connect_s=found.connect_s, up_bytes_s=up_bytes_s,
-                down_bytes_s=found.down_bytes_s,
+                link, to_head=up.failure, connect_s=up.connect_s, up_bytes_s=up_bytes_s,
+                to_worker=down.failure, down_bytes_s=down_bytes_s,
             )  # fmt: skip
-            if not transfer:
-                back, _ = await self._one_way(other, one, False)
-                link = replace(link, to_worker=back.failure)
         except Unreported as problem:
             pace.mute |= problem.mute
             link = replace(link, unreported=str(problem))
@@ -239,7 +247,11 @@ class Links:
     async def _one_way(
         self, listens: Peer, connects: Peer, transfer: bool
     ) -> tuple[Outcome, float | None]:
-        return await one_way(self.asking, listens, connects, transfer)
+        found, reached = await one_way(self.asking, listens, connects, transfer)
+        if found.deaf:
+            where = f"its own address {listens.address}"
+            raise Unreported(f"{listens.name} cannot listen at {where}: {found.deaf}")
+        return found, reached
 
 
 def _sorted(one: str, other: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from caovand.adapters import link_trial
 from caovand.adapters.link_trial import Door, Failed
 from caovand.core import addresses
-from caovand.core.cluster.link import LONGEST, Outcome, Trial, Way, words
+from caovand.core.cluster.link import LONGEST, Outcome, Trial, words
 from caovand.daemon.cluster.part import Changed
 
 LISTEN_S = 90.0
@@ -41,57 +41,52 @@ class Trying:
 
     async def _carry_out(self, trial: Trial, address: str) -> None:
         if trial.part == "connect":
-            self._report(await self._connect(trial, "between"))
+            found = await connect(trial)
+            self._report(replace(found, joined=await _resolved(self._head)))
             return
-        with contextlib.ExitStack() as stack:
-            door, deaf = None, ""
-            try:
-                door = stack.enter_context(contextlib.closing(Door(address)))
-            except OSError as problem:
-                deaf = (problem.strerror or str(problem))[:LONGEST]
-            found = Outcome(trial.token)
-            if trial.part == "head":
-                found = await self._connect(trial, "to head")
-                found = replace(found, joined=await _resolved(self._head))
-            self._report(replace(found, listens=door.port if door else 0, deaf=deaf))
-            if door is not None:
-                await self._let_in(door, trial)
+        try:
+            door = Door(address)
+        except OSError as problem:
+            deaf = (problem.strerror or str(problem))[:LONGEST]
+            self._report(Outcome(trial.token, deaf=deaf))
+            return
+        with contextlib.closing(door):
+            self._report(Outcome(trial.token, listens=door.port))
+            await self._let_in(door, trial)
 
     async def _let_in(self, door: Door, trial: Trial) -> None:
-        """Let the other side connect; another worker also sends, where data is to be sent."""
-        among = trial.part == "listen"
-        way = words(trial.token, "between" if among else "to worker")
+        """Let the other side connect, which also sends where data is to be sent."""
         with contextlib.suppress(asyncio.TimeoutError):
-            link, _ = await asyncio.wait_for(door.admit(*way), LISTEN_S)
-            if not among or not trial.transfer:
+            link, _ = await asyncio.wait_for(door.admit(*words(trial.token)), LISTEN_S)
+            if not trial.transfer:
                 link.close()
                 return
             assert self.outcome is not None
             try:
-                reached = await link_trial.transfer(link, sends_first=False)
+                reached = await link_trial.receive(link)
             except Failed as problem:
                 self._report(replace(self.outcome, failure=str(problem)[:LONGEST]))
             else:
-                self._report(replace(self.outcome, down_bytes_s=reached))
+                self._report(replace(self.outcome, bytes_s=reached))
 
     def _report(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._changed.wake()
 
-    async def _connect(self, trial: Trial, by: Way) -> Outcome:
-        outcome = Outcome(trial.token)
-        try:
-            link, connect_s = await link_trial.connect(
-                trial.host, trial.port, *words(trial.token, by)
-            )
-            own = link_trial.plain(link.getsockname())
-            if not trial.transfer:
-                link.close()
-                return replace(outcome, connect_s=connect_s, own=own)
-            down_bytes_s = await link_trial.transfer(link, sends_first=True)
-        except Failed as problem:
-            return replace(outcome, failure=str(problem)[:LONGEST])
-        return replace(outcome, connect_s=connect_s, own=own, down_bytes_s=down_bytes_s)
+
+async def connect(trial: Trial) -> Outcome:
+    """Connect as a trial says, and send where data is to be sent."""
+    outcome = Outcome(trial.token)
+    try:
+        link, connect_s = await link_trial.connect(trial.host, trial.port, *words(trial.token))
+        outcome = replace(outcome, connect_s=connect_s, own=link_trial.plain(link.getsockname()))
+        if trial.transfer:
+            await link_trial.send(link)
+        else:
+            link.close()
+    except Failed as problem:
+        return replace(outcome, failure=str(problem)[:LONGEST])
+    return outcome
 
 
 async def _resolved(endpoint: str) -> str:

@@ -18,7 +18,7 @@ from tests.core.nodes import HEAD, WORKER
 
 LINK = Link(
     "10.0.0.1", 7071, connect_s=0.0001, up_bytes_s=1.1e9, down_bytes_s=1.2e9, own="10.0.0.2",
-    seen="10.0.0.2", joined="10.0.0.1",
+    seen="10.0.0.2", joined="10.0.0.1", meets="10.0.0.1",
 )  # fmt: skip
 SILENT = "no answer within 4 s"
 TO_HEAD = "gpu2 cannot connect to head1 at port 7071 of 10.0.0.1, where ranks meet: "
@@ -91,7 +91,7 @@ def test_both_ways_are_named_at_once() -> None:
 
 def test_addresses_of_ip_6_are_let_in_as_such() -> None:
     (only,) = found(
-        {"address": "fd00::1"}, {"firewall": "nftables"}, to_worker=SILENT, joined="fd00::1"
+        {"address": "fd00::1"}, {"firewall": "nftables"}, to_worker=SILENT, meets="fd00::1"
     )
     assert "add `ip6 saddr fd00::1 accept`" in only.remedy
 
@@ -110,13 +110,52 @@ def test_nat_that_keeps_nobody_out_is_no_finding() -> None:
 
 
 def test_a_head_that_is_joined_at_another_address_than_it_names() -> None:
-    (only,) = found({"address": "172.17.0.2"}, to_head=SILENT)
+    (only,) = found(to_head=SILENT, meets="172.17.0.2")
     assert only.text == (
         f"{TO_HEAD}{SILENT}. It joined at 10.0.0.1: head1 has two addresses, or is behind NAT as a"
         " container with a network of its own"
     )
     assert only.remedy == (
         f"on head1: set [cluster] head to an address that every worker reaches; {CONTAINER}"
+    )
+
+
+def test_a_head_whose_free_ports_are_closed_opens_more_than_the_one_where_ranks_meet() -> None:
+    (only,) = found({"firewall": "ufw"}, to_own=SILENT)
+    assert only == CheckResult(
+        "cluster", "FAIL",
+        "gpu2 cannot connect to head1 at 10.0.0.1, where ranks listen on free ports: no answer"
+        " within 4 s; ufw is on there",
+        "on head1: sudo ufw allow from 10.0.0.2",
+    )  # fmt: skip
+
+
+OTHER = {"address": "172.17.0.1", "interface": "docker0"}
+
+
+def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
+    (only,) = found(OTHER, to_own="Connection refused")
+    assert only == CheckResult(
+        "cluster", "FAIL",
+        "gpu2 cannot connect to head1 at 172.17.0.1 of docker0, where ranks listen on free ports:"
+        " Connection refused; at 10.0.0.1 they reach each other",
+        "on head1: remove [cluster] interface, or name that of 10.0.0.1, and restart caovan; or,"
+        " where docker0 does join them: let its firewall, and any on the way, accept all TCP from"
+        " 10.0.0.2: `sudo nft list ruleset` shows the rules there",
+    )  # fmt: skip
+
+
+def test_an_interface_of_the_heads_own_is_no_reason_for_a_closed_port() -> None:
+    (only,) = found({**OTHER, "firewall": "ufw"}, to_head=SILENT)
+    assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
+    assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
+
+
+def test_a_link_that_is_too_slow_has_a_fix_that_moves_what_is_measured() -> None:
+    (only,) = found({"speed_mbit": 0}, {"speed_mbit": 0}, up_bytes_s=11e6)
+    assert only.remedy == (
+        "connect them by 1 Gbit/s or more, set [cluster] interface to that link's on both, and"
+        " restart caovan there"
     )
 
 
@@ -176,7 +215,7 @@ def test_a_rate_is_written_as_interfaces_are() -> None:
 rates = st.none() | st.floats(0, 1e12)
 links = st.builds(
     Link, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), rates, rates, shown, shown,
-    shown, *[st.just("") | shown] * 3,
+    shown, *[st.just("") | shown] * 3, shown, *[st.just("") | shown] * 2,
 )  # fmt: skip
 
 
@@ -235,6 +274,12 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
             "on gpu2: see that eth0 is up and has it: `ip address show eth0`",
         ),
         (
+            {"own_deaf": "Cannot assign requested address"},
+            "head1 cannot listen at its own address 10.0.0.1, as ranks will: Cannot assign"
+            " requested address",
+            "on head1: see that eth0 is up and has it: `ip address show eth0`",
+        ),
+        (
             {"unreported": "gpu2 reported nothing for 60 s"},
             "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
             "on gpu2: `journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
@@ -255,6 +300,7 @@ def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
     results = compare(head, worker, 0.0003, 0.0, link, sums)
     broken = link.to_head or link.to_worker or link.up_bytes_s == 0 or link.down_bytes_s == 0
     broken = broken or link.head_deaf or link.worker_deaf or link.unreported
+    broken = broken or link.to_own or link.own_deaf
     assert agreed(results) is not bool(broken)
     assert all("\n" not in one.text + one.remedy for one in results)
     if link.works:

@@ -6,7 +6,6 @@ The slot's machine is the real one. Its inspections ask the part, its engines ar
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -94,14 +93,14 @@ class Link:
 class Tried(measuring.Links):
     """Links that work, without a trial."""
 
-    async def _open(self) -> Any:
-        return io.BytesIO()
+    async def _opened(self, *_: object) -> tuple[Any, link.Link]:
+        return "doors", link.Link("10.0.0.1", 7071)
 
-    async def _try(self, *_: object) -> link.Link:
-        return link.Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
+    async def _try(self, doors: object, at: link.Link, *_: object) -> link.Link:
+        return replace(at, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
 
     async def _one_way(self, *_: object) -> tuple[link.Outcome, float]:
-        return link.Outcome("token", connect_s=1e-4, down_bytes_s=1e9), 1e9
+        return link.Outcome("token", connect_s=1e-4), 1e9
 
 
 class Coming:
