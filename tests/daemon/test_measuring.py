@@ -167,6 +167,7 @@ def test_a_worker_that_cannot_be_reached_is_known(monkeypatch: pytest.MonkeyPatc
             two.address = THERE
             link = await two.measured()
             assert (link.to_head, link.to_own, link.to_worker) == ("", "", "Connection refused")
+            assert (link.own, link.seen) == (HERE, HERE), "not its own address, and no NAT"
             assert two.transfers == CONNECT, "nothing is sent over what fails"
             two.links.forget_failures()
             assert two.links.of("n2", "1") is None

@@ -156,6 +156,8 @@ def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckRe
             HOST_NETWORK,
             worker,
         )
+    if link.own and link.own != worker.address:
+        return _elsewhere(head, worker, link.to_worker, link.own)
     return _closed(head, worker, link.to_worker)
 
 

@@ -145,6 +145,20 @@ def test_a_head_whose_ranks_would_listen_where_no_worker_gets_to() -> None:
     )  # fmt: skip
 
 
+def test_a_worker_whose_ranks_would_listen_where_the_head_does_not_get_to() -> None:
+    (only,) = found(worker=OTHER, to_worker=SILENT)
+    assert only == CheckResult(
+        "cluster", "FAIL",
+        "head1 cannot connect to gpu2 at 172.17.0.1 of docker0, where ranks listen on free ports:"
+        " no answer within 4 s; at 10.0.0.2 they reach each other",
+        "on gpu2: remove [cluster] interface, or name that of 10.0.0.2, and restart caovan; or,"
+        " where docker0 does join them: let its firewall, and any on the way, accept all TCP from"
+        " 10.0.0.1: `sudo nft list ruleset` shows the rules there",
+    )  # fmt: skip
+    (only,) = found(worker=OTHER, to_worker=SILENT, seen="10.0.0.9")
+    assert "behind NAT" in only.text
+
+
 def test_an_interface_of_the_heads_own_is_no_reason_for_a_closed_port() -> None:
     (only,) = found({**OTHER, "firewall": "ufw"}, to_head=SILENT)
     assert only.text == f"{TO_HEAD}{SILENT}; ufw is on there"
