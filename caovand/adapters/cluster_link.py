@@ -16,6 +16,7 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 from zmq.utils.z85 import decode as key_of
 
 from caovand.adapters.admission.curve import Handshake
@@ -36,6 +37,13 @@ RATE = 20  # new connections a second from one address
 SPARE_LINKS = 64  # more, for addresses that a worker has come from
 MOST_KNOWN = 256
 NAME = "cluster"
+REJECTED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+)
+"""A head with another key ends the connection without a word: the first of these."""
+UNREJECTED = (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED)  # joined, or not even connected
 
 OnFrame = Callable[[bytes, bytes], None]
 """Takes a sender's identity and its frame."""
@@ -195,11 +203,15 @@ class HeadLink(_Link):
 class WorkerLink(_Link):
     """A worker's end, connected to the head at `address` as soon as that is there.
 
-    Raises ProblemError.
+    `rejected` says that its last connection ended before both had proved to have the key. Raises
+    ProblemError.
     """
 
     def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame) -> None:
         super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)
+        self.rejected = False
+        self._monitor = self._socket.get_monitor_socket(sum((*REJECTED, *UNREJECTED)))
+        self._watching = asyncio.ensure_future(self._watch())
         self._socket.curve_serverkey = pairs.head_public
         self._socket.curve_secretkey = pairs.worker_secret
         self._socket.curve_publickey = pairs.worker_public
@@ -215,11 +227,19 @@ class WorkerLink(_Link):
             raise ProblemError(f"connect to the head at {address}", str(problem), remedy) from None
         self._begin()
 
+    async def _watch(self) -> None:
+        while True:
+            # Not by recv_monitor_message, which knows no asyncio before pyzmq 23.1.
+            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
+            self.rejected = event in REJECTED
+
     async def send(self, frame: bytes) -> None:
         """Send a frame to the head."""
         await self._send([frame])
 
     def close(self) -> None:
         """Drop the link."""
+        self._watching.cancel()
+        self._socket.disable_monitor()
         super().close()
         self._context.destroy(linger=0)

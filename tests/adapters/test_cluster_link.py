@@ -23,7 +23,7 @@ from caovand.adapters.cluster_key import Pairs
 from caovand.adapters.cluster_link import HeadLink, WorkerLink, numeric
 from caovand.core.problem import ProblemError
 from tests.daemon_process import free_port
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, soon
 
 
 def pairs_of(folder: Path, name: str) -> Pairs:
@@ -131,6 +131,33 @@ def test_strangers_are_not_heard_and_keep_nobody_out(tmp_path: Path) -> None:
         for one in (*others, worker, head):
             one.close()
         context.destroy(linger=0)
+
+    run(work)
+
+
+def test_a_worker_knows_whether_its_head_rejects_it_or_is_not_there(tmp_path: Path) -> None:
+    ours, stale = pairs_of(tmp_path, "key"), pairs_of(tmp_path, "stale")
+    address = f"127.0.0.1:{free_port()}"
+    mixed = Pairs(ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret)
+
+    async def work() -> None:
+        heard = Heard()
+        head = HeadLink(address, ours, heard, tmp_path)
+        for wrong in (stale, mixed):
+            worker = WorkerLink(address, wrong, Heard())
+            assert not worker.rejected
+            await soon(lambda one=worker: one.rejected)
+            worker.close()
+        worker = WorkerLink(address, stale, Heard())
+        await soon(lambda: worker.rejected)
+        head.close()
+        await soon(lambda: not worker.rejected)
+        # The head gets this worker's key.
+        head = HeadLink(address, stale, heard, tmp_path)
+        await sent_until_heard(worker, heard, b"here")
+        assert not worker.rejected
+        worker.close()
+        head.close()
 
     run(work)
 

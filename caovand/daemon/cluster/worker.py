@@ -32,6 +32,10 @@ from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 
 ALIVE = frozenset({State.STARTING, State.SERVING})
+REJECTED = (
+    "each connection ends before both have proved to have the same key: cluster.key differs, or"
+    " another program has that port; copy the head's again, then: sudo systemctl restart caovan"
+)
 Stage = tuple[str, float | None, str]
 """How far the head's start is: phase, progress and detail."""
 
@@ -53,6 +57,8 @@ class Worker(Part):
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
         self._shown: Stage = ("", None, "")
+        self._link: WorkerLink | None = None
+        self._waits = ""  # for a silent head, as its state says
         self._told = Told(slot.notice)
         self._since = now()
         self._changed = Changed()
@@ -62,9 +68,10 @@ class Worker(Part):
 
     async def begin(self) -> None:
         """Tell the head how this node is, and do what it orders, until cancelled."""
-        link = await linked(self._connect, self._told)
+        link = self._link = await linked(self._connect, self._told)
         try:
             while True:
+                self._reword()
                 # Before it ends a rank: the living one has more to tell.
                 self._witness.look(self._order, self._failed)
                 self._follow()
@@ -99,6 +106,13 @@ class Worker(Part):
     @property
     def _lost(self) -> bool:
         return now() - self._heard > LOST_S
+
+    @property
+    def _silence(self) -> str:
+        """What is known of a head that is lost."""
+        if self._link is not None and self._link.rejected:
+            return REJECTED
+        return "it does not answer"
 
     @property
     def _wanted(self) -> str:
@@ -144,6 +158,11 @@ class Worker(Part):
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
+    def _reword(self) -> None:
+        """Say anew why this node waits for a silent head, where more of it is known by now."""
+        if self._waits and self._lost and self._waits != self._silence:
+            self._try_again()
+
     def _try(self) -> None:
         """Carry out the trial of the link that the head asks for, unless an engine is here."""
         free = not self._lost and not self._running and not self._slot.pids()
@@ -156,6 +175,7 @@ class Worker(Part):
             self._ended()  # what had outlived KILL is gone now
         config, nodes = self._slot.config(), self._slot.engine.nodes
         assert nodes is not None
+        self._waits = ""
         host = addresses.split(self._head)[0]
         try:
             inventory = await self._slot.look()
@@ -170,7 +190,8 @@ class Worker(Part):
         order = self._planned = self._order
         if not self._wanted or order.plan is None:
             silent = self._lost
-            fact = "it does not answer" if silent else order.refusal or "it has ordered no start"
+            self._waits = self._silence if silent else ""
+            fact = self._waits or order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise Obstacle(failure, text, hold=True)

@@ -66,6 +66,7 @@ class Link:
     """The end of a link that sends nowhere: `sent` has the frames, `on_frame` takes one.
 
     `evidence` is the last frame with evidence. To identities that are `ended` nothing can be sent.
+    `rejected` is what a worker's end says of its last connection.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Link:
         self.on_frame = on_frame
         self.sent: dict[bytes, bytes] = {}
         self.evidence = b""
+        self.rejected = False
         self.ended: set[bytes] = set()
 
     async def send(self, *words: bytes) -> bool:

@@ -79,6 +79,30 @@ def test_a_worker_waits_for_its_head_and_says_whether_that_answers(world: World)
     world.play(story)
 
 
+def test_a_worker_says_that_its_head_has_another_key_as_soon_as_that_is_known(
+    world: World,
+) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.start()
+        held = await worker.slot.until(State.HOLD)
+        assert held.reason.endswith("it does not answer")
+        worker.link.rejected = True
+        await soon(lambda: "cluster.key differs" in worker.slot.snapshot.reason)
+        held = await worker.slot.until(State.HOLD)
+        assert held.reason.endswith("copy the head's again, then: sudo systemctl restart caovan")
+        assert worker.part.summary()["lost"] == ["10.0.0.1:7070"]
+        looked = len(worker.slot.applied)
+        await worker.reports(lambda report: True)
+        assert len(worker.slot.applied) == looked, "it is said once"
+        worker.link.rejected = False
+        await soon(lambda: worker.slot.snapshot.reason.endswith("it does not answer"))
+        worker.hear(**order())
+        await worker.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
 def test_a_rank_is_started_as_ordered_and_serves_once_the_head_does(world: World) -> None:
     async def story() -> None:
         worker = await running(world)
