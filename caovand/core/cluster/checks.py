@@ -26,6 +26,8 @@ ETHERNET_MTU = 1500
 SMALL_SHM_MIB = 1024
 LONG_TRIP_S = 0.002
 LARGE_OFFSET_S = 1.0
+SAME_CAOVAN = "install the same caovan on all nodes, then: sudo systemctl restart caovan"
+"""The fix for a message that cannot be read."""
 
 
 def compare(
@@ -82,8 +84,7 @@ def deaf(problem: Problem) -> CheckResult:
 def unread(name: str, fact: object) -> CheckResult:
     """That the report of a worker cannot be read; its name is "" where that cannot be, either."""
     who = f"node {name}" if name else "a worker"
-    remedy = "install the same caovan on all nodes, then: sudo systemctl restart caovan"
-    return finding("FAIL", f"cannot read what {who} reports: {fact}", remedy)
+    return finding("FAIL", f"cannot read what {who} reports: {fact}", SAME_CAOVAN)
 
 
 def _cards(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from typing import Any
 
@@ -100,8 +100,8 @@ class Head(Part):
                     order = self._evidence.ask(name, self._order(name))
                     frame = messages.encode_order(order)
                     member.gone = not await link.send(member.identity, frame)
-                for rival in self._rivals.all():
-                    await link.send(rival.identity, messages.encode_order(self._refusal(rival)))
+                for identity, why in self._refusals():
+                    await link.send(identity, messages.encode_order(self._refusal(why)))
                 for rival in self._rivals.freed(self._members):
                     self._hear(rival.identity, rival.report, rival.facts)
                 await self._changed.within(EACH_S)
@@ -245,10 +245,18 @@ class Head(Part):
             sent=now(),
         )
 
-    def _refusal(self, rival: Member) -> Order:
-        """The order to a worker whose name another has: a refusal once that is certain."""
-        text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
-        return Order(head=self._boot, name=self._name, sent=now(), refusal=text)
+    def _refusals(self) -> Iterator[tuple[bytes, str]]:
+        """Who gets no other order, and why: "" while it is not certain that two have a name."""
+        for rival in self._rivals.all():
+            text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
+            yield rival.identity, text
+        joined = {member.identity for member in self._members.values()}
+        for identity, (_, found) in self._unread.all().items():
+            if identity not in joined:  # one frame that cannot be read ends no rank
+                yield identity, in_words(found)
+
+    def _refusal(self, why: str) -> Order:
+        return Order(head=self._boot, name=self._name, sent=now(), refusal=why)
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The plan over all nodes; raises Obstacle while one is missing or differs.
@@ -452,7 +460,7 @@ class Head(Part):
         deaf = [(self._name, self._deaf)] if self._deaf else []
         names = sorted({rival.report.name for rival in self._rivals.refused()})
         twice = [(name, checks.named_twice(name)) for name in names]
-        return [*deaf, *twice, *self._unread.all()]
+        return [*deaf, *twice, *self._unread.all().values()]
 
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
         found, nodes = [], self._slot.engine.nodes

@@ -110,7 +110,7 @@ class Unread:
         """Its report can be read."""
         self._found.pop(identity, None)
 
-    def all(self) -> list[tuple[str, CheckResult]]:
+    def all(self) -> dict[bytes, tuple[str, CheckResult]]:
         """What is wrong with each, with its name."""
         self._found = {one: at for one, at in self._found.items() if now() - at[0] <= LOST_S}
-        return [(name, found) for _, name, found in self._found.values()]
+        return {one: (name, found) for one, (_, name, found) in self._found.items()}

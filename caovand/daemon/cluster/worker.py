@@ -13,6 +13,7 @@ from caovand.adapters.cluster_link import WorkerLink
 from caovand.adapters.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import messages
+from caovand.core.cluster.checks import SAME_CAOVAN
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.cluster.plan_document import BadDocument
@@ -52,6 +53,7 @@ class Worker(Part):
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
+        self._unread = ("", float("-inf"))  # what is wrong with the last order, and when it came
         self._planned = self._order  # what the next rank is started for
         self._running = ""  # the start whose engine is here
         self._generation = 0
@@ -93,6 +95,7 @@ class Worker(Part):
             order = messages.decode_order(frame)
         except BadDocument as problem:
             self._told.tell(f"cannot read the head's order: {problem}")
+            self._unread = (str(problem), now())
             return
         if self._lost:
             self._since = now()
@@ -112,6 +115,9 @@ class Worker(Part):
         """What is known of a head that is lost."""
         if self._link is not None and self._link.rejected:
             return REJECTED
+        problem, at = self._unread
+        if now() - at <= LOST_S:
+            return f"its orders cannot be read: {problem}; {SAME_CAOVAN}"
         return "it does not answer"
 
     @property

@@ -377,6 +377,25 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
     world.play(story)
 
 
+def test_a_worker_whose_reports_cannot_be_read_is_told_so(world: World) -> None:
+    """By an order, which it may be unable to read as well."""
+
+    async def story() -> None:
+        head, start = await serving(world)
+        head.link.on_frame(b"n3", b'{"v":2,"name":"n3"}')
+        order = await head.ordered("n3")
+        assert order.refusal == (
+            "cannot read what node n3 reports: it is not of version 1: nodes must have the same"
+            " caovan; install the same caovan on all nodes, then: sudo systemctl restart caovan"
+        )
+        # One frame of a worker that has joined is no reason to end its rank.
+        head.link.on_frame(b"n2", b'{"v":2,"name":"n2"}')
+        order = await head.ordered("n2")
+        assert (order.refusal, order.start) == ("", start)
+
+    world.play(story)
+
+
 def test_what_cannot_be_read_of_one_stays_while_others_are_heard(world: World) -> None:
     def unread(head: AtHead) -> list[tuple[str, str]]:
         found = head.part.describe()["checks"]

@@ -103,6 +103,29 @@ def test_a_worker_says_that_its_head_has_another_key_as_soon_as_that_is_known(
     world.play(story)
 
 
+def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world: World) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.start()
+        await worker.slot.until(State.HOLD)
+        worker.link.on_frame(b"", b'{"v":2}')
+        await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
+        held = await worker.slot.until(State.HOLD)
+        assert held.reason == (
+            "waits for the head at 10.0.0.1:7070: its orders cannot be read: it is not of version"
+            " 1: nodes must have the same caovan; install the same caovan on all nodes, then: sudo"
+            " systemctl restart caovan"
+        )
+        assert worker.part.summary()["lost"] == ["10.0.0.1:7070"], "it is not heard"
+        world.clock.ahead_s += 30
+        await soon(lambda: worker.slot.snapshot.reason.endswith("it does not answer"))
+        worker.link.on_frame(b"", b'{"v":2}')
+        worker.hear(**order())
+        await worker.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
 def test_a_rank_is_started_as_ordered_and_serves_once_the_head_does(world: World) -> None:
     async def story() -> None:
         worker = await running(world)
