@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters import cluster_key
 from caovand.cli.client import Client
 from tests.cluster_pair import HEAD, Pair, pair, section
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
@@ -358,10 +359,17 @@ asyncio.run(flood())
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_malformed_frames_leave_the_head_unmoved(
+def test_a_hundred_thousand_malformed_frames_and_a_stale_key_leave_the_head_unmoved(
     model: Path, tmp_path: Path
 ) -> None:
-    with serving(model, tmp_path) as two:
+    stale = tmp_path / "stale.key"
+    cluster_key.make(stale, "")
+    # From the same address, and under the same name.
+    twin = f"{both(model)[1]}\n{section('worker', 'n2', stale)}"
+    with (
+        serving(model, tmp_path) as two,
+        daemon(twin, wrapper=two.nodes.wrapper(1)) as other,
+    ):
         before = pids(two)
         key = str(tmp_path / "cluster.key")
         done = subprocess.run(
@@ -370,8 +378,14 @@ def test_a_hundred_thousand_malformed_frames_leave_the_head_unmoved(
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert done.stdout == "sent\n", done.stderr
+        until(lambda: "cluster.key differs" in other.status()["reason"], "a worker that knows why")
+        assert other.status()["state"] == "HOLD"
+        assert other.commands() == []
         assert pids(two) == before
         assert [one.status()["state"] for one in (two.head, two.worker)] == ["SERVING"] * 2
+        nodes = two.cluster(two.head)["nodes"]
+        assert [(one["name"], one["state"]) for one in nodes] == [("n1", "here"), ("n2", "joined")]
+        assert two.head.events().count("node n2 joined") == 1
         told = [text for text in two.head.events() if "cannot read what a worker reports" in text]
         assert 0 < len(told) < 50  # each kind once, however often it comes
 
