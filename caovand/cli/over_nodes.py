@@ -85,5 +85,5 @@ def _measured(planned: Any, names: list[str]) -> tuple[Network | None, str]:
     """The link between these nodes and why not by RDMA; nothing where the daemon knows others."""
     if not planned or planned["nodes"] != names:
         return None, ""
-    link = planned["link"]
-    return link and Network(link["bytes_s"], link["round_trip_s"]), planned["no_rdma"]
+    link, no_rdma = planned["link"], planned["no_rdma"]
+    return link and Network(link["bytes_s"], link["round_trip_s"], not no_rdma), no_rdma

@@ -121,6 +121,8 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
     assert split(said.json) == [1, 2, 2, 7071]
     assert [one["node"] for one in said.json["memory"]["ranks"]] == ["head", "gpu3"]
     assert "NCCL_IB_DISABLE" not in said.json["env"]
+    reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
+    assert reason.endswith("as TCP measured it, and NCCL uses InfiniBand or RoCE")
 
 
 @pytest.mark.parametrize(

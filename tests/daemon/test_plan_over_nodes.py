@@ -158,6 +158,17 @@ def test_a_link_measured_anew_makes_no_other_plan_by_figures_that_only_jitter(
     asyncio.run(story())
 
 
+def test_a_fabric_that_is_there_by_now_makes_another_plan(world: World) -> None:
+    async def story() -> None:
+        lower = lowered(await world.plan(ALIKE, link=FAST))
+        over = replace(FAST, rdma=True)
+        await world.plan(ALIKE, again=lower, link=over)
+        assert world.planner.inventory is not None
+        assert world.planner.inventory.link == over
+
+    asyncio.run(story())
+
+
 def test_steps_taken_stay_where_the_link_is_another_one(world: World) -> None:
     async def story() -> None:
         lower = lowered(await world.plan(ALIKE, link=FAST))

@@ -45,6 +45,10 @@ def test_the_link_decides_and_the_reason_has_the_figures() -> None:
         " parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
     )
     assert decide(WORK, FAST, SPEEDS)[0]
+    _, of_tcp = decide(WORK, replace(SLOW, rdma=True), SPEEDS)
+    assert of_tcp == (
+        f"{why}; that is the link as TCP measured it, and NCCL uses InfiniBand or RoCE"
+    )
 
 
 def test_sums_of_many_users_take_the_link_longer_and_stages_share_them() -> None:

@@ -226,5 +226,5 @@ def _agreement(
     equal = ", ".join(filter(None, shared))
     return (
         f"{worker.name} agrees with {head.name}: {equal}; {_ms(round_trip_s)} there and back,"
-        f" {figures(head, link)}"
+        f" {figures(head, worker, link)}"
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from caovand.core.cluster.finding import finding
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.rdma import over_rdma
 from caovand.core.facts.checks import CheckResult
 
 PIPELINE_BYTES_S = 100e6
@@ -94,11 +95,13 @@ def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> bool:
     return any(_slow(head, worker, link, sums))
 
 
-def figures(head: NodeFacts, link: Link | None) -> str:
+def figures(head: NodeFacts, worker: NodeFacts, link: Link | None) -> str:
     """The figures of a link, in a line."""
     if link is None or link.up_bytes_s is None or link.down_bytes_s is None:
         return "the link is not measured yet"
-    return f"{rate(link.up_bytes_s)} to {head.name}, {rate(link.down_bytes_s)} back"
+    devices = over_rdma(head, worker)
+    measured = f" over TCP; NCCL uses {devices}" if devices else ""
+    return f"{rate(link.up_bytes_s)} to {head.name}, {rate(link.down_bytes_s)} back{measured}"
 
 
 def rate(bytes_s: float) -> str:
@@ -202,8 +205,11 @@ def _opening(node: NodeFacts, peer: str) -> str:
 
 
 def _slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> Iterator[CheckResult]:
-    """The slower way, where it is far below what the interfaces, or the ranks, would have."""
-    if not link.up_bytes_s or not link.down_bytes_s:
+    """The slower way, where it is far below what the interfaces, or the ranks, would have.
+
+    Nothing where NCCL goes another way than what was measured.
+    """
+    if not link.up_bytes_s or not link.down_bytes_s or over_rdma(head, worker):
         return
     up, down = (worker, head, link.up_bytes_s), (head, worker, link.down_bytes_s)
     sender, receiver, reached = min(up, down, key=lambda way: way[2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from caovand.core.cluster.finding import finding
 from caovand.core.cluster.node import NodeFacts
@@ -24,6 +24,14 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
     return "the nodes have InfiniBand and RoCE, but not the same"
 
 
+def over_rdma(one: NodeFacts, other: NodeFacts) -> str:
+    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" where that is TCP."""
+    if not one.cards or not other.cards or no_rdma((one, other)):
+        return ""
+    layers = set(other.rdma.values())
+    return _listed({name: layer for name, layer in one.rdma.items() if layer in layers})
+
+
 def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     """Devices that only one of them has, and a limit of memory that NCCL runs into."""
     if not head.cards or not worker.cards:
@@ -33,7 +41,8 @@ def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         lacking = next((node for node in (head, worker) if not node.rdma), None)
         yield finding(
             "WARN",
-            f"{head.name} has {_listed(head)}, {worker.name} {_listed(worker)}: NCCL goes over TCP",
+            f"{head.name} has {_listed(head.rdma)}, {worker.name} {_listed(worker.rdma)}: NCCL goes"
+            " over TCP",
             "check `ibstat`, /dev/infiniband and the package libibverbs1" if lacking else
             "connect all nodes by the same one",
             lacking,
@@ -43,14 +52,14 @@ def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             yield finding(
                 "WARN",
                 f"a process on {node.name} may lock {node.memlock_mib} MiB of memory: too little"
-                f" for NCCL's buffers on {_listed(node)}, and a start may fail",
+                f" for NCCL's buffers on {_listed(node.rdma)}, and a start may fail",
                 "LimitMEMLOCK=infinity in the unit that starts caovand (in a container: --ulimit"
                 " memlock=-1)",
                 node,
             )
 
 
-def _listed(node: NodeFacts) -> str:
+def _listed(devices: Mapping[str, str]) -> str:
     """Such as "mlx5_0 (InfiniBand)"."""
-    shown = [f"{name} ({layer})" for name, layer in sorted(node.rdma.items())]
+    shown = [f"{name} ({layer})" for name, layer in sorted(devices.items())]
     return ", ".join(shown) or "no InfiniBand or RoCE"

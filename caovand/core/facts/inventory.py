@@ -314,14 +314,18 @@ STEP = 2
 
 @dataclass(frozen=True)
 class Network:
-    """The network between nodes as measured: bytes a second one way, and the round trip."""
+    """The network between nodes as measured over TCP: bytes a second one way, and the round trip.
+
+    `rdma` says that NCCL uses InfiniBand or RoCE between them, of which nothing is measured.
+    """
 
     bytes_s: float
     round_trip_s: float
+    rdma: bool = False
 
     def near(self, other: Network | None) -> bool:
         """Whether these may be two measurements of one network."""
-        if other is None:
+        if other is None or self.rdma != other.rdma:
             return False
         pairs = ((self.bytes_s, other.bytes_s), (self.round_trip_s, other.round_trip_s))
         return all(max(pair) < STEP * min(pair) for pair in pairs)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -284,7 +284,9 @@ class Head(Part):
                 )
         if refused and self._count > 1:
             raise Obstacle("bad-arguments", str(refused), hold=True)
-        plan, endpoint = await coming.plan(self._others, self._links.network(self._boots))
+        link = self._links.network(self._boots)
+        link = link and replace(link, rdma=not self._no_rdma)
+        plan, endpoint = await coming.plan(self._others, link)
         if self._count == 1:
             self._sums = False
             return plan, endpoint
@@ -590,7 +592,7 @@ class Head(Part):
         link = self._links.network(boots)
         return {
             "nodes": names,
-            "link": asdict(link) if link else None,
+            "link": link and {"bytes_s": link.bytes_s, "round_trip_s": link.round_trip_s},
             "no_rdma": self._why_no_rdma(names) if names and self._facts else "",
         }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.core.cluster.checks import compare
+from caovand.core.cluster.link import Link
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.facts.checks import CheckResult
 from tests.core.nodes import HEAD, WORKER
@@ -36,6 +37,27 @@ def test_nodes_share_a_fabric_or_it_is_named_why_not(
 
 def found(head: dict[str, Any], worker: dict[str, Any]) -> tuple[CheckResult, ...]:
     return compare(replace(HEAD, **head), replace(WORKER, **worker), 0.0003, 0.0)
+
+
+def linked(head: dict[str, str], worker: dict[str, str], **more: Any) -> tuple[CheckResult, ...]:
+    """What is found over gigabit Ethernet between nodes with these devices."""
+    link = Link("10.0.0.1", 7071, up_bytes_s=117e6, down_bytes_s=117e6)
+    nodes = (
+        replace(HEAD, rdma=head, speed_mbit=1000, **more),
+        replace(WORKER, rdma=worker, speed_mbit=1000, **more),
+    )
+    return compare(*nodes, 0.0003, 0.0, link, sums=True)
+
+
+def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
+    (only,) = linked(FABRIC, {**FABRIC, **ROCE})
+    assert only.verdict == "PASS"
+    assert only.text.endswith(
+        "936 Mbit/s to head1, 936 Mbit/s back over TCP; NCCL uses mlx5_0 (InfiniBand)"
+    )
+    assert [one.verdict for one in linked({}, {})] == ["WARN"]
+    assert [one.verdict for one in linked(FABRIC, ROCE)] == ["WARN", "WARN"]
+    assert [one.verdict for one in linked(FABRIC, FABRIC, cards=())] == ["WARN"], "no NCCL"
 
 
 def test_a_device_on_one_node_only_is_named_on_the_other() -> None:

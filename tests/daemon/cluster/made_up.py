@@ -118,6 +118,7 @@ class Coming:
         self, others: tuple[Node, ...] = (), link: Network | None = None
     ) -> tuple[Plan, Endpoint]:
         self._slot.planned_for.append(tuple(node.name for node in others))
+        self._slot.planned_over.append(link)
         if self._slot.meanwhile:
             self._slot.meanwhile.pop(0)()
         return self._again or plan(inventory()), Endpoint("127.0.0.1", 1)
@@ -127,8 +128,8 @@ class Slot:
     """A slot of `config` that does what its machine asks for, at once and without a process.
 
     `obstacles` are what its inspections meet, `left` names what outlives the end of an engine: then
-    no inspection gets further. `planned_for` are the other nodes of each planning; `meanwhile` is
-    what happens during the next ones.
+    no inspection gets further. `planned_for` are the other nodes of each planning,
+    `planned_over` the links to them; `meanwhile` is what happens during the next ones.
     """
 
     def __init__(self, clock: Clock, config: Config) -> None:
@@ -138,6 +139,7 @@ class Slot:
         self.obstacles: list[Obstacle] = []
         self.plans: list[Plan] = []
         self.planned_for: list[tuple[str, ...]] = []
+        self.planned_over: list[Network | None] = []
         self.meanwhile: list[Callable[[], None]] = []
         self.left = ""
         self.idle = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.adapters import node_facts
+from caovand.core.facts.inventory import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
@@ -373,6 +374,22 @@ def test_what_cannot_be_read_is_told_once_and_named_while_a_node_is_missing(worl
         held = await head.slot.until(State.HOLD)
         assert told in held.reason
         assert failed(head) == "node-unfit"
+
+    world.play(story)
+
+
+@pytest.mark.parametrize(("devices", "rdma"), [({}, False), ({"mlx5_0": "InfiniBand"}, True)])
+def test_a_plan_knows_whether_nccl_goes_the_way_that_was_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch, devices: dict[str, str], rdma: bool
+) -> None:
+    monkeypatch.setattr(made_up, "HEAD", replace(HEAD, rdma={"mlx5_0": "InfiniBand"}))
+
+    async def story() -> None:
+        head = await world.head()
+        head.hear(facts={"rdma": devices})
+        head.slot.start()
+        await head.slot.until(State.STARTING, spawned=True)
+        assert head.slot.planned_over == [Network(1e9, 1e-4, rdma)]
 
     world.play(story)
 

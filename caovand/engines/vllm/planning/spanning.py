@@ -105,6 +105,8 @@ def decide(work: Work, link: Network, bytes_s: Sequence[float]) -> tuple[bool, s
         f" back) a token takes {_ms(sums.seconds)} with tensor parallel, {_ms(sums.on_link)} of"
         f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
     )
+    if link.rdma:
+        text += "; that is the link as TCP measured it, and NCCL uses InfiniBand or RoCE"
     return sums.seconds < stages.seconds, text
 
 
