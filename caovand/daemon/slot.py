@@ -308,6 +308,10 @@ class Slot:
         """The daemon's environment."""
         return self._shared.environ
 
+    def recent(self) -> dict[str, Any]:
+        """The readings of the last minutes: of the engine, and of all cards."""
+        return {**self.figures.recent(), **self._shared.cards.recent(now())}
+
     @property
     def _reported(self) -> dict[str, Any]:
         """What the log of the living engine says: of one that is gone, it is of no interest."""

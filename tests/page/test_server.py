@@ -179,8 +179,11 @@ def test_history_comes_in_columns_of_one_length(folder: Path) -> None:
         assert found["series"]["gpu_power_w"] == [100.0, None, None]
         assert found["cards"]["0"]["temperature"] == [50.0, None, None]
         status, found = await one.get("/api/history?span=5m")
-        assert found["times"][1] - found["times"][0] == pytest.approx(5.0)
-        assert found["series"] == {"generation_tokens_per_s": [1.0, 2.0]}
+        first, *later = found["times"]
+        assert [at - first for at in later] == pytest.approx([1.0, 5.0])
+        assert found["series"] == {"generation_tokens_per_s": [1.0, None, 2.0]}
+        assert found["cards"]["0"]["power_w"] == [None, 200.0, None]
+        assert found["cards"]["0"]["temperature"] == [None, 70, 71]
         assert (await one.get("/api/history?span=1y"))[0] == 400
 
     run(folder, test)

@@ -93,13 +93,14 @@ export async function refresh() {
   draw();
 }
 
-function ofRecent({ age_s: ages = [], ...series }) {
+function ofRecent({ age_s: ages = [], card_age_s: cardAges = [], cards = {}, ...series }) {
   const now = Date.now() / 1000;
+  const times = (found) => found.map((age) => now - age);
   const first = events.find((one) => one.kind === "spawn"); // which restarts nothing
   const marks = events
     .filter((one) => one.kind in EVENT_MARKS && one !== first && now - one.at < SPANS["5m"])
     .map((one) => ({ at: one.at, kind: EVENT_MARKS[one.kind], text: one.text }));
-  return { times: ages.map((age) => now - age), series, marks };
+  return { times: times(ages), series, cardTimes: times(cardAges), cards, marks };
 }
 
 /** Draw again, as after another theme or language was chosen. */
@@ -125,7 +126,7 @@ function draw() {
   }
   const marks = data.marks.filter((mark) => MARKS.has(mark.kind) && mark.at >= range[0]);
   const time = SPANS[span] > 2 * 86400 ? (at) => day(at).slice(5) : (at) => clock(at).slice(0, 5);
-  for (const chart of charts) chart.fill(data.times, chart.spec.lines.map(column), range, marks, time);
+  for (const chart of charts) chart.fill(timesOf(chart.spec), chart.spec.lines.map(column), range, marks, time);
   list(marks);
 }
 
@@ -135,6 +136,11 @@ function ofCards({ cards = {} }) {
     ...one,
     lines: Object.keys(cards).map((n) => ({ series: one.figure, card: n, name: "card", values: { n } })),
   }));
+}
+
+/** When a plot's values were read: live ones of cards at other times than the engine's. */
+function timesOf({ lines: [{ card }] }) {
+  return (card === undefined ? null : data.cardTimes) ?? data.times;
 }
 
 /** The values of a line, null where they are unknown. */
