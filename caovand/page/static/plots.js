@@ -10,7 +10,7 @@ const SPANS = { "5m": 300, "1h": 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 *
 const AGAIN_MS = 60000;
 const MOST_MARKS = 8;
 // What a live event is called as a mark; other kinds of event are none.
-const EVENT_MARKS = { spawn: "restart", incident: "incident", mode: "mode", tune: "tune" };
+const EVENT_MARKS = { spawn: "restart", rung: "rung", incident: "incident", mode: "mode", tune: "tune" };
 const MARKS = new Set(["restart", "rung", "incident", "mode", "tune", "daemon"]);
 
 const line = (series, name) => ({ series, name });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,14 @@ def test_plots_of_many_cards_fit_a_telephone(browser: Any, tmp_path: Path) -> No
         with window(browser, url, PHONE) as shown:
             shown.shows(".chart[data-chart=power]", "207")
             assert shown.run("document.documentElement.scrollWidth") == PHONE[0]
+
+
+def test_a_rung_is_marked_as_soon_as_it_is_taken(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path, None) as (daemon, url), window(browser, url) as shown:
+        shown.shows(".chart[data-chart=speed]")
+        assert not shown.page.locator("#marks .mark").count()
+        text = "degraded plan: context 1024"
+        daemon.events.append(
+            {"v": 1, "seq": 4, "at": time.time(), "kind": "rung", "text": text, "data": {}}
+        )
+        shown.shows("#marks .mark[data-kind=rung]", text)
