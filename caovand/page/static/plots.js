@@ -4,6 +4,7 @@ import { $, el, redraw } from "./draw.js";
 import { ask, problemText } from "./ask.js";
 import { Chart } from "./chart.js";
 import { clock, day, moment } from "./format.js";
+import { notice } from "./state.js";
 import { t } from "./words.js";
 
 const SPANS = { "5m": 300, "1h": 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400 };
@@ -35,7 +36,7 @@ let data = { times: [], series: {}, marks: [] };
 let recent = null;
 let events = [];
 let model = "";
-let problem = "";
+let refusal = "";
 let charts = [];
 let timer;
 
@@ -78,16 +79,16 @@ export async function refresh() {
   const asked = span;
   if (span === "5m") {
     if (recent) data = ofRecent(recent);
-    problem = "";
+    refusal = "";
   } else {
     timer = setTimeout(refresh, AGAIN_MS);
     try {
       const answer = await ask("/api/history", { span, model });
       if (asked !== span) return;
-      [data, problem] = [answer, ""];
+      [data, refusal] = [answer, ""];
     } catch (refused) {
       if (asked !== span) return;
-      [data, problem] = [{ times: [], series: {}, marks: [] }, problemText(refused)];
+      [data, refusal] = [{ times: [], series: {}, marks: [] }, problemText(refused)];
     }
   }
   draw();
@@ -113,6 +114,8 @@ export function rebuild() {
 }
 
 function draw() {
+  redraw($("history-problem"), [data.problem, t("warning")], () =>
+    data.problem ? notice("warning", t("warning"), [data.problem]) : []);
   const wanted = [...CHARTS, ...ofCards(data)].filter((one) =>
     one.lines.some((line) => column(line).some((value) => value !== null)));
   const names = wanted.map((one) => one.name + one.lines.length).join();
@@ -122,7 +125,7 @@ function draw() {
     for (const chart of charts) chart.destroy();
     charts = wanted.map((spec) => new Chart(spec, near));
     $("charts").replaceChildren(...(charts.length ? charts.map((chart) => chart.place)
-      : [el("p", { class: "panel nothing" }, problem || t("no-readings"))]));
+      : [el("p", { class: "panel nothing" }, refusal || t("no-readings"))]));
   }
   const marks = data.marks.filter((mark) => MARKS.has(mark.kind) && mark.at >= range[0]);
   const time = SPANS[span] > 2 * 86400 ? (at) => day(at).slice(5) : (at) => clock(at).slice(0, 5);

@@ -76,3 +76,18 @@ def test_a_rung_is_marked_as_soon_as_it_is_taken(browser: Any, tmp_path: Path) -
             {"v": 1, "seq": 4, "at": time.time(), "kind": "rung", "text": text, "data": {}}
         )
         shown.shows("#marks .mark[data-kind=rung]", text)
+
+
+def test_a_history_that_cannot_be_kept_says_so_above_what_there_is(
+    browser: Any, tmp_path: Path
+) -> None:
+    problem = "cannot write history.db: No space left on device; free space on that disk"
+    with served(tmp_path, None) as (daemon, url), window(browser, url) as shown:
+        daemon.history["problem"] = problem
+        shown.shows(".chart[data-chart=speed]")
+        shown.page.click("#spans button >> nth=2")
+        shown.shows("#plots .notice.warning", problem)
+        shown.shows(".chart[data-chart=serving]")
+        assert shown.violations() == []
+        shown.page.click("#spans button >> nth=0")
+        shown.page.locator("#plots .notice").wait_for(state="detached")
