@@ -237,6 +237,7 @@ FORECAST = MemoryEstimate(
 def test_the_memory_of_a_card_is_told_apart_by_part_and_by_owner() -> None:
     (found,) = by_card([SAMPLE], {7, 8}, FORECAST, {"weights_gib": 4.5, "kv_tokens": 9})
     assert (found["gpu"], found["engine_mib"], found["others_mib"]) == (1, 8000, 1000)
+    assert found["engine_pids"] == [7, 8]
     assert found["parts"] == {
         "weights": {"mib": 4608, "from": "reported"},
         "graphs": {"mib": 300, "from": "forecast"},

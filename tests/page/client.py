@@ -22,7 +22,8 @@ from tests.daemon_process import free_port
 from tests.patience import LIMIT_S
 
 STATUS = {
-    "state": "SERVING", "since_s": 1.0, "warnings": [], "figures": {}, "gpus": [],
+    "state": "SERVING", "since_s": 1.0, "warnings": [], "gpus": [],
+    "figures": {"memory": []}, "served": None,
     "daemon": {"version": "1", "pid": 1, "config": "/etc/caovan.toml"},
     "slots": [{"name": "main", "state": "SERVING"}],
 }  # fmt: skip

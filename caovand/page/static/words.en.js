@@ -68,6 +68,8 @@ export const english = {
   "part-compute": "compute buffers", "part-logits": "logits", "part-engine": "rest of the engine",
   "part-others": "others", "part-used": "used", "part-free": "free",
   "memory": "Memory",
+  processes: "Processes on the GPUs", process: "Process", pid: "pid", belongs: "Belongs to",
+  "no-name": "not visible from here",
 
   prompt: "Prompt", "prompt-hint": "Ask the model something", "longest": "Longest answer", tokens: "tokens",
   send: "Send", stop: "Stop", "not-serving": "Available once the engine serves.",

@@ -68,6 +68,8 @@ export const chinese = {
   "part-compute": "计算缓冲", "part-logits": "logits", "part-engine": "引擎其余部分",
   "part-others": "其他程序", "part-used": "已用", "part-free": "空闲",
   "memory": "显存",
+  processes: "显卡上的进程", process: "进程", pid: "进程号", belongs: "属于",
+  "no-name": "此处看不到",
 
   prompt: "提示词", "prompt-hint": "向模型提一个问题", "longest": "最长回答", tokens: "tokens",
   send: "发送", stop: "停止", "not-serving": "引擎就绪后可用。",
