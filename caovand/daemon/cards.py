@@ -10,11 +10,13 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from caovand.adapters import nvml, processes
 from caovand.adapters.gpu_samples import GpuSampler
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu
+from caovand.core.figures import cards as figures
 from caovand.core.health.observation import GpuSample
 
 KEPT = 120  # samples, of all cards together
@@ -72,6 +74,7 @@ class Cards:
         self._latest: dict[int, GpuSample] = {}
         self._stale_s = 3 * sample_s + SLOW_S
         self.history: deque[GpuSample] = deque(maxlen=KEPT)
+        self._rounds: tuple[figures.Round, ...] = ()
         self._slots: list[InUse] = []
         self._on_kernel_line = on_kernel_line
         loop = asyncio.get_running_loop()
@@ -96,6 +99,10 @@ class Cards:
         oldest = time.monotonic() - self._stale_s
         return {index: one for index, one in self._latest.items() if one.at > oldest}
 
+    def recent(self, now: float) -> dict[str, Any]:
+        """The readings of the last minutes, as lists."""
+        return figures.series(self._rounds, now)
+
     def stop(self) -> None:
         """Sample no more."""
         self._sampler.stop()
@@ -103,6 +110,7 @@ class Cards:
     def _samples(self, samples: Sequence[GpuSample]) -> None:
         self._latest.update((sample.index, sample) for sample in samples)
         self.history.extend(samples)
+        self._rounds = figures.follow(self._rounds, samples)
         for slot in self._slots:
             slot.take(samples)
 

@@ -308,6 +308,10 @@ class Slot:
         """The daemon's environment."""
         return self._shared.environ
 
+    def recent(self) -> dict[str, Any]:
+        """The readings of the last minutes: of the engine, and of all cards."""
+        return {**self.figures.recent(), **self._shared.cards.recent(now())}
+
     @property
     def _reported(self) -> dict[str, Any]:
         """What the log of the living engine says: of one that is gone, it is of no interest."""
@@ -442,12 +446,14 @@ class Slot:
             self._remember(after)
         if after.plan is not before.plan:
             self._memory.date(after.plan)
-            rungs = after.plan.rungs if after.plan else ()
-            if rungs != (before.plan.rungs if before.plan else ()):
-                self._mark("rung", ", ".join(rungs) or "none")
         told = announcement(before, after)
         if told is not None:
             self.notice(told.kind, told.text, **told.data)
+        rungs = after.plan.rungs if after.plan else ()
+        if rungs != (before.plan.rungs if before.plan else ()):
+            names = ", ".join(rungs)
+            self.notice("rung", f"degraded plan: {names}" if rungs else "the full plan again")
+            self._mark("rung", names or "none")
         if told is not None and told.failed:
             assert after.finding is not None
             self._failed[after.finding.failure] += 1

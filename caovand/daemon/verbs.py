@@ -299,8 +299,8 @@ async def _incident(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _recent(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Each scrape of the last five minutes."""
-    return slot.figures.recent()
+    """Each scrape of the last five minutes, and each round of samples of the cards."""
+    return slot.recent()
 
 
 async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:

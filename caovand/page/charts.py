@@ -15,6 +15,7 @@ OVER_CARDS = (
     ("used_mib", "gpu_used_mib", sum),
     ("throttled", "gpu_throttled", max),
 )
+AGES = ("age_s", "card_age_s")
 
 
 def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,12 +48,28 @@ def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The `recent` op's answer; `now` is Unix time."""
-    times = [round(now - age_s, 1) for age_s in answer["age_s"]]
-    series = {name: values for name, values in answer.items() if name != "age_s"}
-    return {"times": times, "series": series, "cards": {}, "marks": [], "problem": ""}
+    """The `recent` op's answer; `now` is Unix time.
+
+    Cards are sampled at other times than the engine is read: whatever was not read is null then.
+    """
+    own, of_cards = ([round(now - age, 1) for age in answer[name]] for name in AGES)
+    times = sorted({*own, *of_cards})
+    return {
+        "times": times,
+        "series": {
+            name: _spread(own, values, times)
+            for name, values in answer.items()
+            if name not in (*AGES, "cards")
+        },
+        "cards": {
+            gpu: {name: _spread(of_cards, values, times) for name, values in card.items()}
+            for gpu, card in answer["cards"].items()
+        },
+        "marks": [],
+        "problem": "",
+    }
 
 
-def _spread(at: Sequence[int], values: Sequence[float | None], times: Sequence[int]) -> Column:
+def _spread(at: Sequence[float], values: Sequence[float | None], times: Sequence[float]) -> Column:
     found = dict(zip(at, values, strict=False))
     return [found.get(moment) for moment in times]

@@ -14,6 +14,7 @@ from typing import Any
 
 from caovand.core.problem import ProblemError
 from caovand.page.ask import Daemon, Unreachable
+from caovand.page.on_cards import on_cards
 from caovand.page.reader import Reader, frame
 
 TICK_S = 0.5
@@ -96,11 +97,12 @@ class Feed:
             self._send("daemon", frame("daemon", {"reachable": True}))
             del self._latest["daemon"]  # whoever comes later takes it for granted
         self._pid = pid
+        model = self._model or default_model(status)
         steady = {name: value for name, value in status.items() if name not in ALWAYS_MOVING}
         if steady != self._steady or now >= self._status_at + STATUS_S:
             self._steady, self._status_at = steady, now
-            self._send("status", frame("status", status))
-        model = self._model or default_model(status)
+            shown = {**status, "processes": on_cards(status, model)}
+            self._send("status", frame("status", shown))
         await self._look_at_nodes(model, status.get("cluster"), now)
         await self._look_at_events()
         await self._look_at_log(model)

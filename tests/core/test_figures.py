@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
-from caovand.core.figures import track
+from caovand.core.figures import cards, track
 from caovand.core.figures.counters import NAMES, NOTHING, Counters, Reading
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.memory import by_card
 from caovand.core.figures.track import RECENT_S, STALE_S, Track
 from caovand.core.health.observation import GpuSample, Progress
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Reply
 
 BOUNDS = (0.1, 0.2, 0.5, 1.0)
 COUNTS = st.integers(0, 1000).map(float)
@@ -173,6 +175,58 @@ def test_drafts_are_shown_by_position_and_per_step() -> None:
     assert track.describe(Track(), 0.0)["drafting"] is None
 
 
+def test_recent_latencies_and_steps_are_those_between_two_readings() -> None:
+    slow = Counters(first_token_s=histogram([0.8] * 3), token_s=histogram([0.4]))
+    fast = Counters(first_token_s=histogram([0.15] * 4), drafts=10, accepted=(9.0, 6.0))
+    now = Track()
+    total = NOTHING
+    for at, more in enumerate((NOTHING, slow, fast, NOTHING)):
+        total = total.plus(more)
+        now = track.follow(now, reading(total, 5.0 * at))
+    found = track.series(now, 15.0)
+    assert found["first_token_p50_s"] == [0.75, 0.15, None]
+    assert found["first_token_p99_s"] == [0.995, 0.199, None]
+    assert found["token_p50_s"] == [0.35, None, None]
+    assert found["tokens_per_step"] == [None, 2.5, None]
+
+
+def sampled(at: float, *cards: int, power_w: float | None = 200.04) -> list[GpuSample]:
+    """A round of samples of these cards."""
+    return [GpuSample(index, 1, 2, 50, 60, power_w, at) for index in cards]
+
+
+def test_recent_readings_of_cards_are_of_one_length_and_unknown_where_one_is_missing() -> None:
+    rounds = cards.follow((), [])
+    for round_ in (sampled(0.0, 0, 1), sampled(5.0, 1), sampled(10.0, 0, 1, power_w=None)):
+        rounds = cards.follow(rounds, round_)
+    found = cards.series(rounds, 11.0)
+    assert found["card_age_s"] == [11.0, 6.0, 1.0]
+    assert found["cards"]["0"]["power_w"] == [200.0, None, None]
+    assert found["cards"]["1"]["power_w"] == [200.0, 200.0, None]
+    assert found["cards"]["0"]["temperature"] == [60, None, 60]
+    nothing = {"card_age_s": [], "cards": {}}
+    assert cards.series(rounds, 11.0 + RECENT_S) == nothing, "nobody samples any more"
+
+
+@pytest.mark.parametrize("sample_s", [0.5, 5.0, 60.0])
+def test_five_minutes_of_eight_cards_fit_a_frame_however_often_they_are_sampled(
+    sample_s: float,
+) -> None:
+    rounds: tuple[cards.Round, ...] = ()
+    now, total = Track(), NOTHING
+    latencies = Counters(1234.5, 1234.5, first_token_s=histogram([0.123]), drafts=3, accepted=(2,))
+    for number in range(int(2 * RECENT_S / sample_s)):
+        rounds = cards.follow(rounds, sampled(number * sample_s, *range(8)))
+    for number in range(120):
+        total = total.plus(latencies)
+        now = track.follow(now, reading(total, number * 5.0))
+    document = {**track.series(now, 600.0), **cards.series(rounds, 600.0)}
+    first, *_, last = document["card_age_s"]
+    assert first >= RECENT_S - max(sample_s, 5.0), "as far back as the engine's"
+    assert last <= max(sample_s, cards.STEP_S)
+    assert len(wire.encode_reply(Reply("", document))) < wire.MAX_BYTES / 4
+
+
 SAMPLE = GpuSample(1, 9000, 22_000, 50, 60, 200.0, 1.0, users=((7, 6000), (8, 2000), (9, 500)))
 FORECAST = MemoryEstimate(
     True, 0.9, 4096.0, 1024.0, 1.0, 1, 1, 1.0, 1.0,
@@ -183,6 +237,7 @@ FORECAST = MemoryEstimate(
 def test_the_memory_of_a_card_is_told_apart_by_part_and_by_owner() -> None:
     (found,) = by_card([SAMPLE], {7, 8}, FORECAST, {"weights_gib": 4.5, "kv_tokens": 9})
     assert (found["gpu"], found["engine_mib"], found["others_mib"]) == (1, 8000, 1000)
+    assert found["engine_pids"] == [7, 8]
     assert found["parts"] == {
         "weights": {"mib": 4608, "from": "reported"},
         "graphs": {"mib": 300, "from": "forecast"},

@@ -112,3 +112,17 @@ def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
     asyncio.run(scenario())
     # The engine's own are not among them before it has memory, nor when it has just died.
     assert found == [{}, {0: 3_200}, {0: 3_200}]
+
+
+def test_the_readings_of_the_last_minutes_are_of_all_cards() -> None:
+    async def scenario() -> dict[str, Any]:
+        one = Cards(1.0, lambda line: None)
+        one._samples([GpuSample(n, 0, 22_527, 80 + n, 60, 200.0, 5.0) for n in range(2)])
+        return one.recent(6.0)
+
+    found = asyncio.run(scenario())
+    assert found["card_age_s"] == [1.0]
+    assert {gpu: card["utilization"] for gpu, card in found["cards"].items()} == {
+        "0": [80],
+        "1": [81],
+    }

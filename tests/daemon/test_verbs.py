@@ -66,6 +66,9 @@ class FakeSupervisor:
             raise ProblemError("show a history", "[history] days is 0", "set it")
         return {"at": []}
 
+    def recent(self) -> dict[str, Any]:
+        return {**self.figures.recent(), "card_age_s": [], "cards": {}}
+
     def describe(self, name: str = "") -> dict[str, Any]:
         return {"state": self.snapshot.state.value}
 
@@ -485,7 +488,7 @@ def test_a_history_that_is_turned_off_is_a_refusal_with_its_remedy() -> None:
 
 
 def test_the_recent_readings_are_lists() -> None:
-    assert set(result(FakeSupervisor(), "recent")) >= {"age_s", "generation_tokens_per_s"}
+    assert set(result(FakeSupervisor(), "recent")) >= {"age_s", "generation_tokens_per_s", "cards"}
 
 
 def test_the_page_learns_where_to_send_a_chat_once_the_engine_serves() -> None:

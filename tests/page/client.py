@@ -22,7 +22,8 @@ from tests.daemon_process import free_port
 from tests.patience import LIMIT_S
 
 STATUS = {
-    "state": "SERVING", "since_s": 1.0, "warnings": [], "figures": {}, "gpus": [],
+    "state": "SERVING", "since_s": 1.0, "warnings": [], "gpus": [],
+    "figures": {"memory": []}, "served": None,
     "daemon": {"version": "1", "pid": 1, "config": "/etc/caovan.toml"},
     "slots": [{"name": "main", "state": "SERVING"}],
 }  # fmt: skip
@@ -34,6 +35,16 @@ REPORT = {
     "cause": {"line": "it hung", "before": ["a"], "after": []},
     "nodes": [{"name": "n2", "rank": 1, "file": "node-1.json"},
               {"name": "n3", "rank": 2, "file": "node-2.json"}],
+}  # fmt: skip
+RECENT = {
+    "age_s": [5.0, 0.0], "generation_tokens_per_s": [1.0, 2.0], "card_age_s": [4.0, 0.0],
+    "cards": {"0": {"power_w": [200.0, None], "utilization": [50, 60], "temperature": [70, 71]}},
+}  # fmt: skip
+HISTORY = {
+    "since": 0, "until": 240, "days": 30, "problem": "", "step_s": 60,
+    "at": [60, 180], "figures": {"up": [1.0, 0.5]}, "marks": [], "marks_left_out": 0,
+    "cards": {"0": {"at": [60], "used_mib": [1.0], "temperature": [50.0],
+                    "utilization": [1.0], "power_w": [100.0], "throttled": [0.0]}},
 }  # fmt: skip
 NODE = {"name": "n2", "rank": 1, "missing": "nothing is heard of it"}
 
@@ -52,6 +63,8 @@ class FakeDaemon:
         self.endpoint: dict[str, Any] | None = None
         self.incidents = [{"number": 1}]
         self.cluster: dict[str, Any] = {"role": "off"}
+        self.recent = json.loads(json.dumps(RECENT))
+        self.history = json.loads(json.dumps(HISTORY))
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self._server: asyncio.AbstractServer | None = None
 
@@ -87,7 +100,7 @@ class FakeDaemon:
         offset = args.get("offset", 0)
         results = {
             "status": self.status,
-            "recent": {"age_s": [5.0, 0.0], "generation_tokens_per_s": [1.0, 2.0]},
+            "recent": self.recent,
             "events": {"events": [e for e in self.events if e["seq"] > args.get("since", 0)]},
             "plan": {"model": "/m", "argv": ["vllm"], "settings": {}, "env": {}, "warnings": [],
                      "extra_args": []},
@@ -97,13 +110,7 @@ class FakeDaemon:
                 "data": base64.b64encode(data[offset : offset + 50]).decode(),
                 "next": offset + 50 if offset + 50 < len(data) else None,
             },
-            "history": {
-                "since": 0, "until": 240, "days": 30, "problem": "", "step_s": 60,
-                "at": [60, 180], "figures": {"up": [1.0, 0.5]}, "marks": [],
-                "marks_left_out": 0,
-                "cards": {"0": {"at": [60], "used_mib": [1.0], "temperature": [50.0],
-                                "utilization": [1.0], "power_w": [100.0], "throttled": [0.0]}},
-            },
+            "history": self.history,
             "endpoint": self.endpoint,
             "cluster": self.cluster,
         }  # fmt: skip

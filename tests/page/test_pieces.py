@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.adapters import processes
 from caovand.adapters.page_process import NO_LIBRARY
 from caovand.core.problem import Problem
 from caovand.page import charts, files
 from caovand.page.access import MOST_ADDRESSES, WRONG_A_MINUTE, Access
+from caovand.page.on_cards import on_cards
 from caovand.page.reader import MOST_EVENTS, MOST_LINES, Reader, mark_of
 from tests.daemon_process import ROOT
 
@@ -191,3 +194,53 @@ def test_one_whose_daemon_is_gone_already_ends_at_once() -> None:
     words = ["--listen", "127.0.0.1:9", "--socket", "/nowhere", "--parent", "1"]
     done = subprocess.run([sys.executable, "-m", "caovand.page", *words], cwd=ROOT, check=False)
     assert done.returncode == 1
+
+
+US = os.getpid()
+
+
+def card(gpu: int, engine_mib: int | None, *engine_pids: int) -> dict[str, Any]:
+    """What the daemon knows of a card's memory."""
+    return {"gpu": gpu, "engine_mib": engine_mib, "engine_pids": list(engine_pids)}
+
+
+def of_daemon(*memory: dict[str, Any], users: list[list[int]], **slots: Any) -> dict[str, Any]:
+    """A status of an engine that serves, with these processes on each of two cards."""
+    return {
+        "served": {"name": "m"}, "figures": {"memory": list(memory)},
+        "gpus": [{"index": index, "users": users} for index in (0, 1)],
+        "slots": [{"name": name, **own} for name, own in slots.items()],
+    }  # fmt: skip
+
+
+def test_processes_on_cards_are_named_the_largest_first_and_the_engine_s_are_known() -> None:
+    status = of_daemon(card(0, 500, US), users=[[1, 20], [US, 500], [2**22 + 1, 30]])
+    first, *others = on_cards(status, "")
+    assert first == {
+        "gpu": 0, "pid": US, "name": processes.name_of(US), "mib": 500, "own": True,
+    }  # fmt: skip
+    assert first["name"]
+    assert [(one["pid"], one["own"]) for one in others[:2]] == [(2**22 + 1, False), (1, False)]
+    assert others[0]["name"] == "", "it is gone"
+    assert [(one["gpu"], one["own"]) for one in others[2:]] == [(1, False)] * 3
+
+
+def test_processes_of_another_host_have_no_name_and_nobody_knows_whose_they_are() -> None:
+    status = of_daemon(card(0, None), users=[[US, 500]])
+    found = [(one["name"], one["own"]) for one in on_cards(status, "")]
+    assert found == [("", None), (processes.name_of(US), False)]
+
+
+def test_a_process_is_the_engine_s_of_the_model_that_is_shown() -> None:
+    mine = {"served": {"name": "b"}, "figures": {"memory": [card(1, 9, US)]}}
+    status = of_daemon(users=[[US, 9]], a={}, b=mine)
+    assert [one["own"] for one in on_cards(status, "b")] == [False, True]
+    assert [one["own"] for one in on_cards(status, "a")] == [False, False]
+
+
+def test_a_process_cannot_name_itself_so_that_it_moves_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "a\nb\x1b[2J\n")
+    found = on_cards(of_daemon(users=[[US, 9]]), "")
+    assert found[0]["name"] == "a\\nb\\x1b[2J"

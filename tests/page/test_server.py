@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -179,8 +180,11 @@ def test_history_comes_in_columns_of_one_length(folder: Path) -> None:
         assert found["series"]["gpu_power_w"] == [100.0, None, None]
         assert found["cards"]["0"]["temperature"] == [50.0, None, None]
         status, found = await one.get("/api/history?span=5m")
-        assert found["times"][1] - found["times"][0] == pytest.approx(5.0)
-        assert found["series"] == {"generation_tokens_per_s": [1.0, 2.0]}
+        first, *later = found["times"]
+        assert [at - first for at in later] == pytest.approx([1.0, 5.0])
+        assert found["series"] == {"generation_tokens_per_s": [1.0, None, 2.0]}
+        assert found["cards"]["0"]["power_w"] == [None, 200.0, None]
+        assert found["cards"]["0"]["temperature"] == [None, 70, 71]
         assert (await one.get("/api/history?span=1y"))[0] == 400
 
     run(folder, test)
@@ -257,7 +261,7 @@ def test_live_begins_with_all_there_is(folder: Path) -> None:
     async def test(one: Browser) -> None:
         async with one.live() as events:
             assert (await events.next())[:2] == ("daemon", {"reachable": True})
-            assert (await events.next("status"))[1] == one.daemon.status
+            assert (await events.next("status"))[1] == {**one.daemon.status, "processes": []}
             assert (await events.next("recent"))[1]["age_s"] == [5.0, 0.0]
             ids = [(await events.next("event"))[2] for _ in range(3)]
             assert ids == ["1@0.0", "2@0.0", "3@0.0"]
@@ -336,6 +340,16 @@ def test_a_daemon_that_goes_and_another_that_comes(folder: Path) -> None:
             assert await events.until("daemon", lambda data: data["reachable"])
             assert (await events.next("event"))[2] == "1@0.0"
             assert (await events.next("log"))[1]["end"] == 2
+
+    run(folder, test)
+
+
+def test_a_status_comes_with_the_processes_on_the_cards(folder: Path) -> None:
+    async def test(one: Browser) -> None:
+        one.daemon.status["gpus"] = [{"index": 0, "users": [[os.getpid(), 500]]}]
+        async with one.live() as events:
+            (found,) = (await events.next("status"))[1]["processes"]
+            assert (found["pid"], found["mib"], found["own"]) == (os.getpid(), 500, False)
 
     run(folder, test)
 

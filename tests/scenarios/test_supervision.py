@@ -118,6 +118,7 @@ def test_a_context_too_long_is_shortened_to_what_vllm_says_would_fit(model: Path
         assert status["rungs"] == ["context 1024"]
         assert status["last_failure"]["failure"] == "kv-cache-short"
         assert "context 2048 -> 1024" in " ".join(one.events())
+        assert "degraded plan: context 1024" in one.events()
         assert "degraded" in one.ctl("status").stdout
 
 
@@ -143,6 +144,7 @@ def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Pat
         one.ctl("reset", "--no-wait")
         until(lambda: len(one.commands()) > before, "another start")
         assert "1024" not in one.commands()[before], "the full plan instead of the living one"
+        until(lambda: "the full plan again" in one.events(), "an event about it")
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.reach import user_name
 from caovand.cli.top.view import CardProcess, Happening, Page, View
 from caovand.core import secrets
+from caovand.core.figures.memory import strange
 from caovand.core.reporting.wire import WireError
 
 ANSWER_S = 3.0
@@ -148,16 +149,12 @@ def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, Work]:
 def on_cards(
     answer: Mapping[str, Any], work: Mapping[int, Work], before: Mapping[int, Work]
 ) -> Iterator[CardProcess]:
-    """The processes on the cards, as far as they can be seen from here, and their work since.
-
-    In a container the driver reports the host's pids: none is the engine's, and here others' bear
-    them. Then none has a name.
-    """
+    """The processes on the cards, and their work since; those not seen from here have no name."""
     memory = (answer.get("figures") or {}).get("memory", ())
-    strange = {card["gpu"] for card in memory if card["engine_mib"] is None and answer["served"]}
+    unknown = strange(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
-            found = None if gpu["index"] in strange else processes.read(pid)
+            found = None if gpu["index"] in unknown else processes.read(pid)
             if found is None or pid not in work:
                 yield CardProcess(gpu["index"], pid, mib, "", "")
                 continue

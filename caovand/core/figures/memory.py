@@ -20,25 +20,37 @@ def by_card(
 ) -> list[dict[str, Any]]:
     """One entry a card: what `ours` have, in parts, and what others have, in MiB.
 
-    `engine` and `others` are None where the driver does not tell processes apart.
+    `engine` and `others` are None where the driver does not tell processes apart. `engine_pids`
+    are those of `ours` on the card.
     """
     found = []
     for sample in samples:
         parts = dict(_parts(*_of_card(forecast, sample.index, reported)))
         users = dict(sample.users)
-        known = bool(ours & users.keys())
-        engine = sum(mib for pid, mib in users.items() if pid in ours) if known else None
+        own = sorted(users.keys() & ours)
+        known = bool(own)
+        engine = sum(users[pid] for pid in own) if known else None
         found.append(
             {
                 "gpu": sample.index,
                 "total_mib": sample.total_mib,
                 "used_mib": sample.used_mib,
                 "engine_mib": engine,
+                "engine_pids": own,
                 "others_mib": None if engine is None else max(sample.used_mib - engine, 0),
                 "parts": parts if known else {},
             }
         )
     return found
+
+
+def strange(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
+    """The cards whose processes have pids of another host, from what `by_card` found.
+
+    In a container the driver reports the host's: none is the engine's though it serves, and here
+    others may have the same.
+    """
+    return {card["gpu"] for card in memory if serves and card["engine_mib"] is None}
 
 
 def _of_card(

@@ -14,6 +14,13 @@ RECENT_S = 300.0
 STALE_S = 20.0  # the age at which a reading no longer shows what the engine does now
 DIGITS = 4
 RATES = ("prompt_tokens", "generation_tokens", "requests")
+QUANTILES = {
+    "first_token_p50_s": ("first_token_s", 0.5),
+    "first_token_p99_s": ("first_token_s", 0.99),
+    "token_p50_s": ("token_s", 0.5),
+    "token_p99_s": ("token_s", 0.99),
+}
+"""By their names in the history: of which histogram, and what share does not exceed them."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +89,32 @@ def describe(track: Track, now: float) -> dict[str, Any]:
 
 
 def series(track: Track, now: float) -> dict[str, list[float | None]]:
-    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` falls."""
-    pairs = list(pairwise(track.recent))
-    found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b in pairs]}
+    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` falls.
+
+    Rates, quantiles and tokens a step are those between a reading and the one before.
+    """
+    pairs = [(a, b, b.total.since(a.total)) for a, b in pairwise(track.recent)]
+    found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b, _ in pairs]}
     for name in RATES:
-        found[f"{name}_per_s"] = [rates(a, b)[name] for a, b in pairs]
+        found[f"{name}_per_s"] = [_rate(more, name, b.at - a.at) for a, b, more in pairs]
     for name in ("running", "waiting", "kv_cache_usage"):
-        found[name] = [_rounded(getattr(b, name)) for _, b in pairs]
+        found[name] = [_rounded(getattr(b, name)) for _, b, _ in pairs]
+    for name, (times, share) in QUANTILES.items():
+        found[name] = [_rounded(getattr(more, times).quantile(share)) for *_, more in pairs]
+    found["tokens_per_step"] = [(drafting(more) or {}).get("tokens_per_step") for *_, more in pairs]
     return found
 
 
 def rates(before: Point | None, after: Point | None) -> dict[str, float | None]:
     """What was counted a second between two points."""
-    if before is None or after is None or after.at <= before.at:
+    if before is None or after is None:
         return dict.fromkeys(RATES)
-    more, seconds = after.total.since(before.total), after.at - before.at
-    return {name: round(getattr(more, name) / seconds, 2) for name in RATES}
+    more = after.total.since(before.total)
+    return {name: _rate(more, name, after.at - before.at) for name in RATES}
+
+
+def _rate(more: Counters, name: str, seconds: float) -> float | None:
+    return round(getattr(more, name) / seconds, 2) if seconds > 0 else None
 
 
 def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:

@@ -67,7 +67,8 @@ export class Chart {
     const series = this.spec.lines.map((_, index) => {
       const stroke = colour(COLOURS[index % COLOURS.length]);
       const dash = index % 2 ? [5, 2] : undefined;
-      return { stroke, dash, width: 1.5, fill: index === 0 ? faint(stroke) : undefined, points: { show: false }, spanGaps: false };
+      const points = { show: false, filter: alone, size: 4, fill: stroke };
+      return { stroke, dash, width: 1.5, fill: index === 0 ? faint(stroke) : undefined, points, spanGaps: false };
     });
     return {
       width, height: HEIGHT, legend: { show: false }, padding: [12, 16, 0, 0],
@@ -142,6 +143,14 @@ export class Chart {
     this.resized.disconnect();
     this.plot?.destroy();
   }
+}
+
+/** Where a value has none next to it: no line shows it, as of a request now and then. */
+function alone(plot, line) {
+  const values = plot.data[line];
+  const known = (index) => (values[index] ?? null) !== null;
+  return values.map((_, index) => index)
+    .filter((index) => known(index) && !known(index - 1) && !known(index + 1));
 }
 
 /** A readable end of a scale that begins at 0. */

@@ -10,6 +10,7 @@ import * as log from "./log.js";
 import * as nodes from "./nodes.js";
 import * as plan from "./plan.js";
 import * as plots from "./plots.js";
+import * as processes from "./processes.js";
 import * as state from "./state.js";
 import * as timeline from "./timeline.js";
 import * as trial from "./try.js";
@@ -65,6 +66,7 @@ function sections() {
   figures.show(status);
   nodes.show(status.cluster ? seen.cluster : null);
   cards.show(status);
+  processes.show(status);
   trial.show(status);
   replan(status);
   const { version, pid, config } = status.daemon;

@@ -1,11 +1,12 @@
 // The machines of a cluster: which are there, what runs on each, and what differs between them.
 
 import { $, el, icon, redraw } from "./draw.js";
-import { duration, gib } from "./format.js";
+import { duration, figure, gib } from "./format.js";
 import { notice } from "./state.js";
 import { t } from "./words.js";
 
 const ICONS = { here: "serving", joined: "serving", lost: "failed", refused: "failed" };
+const SIZE = /^(?:stage_(\d+)_)?(weights|kv)_gib$/;
 const NOTICES = { FAIL: "failed", WARN: "warning" };
 
 /** Show what the daemon knows of its cluster; null where it serves alone. */
@@ -15,14 +16,14 @@ export function show(cluster) {
   // The clocks of the facts run on though nothing happened.
   const seen = cluster.nodes.map(({ since_s, facts, ...rest }) =>
     [rest, duration(since_s), facts.engine, facts.version, facts.cards]);
-  redraw($("node-list"), [seen, cluster.missing, cluster.head, cluster.checks, t("nodes")], () => [
-    ...cluster.nodes.map(node),
+  redraw($("node-list"), [seen, cluster.missing, cluster.head, cluster.checks, cluster.forecast, t("nodes")], () => [
+    ...cluster.nodes.map((one) => node(one, cluster.forecast)),
     never(cluster),
     ...cluster.checks.map(finding),
   ].filter(Boolean));
 }
 
-function node({ name, state, since_s, address, facts, ranks }) {
+function node({ name, state, since_s, address, facts, ranks, reported }, forecast) {
   const rows = [];
   const row = (key, text) => text && rows.push(el("div", {}, el("dt", {}, t(key)), el("dd", {}, text)));
   row("address", address);
@@ -31,8 +32,18 @@ function node({ name, state, since_s, address, facts, ranks }) {
     row("cards", kinds(facts.cards) || t("no-card"));
   }
   row("ranks", ranks.map(({ rank, pid }) => t("rank-pid", { rank, pid })).join(", "));
+  row("memory", sizes(forecast, reported));
   return entry(ICONS[state], state, name, [t(`node-${state}`), t("for", { time: duration(since_s) })].join(" · "),
     el("dl", { class: "readings" }, ...rows), state === "lost" ? t("lost-remedy") : "");
+}
+
+/** What a node's engine reports of its memory, next to what was expected of it. */
+function sizes(forecast, reported) {
+  return Object.entries(forecast).filter(([name]) => SIZE.test(name) && reported[name]).map(([name, expected]) => {
+    const [, stage, part] = SIZE.exec(name);
+    const words = stage ? t("stage-part", { stage, part: t(`part-${part}`) }) : t(`part-${part}`);
+    return t("size-expected", { part: words, size: figure(reported[name], 2), expected: figure(expected, 2) });
+  }).join(", ");
 }
 
 /** The nodes that have never joined: nobody knows their names. */

@@ -4,13 +4,14 @@ import { $, el, redraw } from "./draw.js";
 import { ask, problemText } from "./ask.js";
 import { Chart } from "./chart.js";
 import { clock, day, moment } from "./format.js";
+import { notice } from "./state.js";
 import { t } from "./words.js";
 
 const SPANS = { "5m": 300, "1h": 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400 };
 const AGAIN_MS = 60000;
 const MOST_MARKS = 8;
 // What a live event is called as a mark; other kinds of event are none.
-const EVENT_MARKS = { spawn: "restart", incident: "incident", mode: "mode", tune: "tune" };
+const EVENT_MARKS = { spawn: "restart", rung: "rung", incident: "incident", mode: "mode", tune: "tune" };
 const MARKS = new Set(["restart", "rung", "incident", "mode", "tune", "daemon"]);
 
 const line = (series, name) => ({ series, name });
@@ -35,7 +36,7 @@ let data = { times: [], series: {}, marks: [] };
 let recent = null;
 let events = [];
 let model = "";
-let problem = "";
+let refusal = "";
 let charts = [];
 let timer;
 
@@ -78,28 +79,29 @@ export async function refresh() {
   const asked = span;
   if (span === "5m") {
     if (recent) data = ofRecent(recent);
-    problem = "";
+    refusal = "";
   } else {
     timer = setTimeout(refresh, AGAIN_MS);
     try {
       const answer = await ask("/api/history", { span, model });
       if (asked !== span) return;
-      [data, problem] = [answer, ""];
+      [data, refusal] = [answer, ""];
     } catch (refused) {
       if (asked !== span) return;
-      [data, problem] = [{ times: [], series: {}, marks: [] }, problemText(refused)];
+      [data, refusal] = [{ times: [], series: {}, marks: [] }, problemText(refused)];
     }
   }
   draw();
 }
 
-function ofRecent({ age_s: ages = [], ...series }) {
+function ofRecent({ age_s: ages = [], card_age_s: cardAges = [], cards = {}, ...series }) {
   const now = Date.now() / 1000;
+  const times = (found) => found.map((age) => now - age);
   const first = events.find((one) => one.kind === "spawn"); // which restarts nothing
   const marks = events
     .filter((one) => one.kind in EVENT_MARKS && one !== first && now - one.at < SPANS["5m"])
     .map((one) => ({ at: one.at, kind: EVENT_MARKS[one.kind], text: one.text }));
-  return { times: ages.map((age) => now - age), series, marks };
+  return { times: times(ages), series, cardTimes: times(cardAges), cards, marks };
 }
 
 /** Draw again, as after another theme or language was chosen. */
@@ -112,6 +114,8 @@ export function rebuild() {
 }
 
 function draw() {
+  redraw($("history-problem"), [data.problem, t("warning")], () =>
+    data.problem ? notice("warning", t("warning"), [data.problem]) : []);
   const wanted = [...CHARTS, ...ofCards(data)].filter((one) =>
     one.lines.some((line) => column(line).some((value) => value !== null)));
   const names = wanted.map((one) => one.name + one.lines.length).join();
@@ -121,11 +125,11 @@ function draw() {
     for (const chart of charts) chart.destroy();
     charts = wanted.map((spec) => new Chart(spec, near));
     $("charts").replaceChildren(...(charts.length ? charts.map((chart) => chart.place)
-      : [el("p", { class: "panel nothing" }, problem || t("no-readings"))]));
+      : [el("p", { class: "panel nothing" }, refusal || t("no-readings"))]));
   }
   const marks = data.marks.filter((mark) => MARKS.has(mark.kind) && mark.at >= range[0]);
   const time = SPANS[span] > 2 * 86400 ? (at) => day(at).slice(5) : (at) => clock(at).slice(0, 5);
-  for (const chart of charts) chart.fill(data.times, chart.spec.lines.map(column), range, marks, time);
+  for (const chart of charts) chart.fill(timesOf(chart.spec), chart.spec.lines.map(column), range, marks, time);
   list(marks);
 }
 
@@ -135,6 +139,11 @@ function ofCards({ cards = {} }) {
     ...one,
     lines: Object.keys(cards).map((n) => ({ series: one.figure, card: n, name: "card", values: { n } })),
   }));
+}
+
+/** When a plot's values were read: live ones of cards at other times than the engine's. */
+function timesOf({ lines: [{ card }] }) {
+  return (card === undefined ? null : data.cardTimes) ?? data.times;
 }
 
 /** The values of a line, null where they are unknown. */

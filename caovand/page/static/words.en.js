@@ -56,6 +56,7 @@ export const english = {
 
   nodes: "Nodes", "node-here": "This machine", "node-joined": "Joined", "node-lost": "Lost", "node-refused": "Refused",
   "node-missing": "{n} not joined", address: "Address", ranks: "Ranks", "rank-pid": "{rank} (pid {pid})",
+  "size-expected": "{part} {size} GiB (forecast {expected})", "stage-part": "stage {stage}'s {part}",
   "no-card": "none", "lost-remedy": "See whether its machine and caovan are up.",
   "missing-remedy": "On that machine, journalctl -u caovan names what keeps it from the head at {head}.",
 
@@ -68,6 +69,8 @@ export const english = {
   "part-compute": "compute buffers", "part-logits": "logits", "part-engine": "rest of the engine",
   "part-others": "others", "part-used": "used", "part-free": "free",
   "memory": "Memory",
+  processes: "Processes on the GPUs", process: "Process", pid: "pid", belongs: "Belongs to",
+  "no-name": "not visible from here",
 
   prompt: "Prompt", "prompt-hint": "Ask the model something", "longest": "Longest answer", tokens: "tokens",
   send: "Send", stop: "Stop", "not-serving": "Available once the engine serves.",

@@ -56,6 +56,7 @@ export const chinese = {
 
   nodes: "节点", "node-here": "本机", "node-joined": "已加入", "node-lost": "已失联", "node-refused": "被拒绝",
   "node-missing": "{n} 个节点未加入", address: "地址", ranks: "Rank", "rank-pid": "{rank}（进程 {pid}）",
+  "size-expected": "{part} {size} GiB（预测 {expected}）", "stage-part": "第 {stage} 级{part}",
   "no-card": "无", "lost-remedy": "请检查这台机器和它的 caovan 是否在运行。",
   "missing-remedy": "在那台机器上运行 journalctl -u caovan，看它为什么没有连上主节点 {head}。",
 
@@ -68,6 +69,8 @@ export const chinese = {
   "part-compute": "计算缓冲", "part-logits": "logits", "part-engine": "引擎其余部分",
   "part-others": "其他程序", "part-used": "已用", "part-free": "空闲",
   "memory": "显存",
+  processes: "显卡上的进程", process: "进程", pid: "进程号", belongs: "属于",
+  "no-name": "此处看不到",
 
   prompt: "提示词", "prompt-hint": "向模型提一个问题", "longest": "最长回答", tokens: "tokens",
   send: "发送", stop: "停止", "not-serving": "引擎就绪后可用。",

@@ -106,6 +106,23 @@ def test_on_a_telephone_in_chinese(browser: Any, tmp_path: Path, theme: str) -> 
         assert shown.violations() == []
 
 
+def test_a_node_s_memory_stands_next_to_its_forecast(browser: Any, tmp_path: Path) -> None:
+    expected = {"kv_tokens": 9, "stage_0_kv_gib": 70.1, "stage_1_weights_gib": 4.325}
+    found = {"stage_1_weights_gib": 4.5, "stage_1_kv_gib": 1.0}
+    whole = {"weights_gib": 16.0, "kv_gib": 70.67}
+    nodes = [node("gpu1", "here"), node("gpu2", "joined", reported=found)]
+    answer = cluster(forecast=expected, nodes=nodes)
+    with served(tmp_path, answer) as (daemon, url), window(browser, url) as shown:
+        text = "stage 1's weights 4.50 GiB (forecast 4.33)"
+        row = shown.shows('.node[data-node="gpu2"]', text).inner_text()
+        assert row.endswith(f"Memory\n{text}"), "what was not forecast has nothing to stand next to"
+        assert "Memory" not in shown.shows('.node[data-node="gpu1"]').inner_text()
+        daemon.cluster = cluster(
+            forecast={"weights_gib": 15.1}, nodes=[node("gpu1", "here", reported=whole)]
+        )
+        shown.shows('.node[data-node="gpu1"]', "weights 16.00 GiB (forecast 15.10)")
+
+
 def test_a_machine_that_serves_alone_has_no_such_section(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path, None) as (_, url), window(browser, url) as shown:
         shown.is_in("SERVING")

@@ -2,8 +2,9 @@
 
 STANDIN_GPUS names the file: {"cards": 2, "lost": [0], "used_mib": 500}. It is read anew for each
 question, so that a test can take a card away. With "of": "NAME" the memory in use is that of the
-processes with this name; "name" and "total_mib" are those of other cards. Energy and NVLink count
-up with time.
+processes with this name; a table of names has the MiB of each, which are in use in addition. "name"
+and "total_mib" are those of other cards; "utilization", "temperature" and "power_w" are lists, a
+value for each card. Energy and NVLink count up with time.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def nvmlDeviceGetIndex(card: int) -> int:
 
 def nvmlDeviceGetMemoryInfo(card: int) -> Any:
     used, total = int(_told().get("used_mib", 300)), int(_told().get("total_mib", TOTAL_MIB))
+    if isinstance(_told().get("of"), dict):
+        used += sum(one.usedGpuMemory for one in nvmlDeviceGetComputeRunningProcesses(card)) // MIB
     return SimpleNamespace(total=total * MIB, used=used * MIB, free=(total - used) * MIB)
 
 
@@ -80,24 +83,30 @@ def nvmlDeviceGetUUID(card: int) -> str:
 
 
 def nvmlDeviceGetComputeRunningProcesses(card: int) -> list[Any]:
-    name, found = _told().get("of"), []
+    of, found = _told().get("of", {}), []
+    sizes = of if isinstance(of, dict) else {of: 200}
     for place in Path("/proc").glob("[0-9]*/comm"):
         try:
-            same = name is not None and place.read_text().strip() == name
+            mib = sizes.get(place.read_text().strip())
         except OSError:  # it has ended
             continue
-        if same:
+        if mib is not None:
             pid = int(place.parent.name)
-            found.append(SimpleNamespace(pid=pid, usedGpuMemory=200 * MIB))
+            found.append(SimpleNamespace(pid=pid, usedGpuMemory=mib * MIB))
     return found
 
 
+def _reading(card: int, name: str, otherwise: int) -> int:
+    values = _told().get(name)
+    return int(values[card]) if values else otherwise
+
+
 def nvmlDeviceGetUtilizationRates(card: int) -> Any:
-    return SimpleNamespace(gpu=50, memory=20)
+    return SimpleNamespace(gpu=_reading(card, "utilization", 50), memory=20)
 
 
 def nvmlDeviceGetPowerUsage(card: int) -> int:
-    return 180_000
+    return _reading(card, "power_w", 180) * 1000
 
 
 def nvmlDeviceGetEnforcedPowerLimit(card: int) -> int:
@@ -122,7 +131,7 @@ def nvmlDeviceGetFieldValues(card: int, fields: list[tuple[int, int]]) -> list[A
 
 
 def nvmlDeviceGetTemperature(card: int, sensor: int) -> int:
-    return 55
+    return _reading(card, "temperature", 55)
 
 
 def nvmlEventSetCreate() -> object:

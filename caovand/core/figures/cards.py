@@ -1,0 +1,53 @@
+"""What the cards did in the last five minutes, as the charts show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core.figures.track import RECENT_S
+from caovand.core.health.observation import GpuSample
+
+STEP_S = 4.0
+"""Rounds that come sooner are left out: cards may be sampled twice a second."""
+FIGURES = ("power_w", "utilization", "temperature")
+
+
+@dataclass(frozen=True)
+class Round:
+    """The FIGURES of each card at one moment, by its index."""
+
+    at: float
+    cards: Mapping[int, tuple[float | None, ...]]
+
+
+def follow(rounds: tuple[Round, ...], samples: Iterable[GpuSample]) -> tuple[Round, ...]:
+    """The rounds of the last RECENT_S seconds with one more."""
+    found = list(samples)
+    at = max((sample.at for sample in found), default=float("-inf"))
+    if not found or (rounds and at < rounds[-1].at + STEP_S):
+        return rounds
+    one = Round(at, {s.index: tuple(_rounded(getattr(s, name)) for name in FIGURES) for s in found})
+    return (*(before for before in rounds if before.at > at - RECENT_S), one)
+
+
+def series(rounds: Sequence[Round], now: float) -> dict[str, Any]:
+    """A list for each card and figure, None where it is unknown; `card_age_s` falls."""
+    known = [one for one in rounds if one.at > now - RECENT_S]
+    indices = sorted({index for one in known for index in one.cards})
+    nothing = (None,) * len(FIGURES)
+    return {
+        "card_age_s": [round(now - one.at, 1) for one in known],
+        "cards": {
+            str(index): {
+                name: [one.cards.get(index, nothing)[place] for one in known]
+                for place, name in enumerate(FIGURES)
+            }
+            for index in indices
+        },
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

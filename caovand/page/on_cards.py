@@ -1,0 +1,36 @@
+"""The processes on the cards, by the names that they have here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.adapters import processes
+from caovand.core.figures.memory import strange
+
+
+def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
+    """One entry a process and card, most memory first; `own` ones are of the model's engine.
+
+    Names alone: a command line may contain a key, and to read it may take as long as its process
+    hangs. Where the driver's pids are another host's, nobody here has a name, and `own` is None.
+    """
+    seen = next(({**status, **one} for one in status["slots"] if one["name"] == model), status)
+    memory = seen["figures"]["memory"]
+    unknown = strange(memory, serves=seen["served"] is not None)
+    own = {(card["gpu"], pid) for card in memory for pid in card["engine_pids"]}
+    found = []
+    for gpu in status["gpus"]:
+        index = gpu["index"]
+        for pid, mib in sorted(gpu["users"], key=lambda user: (-user[1], user[0])):
+            known = index not in unknown
+            found.append(
+                {
+                    "gpu": index,
+                    "pid": pid,
+                    "name": (processes.name_of(pid) or "") if known else "",
+                    "mib": mib,
+                    "own": (index, pid) in own if known else None,
+                }
+            )
+    return found
