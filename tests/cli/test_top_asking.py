@@ -42,7 +42,7 @@ def test_what_is_no_terminal_gets_one_screen(answering: FakeDaemon, ctl: Ctl) ->
     assert "STARTING -> SERVING" in said.out
     assert "\x1b" not in said.out
     own = next(line for line in said.out.splitlines() if line.split()[:1] == [str(os.getpid())])
-    assert "python" in own or "pytest" in own
+    assert "  python" in own or "  pytest" in own
     assert re.search(r"\n {8}0 \? {12}0 {8}7 +not visible from here\n", said.out)
 
 

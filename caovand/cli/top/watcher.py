@@ -164,11 +164,17 @@ def on_cards(
                 pid,
                 mib,
                 user_name(found.uid),
-                secrets.hide(processes.command_of(pid) or f"[{found.name}]"),
+                secrets.hide(_without_folder(processes.command_of(pid)) or f"[{found.name}]"),
                 own.cores_since(before.get(pid)),
                 own.resident_mib,
                 own.at - own.began,
             )
+
+
+def _without_folder(command: str) -> str:
+    """A command line whose program has no folder: a screen has room for little of it."""
+    program, space, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]}{space}{rest}"
 
 
 def _moment(at: float) -> str:
