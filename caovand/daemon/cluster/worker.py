@@ -189,8 +189,10 @@ class Worker(Part):
         except Unplannable as problem:
             self._facts = None
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
-        except Obstacle:
+        except Obstacle as problem:
             self._facts = None  # what cannot be inspected cannot serve
+            # The head orders nothing of a node without facts: only another look finds a change.
+            problem.hold = True
             raise
         self._changed.wake()
         order = self._planned = self._order

@@ -277,6 +277,23 @@ def test_a_worker_that_cannot_be_inspected_any_more_offers_nothing(world: World)
     world.play(story)
 
 
+def test_a_worker_without_its_model_looks_again_and_joins_once_that_is_copied(
+    world: World,
+) -> None:
+    async def story() -> None:
+        worker = await world.worker()
+        missing = Obstacle("model-missing", "cannot read /srv/m: it is not there", hold=False)
+        worker.slot.obstacles.append(missing)
+        worker.slot.start()
+        held = await worker.slot.until(State.HOLD)
+        assert (held.reason, held.deadline is not None) == (str(missing), True)
+        worker.slot.obstacles.clear()
+        worker.slot.looks_again()
+        await worker.reports(lambda report: report.facts)
+
+    world.play(story)
+
+
 def test_cards_that_no_rank_can_use_are_the_reason_that_a_worker_reports(world: World) -> None:
     async def story() -> None:
         worker = await world.worker(engine={"gpus": [7]})
