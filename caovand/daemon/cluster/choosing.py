@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.finding import finding, in_words
 from caovand.core.facts.checks import CheckResult
 from caovand.core.healing.failure import Failure
+from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster.members import Member
 from caovand.daemon.shared import now
 
@@ -106,9 +107,23 @@ def unended(member: Member) -> str:
 
 def _obstacle(member: Member) -> str:
     """Why a worker that was heard of cannot take part."""
-    name, report = member.report.name, member.report
     if member.lost:
-        return f"{name} is silent: see whether its machine and caovan are up"
-    if report.stopped:
-        return f"{name} was stopped by its operator: `caovanctl start` there"
-    return f"{name} has joined and cannot serve: {report.state}"
+        return f"{member.report.name} is silent: see whether its machine and caovan are up"
+    found = uncompared(member)
+    return ": ".join(filter(None, [found.text, found.remedy]))
+
+
+def uncompared(member: Member) -> CheckResult:
+    """That a worker which is here cannot take part, since it was stopped or has sent no facts."""
+    report = member.report
+    return unfit(report.name, report.state, stopped=report.stopped, joined="has joined and ")
+
+
+def unfit(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
+    """That nothing of a node can be compared; `state` is as in a report."""
+    if stopped:
+        return finding("FAIL", f"{name} was stopped by its operator", "`caovanctl start` there")
+    if state in State.__members__:
+        text = f"{name} {joined}has yet to inspect its engine, model and cards: {state}"
+        return finding("FAIL", text, "check again in a minute")
+    return finding("FAIL", f"{name} {joined}cannot serve: {state}")

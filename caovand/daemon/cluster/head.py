@@ -22,22 +22,39 @@ from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine import Place
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Node
+from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
-from caovand.core.problem import ProblemError
+from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.report import foreseen
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.between import Between
-from caovand.daemon.cluster.choosing import Choice, Quorum, choose, unended
+from caovand.daemon.cluster.choosing import (
+    Choice,
+    Quorum,
+    choose,
+    uncompared,
+    unended,
+    unfit,
+)
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links
 from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
-from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.part import (
+    IDLE,
+    Changed,
+    NextPlan,
+    Part,
+    Slot,
+    Told,
+    is_stopped,
+    linked,
+    state_of,
+)
 from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
@@ -267,14 +284,12 @@ class Head(Part):
         assert nodes is not None
         self._short = False
         host, port = addresses.split(self._address)
-        inventory = await coming.look()
-        refused = nodes.refusal(self._executor, inventory.engine)
-        if refused and self._quorum.strict:
-            raise Obstacle("bad-arguments", str(refused), hold=True)
         try:
-            self._facts = await here.facts(self._name, self._slot, inventory, host)
-        except Unplannable as problem:
-            raise unplannable(problem) from problem
+            inventory, refused = await self._inspected(coming, host)
+        except Obstacle:
+            if not living:
+                self._facts = None  # what cannot be inspected cannot serve
+            raise
         if not living:
             async with self._links.turn:
                 why = await self._choose(port + 1)
@@ -299,6 +314,21 @@ class Head(Part):
             raise unplannable(problem) from problem
         self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
         return spread, endpoint
+
+    async def _inspected(self, coming: NextPlan, host: str) -> tuple[Inventory, Problem | None]:
+        """The machine, whose facts are ours from now on, and why its engine cannot serve over
+        nodes. Raises Obstacle."""
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        inventory = await coming.look()
+        refused = nodes.refusal(self._executor, inventory.engine)
+        if refused and self._quorum.strict:
+            raise Obstacle("bad-arguments", str(refused), hold=True)
+        try:
+            self._facts = await here.facts(self._name, self._slot, inventory, host)
+        except Unplannable as problem:
+            raise unplannable(problem) from problem
+        return inventory, refused
 
     def outdated(self) -> str:
         """Who of the chosen workers is not as it was then: trials and planning take minutes."""
@@ -464,6 +494,16 @@ class Head(Part):
         twice = [(name, checks.named_twice(name)) for name in names]
         return [*deaf, *twice, *self._unread.all().values()]
 
+    def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
+        """Who is here and has nothing to compare, or is not to serve."""
+        if self._facts is None:
+            snapshot = self._slot.snapshot()
+            state, stopped = state_of(snapshot), is_stopped(snapshot)
+            yield self._name, unfit(self._name, state, stopped=stopped)
+        for name, one in self._heard.items():
+            if one.facts is None or one.report.stopped:
+                yield name, uncompared(one)
+
     def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
         found, nodes = [], self._slot.engine.nodes
         for name, one in members.items():
@@ -576,7 +616,7 @@ class Head(Part):
             for one in self._rivals.refused()
         ]
         # A finding about the head alone comes with each worker: it is shown once.
-        every = [*self._unheard(), *self._compare(self._heard)]
+        every = [*self._unheard(), *self._uncompared(), *self._compare(self._heard)]
         found = {one: name for name, one in reversed(every)}
         document = {
             "role": self.role, "name": self._name, "head": self._address,

@@ -29,6 +29,16 @@ MOST_TEXTS = 32
 Link = TypeVar("Link")
 
 
+def state_of(snapshot: Snapshot) -> str:
+    """How a slot is, as nodes report it: the reason while it waits, else what it does."""
+    return snapshot.reason if snapshot.state in IDLE else snapshot.state.value
+
+
+def is_stopped(snapshot: Snapshot) -> bool:
+    """Whether the operator of a slot wants no engine."""
+    return snapshot.state in (State.STOPPED, State.STOPPING)
+
+
 class NextPlan(Protocol):
     """A plan that is still to be made, as planning.NextPlan is: between its two steps a head
     chooses the `others`, which `link` joins."""

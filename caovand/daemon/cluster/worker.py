@@ -27,7 +27,17 @@ from caovand.core.reporting.report import foreseen
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
-from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.part import (
+    IDLE,
+    Changed,
+    NextPlan,
+    Part,
+    Slot,
+    Told,
+    is_stopped,
+    linked,
+    state_of,
+)
 from caovand.daemon.cluster.trying import Trying
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
@@ -263,11 +273,11 @@ class Worker(Part):
             name=self._name,
             boot=self._boot,
             facts=to_document(self._facts) if self._facts else {},
-            state=snapshot.reason if snapshot.state in IDLE else snapshot.state.value,
+            state=state_of(snapshot),
             running=self._running,
             failed=failed,
             finding=finding,
-            stopped=snapshot.state in (State.STOPPED, State.STOPPING),
+            stopped=is_stopped(snapshot),
             ranks=self._ranks.known if self._running else (),
             sizes=here.sizes(self._slot) if self._running else {},
             clock=time.time(),

@@ -112,7 +112,7 @@ class Coming:
         self._slot, self._again = slot, again
 
     async def look(self) -> Inventory:
-        return inventory()
+        return await self._slot.hooks.look()
 
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None

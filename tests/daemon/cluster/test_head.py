@@ -13,6 +13,7 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
 from caovand.daemon.cluster.members import MOST_MEMBERS
+from caovand.daemon.inspection import Obstacle
 from caovand.engines.vllm.memory.forecast import forecast
 from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -154,6 +155,38 @@ def test_a_head_says_why_a_worker_cannot_take_part(
         assert held.reason == f"cannot start: 1 of 2 nodes missing: {why}"
         head.hear()
         await head.slot.until(State.STARTING, spawned=True)
+
+    world.play(story)
+
+
+def test_the_check_names_whoever_is_here_and_cannot_be_compared(world: World) -> None:
+    def failing(head: AtHead) -> dict[str, str]:
+        found = head.part.describe()["checks"]
+        return {one["node"]: one["text"] for one in found if one["verdict"] == "FAIL"}
+
+    async def story() -> None:
+        head = await world.head(nodes=4)
+        head.hear("n2")
+        head.hear("n3", facts=None, state="no engine is installed; run this")
+        head.hear("n4", facts=None, state="STARTING")
+        head.hear("n5", stopped=True)
+        assert failing(head)["n1"] == "n1 was stopped by its operator"
+        head.slot.obstacles.append(Obstacle("model-missing", "no model; copy it", hold=False))
+        head.slot.start()
+        await head.slot.until(State.FAILED)
+        assert failing(head) == {
+            "n1": "n1 cannot serve: no model; copy it",
+            "n3": "n3 has joined and cannot serve: no engine is installed; run this",
+            "n4": "n4 has joined and has yet to inspect its engine, model and cards: STARTING",
+            "n5": "n5 was stopped by its operator",
+        }
+        head.slot.obstacles.clear()
+        head.slot.start()
+        await head.slot.until(State.HOLD)
+        assert failing(head).keys() == {"n3", "n4", "n5"}
+        head.slot.obstacles.append(Obstacle("unknown", "the engine is gone", hold=True))
+        head.slot.looks_again()
+        await soon(lambda: failing(head).get("n1") == "n1 cannot serve: the engine is gone")
 
     world.play(story)
 
