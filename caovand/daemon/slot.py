@@ -29,6 +29,7 @@ from caovand.core.figures.memory import by_card
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
+from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.announcement import announcement
 from caovand.core.lifecycle.events import (
@@ -195,6 +196,7 @@ class Slot:
             pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
             lines=lambda: self.run.ring.since(0, RING_BYTES)[0],
             idle=lambda: self.figures.idle,
+            samples=self._samples,
             forecast=lambda: self.run.forecast,
             reported=lambda: dict(self._reported),  # its log is read by a thread
             incidents=self.incidents,
@@ -317,12 +319,15 @@ class Slot:
         """What the log of the living engine says: of one that is gone, it is of no interest."""
         return self.run.watching.reported if self.run.child and self.run.watching else {}
 
+    def _samples(self) -> list[GpuSample]:
+        """The latest samples of the cards that the engine uses."""
+        latest = self._shared.cards.latest
+        return [latest[index] for index in sorted(self.run.cards.used & latest.keys())]
+
     def describe(self) -> dict[str, Any]:
         """The status document."""
         child, reported = self.run.child, self._reported
-        latest = self._shared.cards.latest
-        mine = [latest[index] for index in sorted(self.run.cards.used & latest.keys())]
-        memory = by_card(mine, self.run.cards.ours, self.run.forecast, reported)
+        memory = by_card(self._samples(), self.run.cards.ours, self.run.forecast, reported)
         shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
         history = self._shared.history.text
         lacks = (shortage, *unwritten, history, child.unrecorded if child else "")
@@ -341,7 +346,7 @@ class Slot:
                 "tuning": self._tuner.describe(),
             },
             revision=self._revision,
-            gpus=tuple(latest.values()),
+            gpus=tuple(self._shared.cards.latest.values()),
             forecast=self.run.forecast,
             degraded_since=self._memory.since,
             failed=dict(self._failed),

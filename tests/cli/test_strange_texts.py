@@ -101,7 +101,7 @@ NODE = {
     "facts": {**strange({"engine": "e", "version": "v"}), "cards": [
         {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5", "count": 1},
     ]},
-    "ranks": [{"rank": STRANGE, "pid": 1}], "reported": {},
+    "ranks": [{"rank": STRANGE, "pid": 1}], "gpus": [], "reported": {},
 }  # fmt: skip
 CLUSTER = {
     "role": "head", "name": STRANGE, "head": STRANGE, "nodes": [NODE], "missing": 1, "forecast": {},

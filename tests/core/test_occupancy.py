@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.facts.occupancy import by_others, grown, withheld
+from caovand.core.facts.occupancy import by_others, card_of, grown, withheld
 from caovand.core.health.observation import GpuSample
 from tests.core.machines import turing
 
@@ -42,3 +42,13 @@ def test_what_others_took_meanwhile_is_theirs() -> None:
     (card,) = turing(1)
     now = replace(card, free_mib=card.free_mib - 5_000, users=((2, "python", 5_000),))
     assert withheld([card], [now], {1}) == ""
+
+
+def test_the_card_of_a_process_is_where_it_has_most() -> None:
+    first, second = sample((1, 300), (2, 9_000)), replace(sample((1, 8_000)), index=3)
+    assert [card_of(pid, [first, second]) for pid in (1, 2, 3)] == [3, first.index, None]
+
+
+def test_where_the_driver_does_not_tell_how_much_the_card_of_two_is_unknown() -> None:
+    first, second = sample((1, 0), (2, 0)), replace(sample((1, 0)), index=3)
+    assert [card_of(pid, [first, second]) for pid in (1, 2)] == [None, first.index]

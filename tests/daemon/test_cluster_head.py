@@ -312,7 +312,7 @@ def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
     names = [f"gpu-node-{number:03}" for number in range(63)]
     tried = Tried(64, **dict.fromkeys(names, GOOD))
     tried.head._facts = replace(HEAD, cards=(H100,) * cards)
-    ranks = tuple((f"TP{number + 500}", 4194000 + number) for number in range(cards))
+    ranks = tuple((f"TP{number + 500}", 4194000 + number, number) for number in range(cards))
     sizes = {"weights_gib": 4.325, "kv_gib": 70.381}
     for name in names:
         tried.join(name, replace(WORKER, cards=(H100,) * cards), ranks=ranks, sizes=sizes)
@@ -322,6 +322,7 @@ def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
     frame = encode_reply(Reply("0" * 64, result=told))
     assert len(frame) <= MAX_BYTES
     assert [len(node["ranks"]) for node in told["nodes"][1:]] == [cards] * 63
+    assert [node["gpus"] for node in told["nodes"][1:]] == [list(range(cards))] * 63
     assert [node["reported"] for node in told["nodes"][1:]] == [sizes] * 63
     checks = told["checks"]
     assert len(checks) >= 63

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from rich.table import Table
@@ -48,8 +49,14 @@ def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
     if state != "here":
         state += f" for {duration(node['since_s'])}"
     engine = f"{facts['engine']} {facts['version']}" if facts else ""
-    ranks = ", ".join(f"{one['rank']} (pid {one['pid']})" for one in node["ranks"])
-    return node["name"], state, node["address"], engine, _cards(facts), ranks
+    return node["name"], state, node["address"], engine, _cards(facts), ", ".join(_ranks(node))
+
+
+def _ranks(node: Mapping[str, Any]) -> Iterator[str]:
+    """Each rank with its process, and its card where that is known."""
+    for one, gpu in zip_longest(node["ranks"], node["gpus"]):
+        card = "" if gpu is None else f", GPU {gpu}"
+        yield f"{one['rank']} (pid {one['pid']}{card})"
 
 
 def _cards(facts: Mapping[str, Any]) -> str:

@@ -152,10 +152,14 @@ def shown(link: Link | None) -> dict[str, Any] | None:
         return None
     return {
         "works": link.works,
-        "connect_s": link.connect_s,
-        "to_head_bytes_s": link.up_bytes_s,
-        "from_head_bytes_s": link.down_bytes_s,
+        "connect_s": round(link.connect_s, 6),
+        "to_head_bytes_s": _whole(link.up_bytes_s),
+        "from_head_bytes_s": _whole(link.down_bytes_s),
     }
+
+
+def _whole(bytes_s: float | None) -> int | None:
+    return None if bytes_s is None else round(bytes_s)
 
 
 def to_document(found: Trial | Outcome | None) -> dict[str, Any] | None:

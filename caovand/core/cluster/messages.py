@@ -25,6 +25,7 @@ EACH_S = 1.0
 """How often a message is sent; at once where something has changed."""
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
+MOST_GPUS = 1024  # far more than a machine has
 LONGEST, LONGEST_NAME = 2048, 64  # characters of a text, and of a name that is only shown
 
 
@@ -61,9 +62,10 @@ class Report:
     """How a worker is. `boot` differs for each run of its daemon, `facts` is a NodeFacts document.
 
     `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
-    `finding` why. `stopped` says that its operator wants no engine. `ranks` are pairs of a rank's
-    name and pid, `sizes` what the log says of their memory, in GiB. `echo` is the `sent` of the
-    last order, `held_s` how long ago that came. `outcome` is that of its last trial.
+    `finding` why. `stopped` says that its operator wants no engine. `ranks` have each rank's name,
+    pid and card, None where that is not known; `sizes` what the log says of their memory, in GiB.
+    `echo` is the `sent` of the last order, `held_s` how long ago that came. `outcome` is that of
+    its last trial.
     """
 
     name: str
@@ -74,7 +76,7 @@ class Report:
     failed: str = ""
     finding: Finding | None = None
     stopped: bool = False
-    ranks: tuple[tuple[str, int], ...] = ()
+    ranks: tuple[tuple[str, int, int | None], ...] = ()
     sizes: Mapping[str, float] = field(default_factory=dict)
     clock: float = 0.0
     echo: float = 0.0
@@ -120,14 +122,14 @@ def decode_report(frame: bytes) -> Report:
     if not isinstance(facts, dict):
         raise BadDocument("facts is no table")
     if not isinstance(ranks, list) or len(ranks) > 64 or not all(map(_is_rank, ranks)):
-        raise BadDocument("ranks is no list of names and pids")
+        raise BadDocument("ranks is no list of names, pids and cards")
     if not isinstance(sizes, dict) or len(sizes) > 64 or any(len(name) > 64 for name in sizes):
         raise BadDocument("sizes is no short table")
     found = {name: _typed(document, name, kind) for name, kind in _REPORT.items()}
     return Report(
         **found,
         facts=facts,
-        ranks=tuple((name, pid) for name, pid in ranks),
+        ranks=tuple((name, pid, gpu) for name, pid, gpu in ranks),
         sizes={name: _typed(sizes, name, float) for name in sizes},
         finding=None if finding is None else finding_from(finding),
         outcome=outcome_from(document["outcome"]),
@@ -174,9 +176,11 @@ def _typed(document: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _is_rank(found: Any) -> bool:
-    if not isinstance(found, list) or len(found) != 2:
+    if not isinstance(found, list) or len(found) != 3:
         return False
-    name, pid = found
+    name, pid, gpu = found
+    if gpu is not None and (type(gpu) is not int or not 0 <= gpu < MOST_GPUS):
+        return False
     return isinstance(name, str) and len(name) <= 64 and type(pid) is int and pid > 0
 
 

@@ -59,6 +59,16 @@ def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy 
     return {place: mib for place, mib in users.items() if place[1] not in ours}
 
 
+def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
+    """The card that a process has the most memory of; None where the driver does not tell.
+
+    It may have a little of other cards, too, whose memory it reaches.
+    """
+    sizes = {s.index: mib for s in samples for user, mib in s.users if user == pid}
+    largest = [index for index, mib in sizes.items() if mib == max(sizes.values())]
+    return largest[0] if len(largest) == 1 else None
+
+
 def grown(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
     """The processes that use notably more than before, and how much they use now."""
     return {place: mib for place, mib in now.items() if mib - before.get(place, 0) >= NOTABLE_MIB}

@@ -305,6 +305,7 @@ class Head(Part):
         if self._count == 1:
             self._sums = False
             return plan, endpoint
+        assert self._facts is not None
         try:
             spread = nodes.spread(
                 plan, replace(inventory, others=self._others), host, port + 1, self._no_rdma,

@@ -14,6 +14,7 @@ from caovand.core.cluster.link import shown as shown_link
 from caovand.core.cluster.node import NodeFacts, shown
 from caovand.core.engine import UNTITLED
 from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.occupancy import card_of
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.part import Slot
 from caovand.daemon.inspection import Obstacle
@@ -21,8 +22,8 @@ from caovand.daemon.shared import now
 
 RANKS_S = 2.0
 SIZES = ("weights_gib", "kv_gib")
-Pairs = tuple[tuple[str, int], ...]
-"""Names of ranks, such as "TP1", each with the pid of its process."""
+Known = tuple[tuple[str, int, int | None], ...]
+"""Names of ranks, such as "TP1", each with the pid of its process and its card, if known."""
 
 
 async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
@@ -46,13 +47,14 @@ def entry(
     state: str,
     since_s: float,
     facts: NodeFacts | None,
-    ranks: Pairs,
+    ranks: Known,
     address: str = "",
     link: Link | None = None,
     sizes: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """A node in the document of the op `cluster`; `link` is the one to the head, where it was
     tried, `sizes` what it reports of its ranks' memory."""
+    gpus = [gpu for _, _, gpu in ranks]  # a list of its own: one answer has 512 ranks
     return {
         "name": name,
         "address": address or (facts.address if facts else ""),
@@ -60,7 +62,8 @@ def entry(
         "since_s": round(since_s, 1),
         "facts": shown(facts),
         "link": shown_link(link),
-        "ranks": [{"rank": rank, "pid": pid} for rank, pid in ranks],
+        "ranks": [{"rank": rank, "pid": pid} for rank, pid, _ in ranks],
+        "gpus": gpus if any(gpu is not None for gpu in gpus) else [],
         "reported": dict(sizes or {}),
     }
 
@@ -78,7 +81,7 @@ class Ranks:
     """
 
     def __init__(self, slot: Slot) -> None:
-        self.known: Pairs = ()
+        self.known: Known = ()
         self._slot = slot
         self._next = float("-inf")
         self._reading: asyncio.Task[None] | None = None
@@ -106,4 +109,6 @@ class Ranks:
                 known = {**self._by_log, **found}
                 self._by_log = {pid: rank for pid, rank in known.items() if pid in named}
             named.update({pid: self._by_log.get(pid, UNTITLED) for pid in untitled})
-            self.known = tuple(sorted((rank, pid) for pid, rank in named.items() if rank))
+            samples = self._slot.samples()
+            ranks = sorted((rank, pid) for pid, rank in named.items() if rank)
+            self.known = tuple((rank, pid, card_of(pid, samples)) for rank, pid in ranks)

@@ -16,6 +16,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
+from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
@@ -59,7 +60,8 @@ class Slot:
     that of its sockets. `pids` are the engine's processes, `lines` the last of its log, `idle` says
     whether it was seen without a request. `gather` gathers the evidence of a failure, with the
     stacks of its processes where its second argument says so; without a failure, what one elsewhere
-    left here. `forecast` is that of the engine's memory, `reported` what its log says.
+    left here. `samples` are the latest of the cards that the engine uses. `forecast` is that of the
+    engine's memory, `reported` what its log says.
     """
 
     config: Callable[[], Config]
@@ -76,6 +78,7 @@ class Slot:
     pids: Callable[[], Sequence[int]]
     lines: Callable[[], Sequence[str]]
     idle: Callable[[], bool]
+    samples: Callable[[], Sequence[GpuSample]]
     forecast: Callable[[], MemoryEstimate | None]
     reported: Callable[[], Mapping[str, Any]]
     incidents: Incidents

@@ -22,7 +22,8 @@ FACTS = {
 def node(name: str, state: str, **changes: Any) -> dict[str, Any]:
     address = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2"}.get(name, "10.0.0.3")
     base = {"name": name, "address": address, "state": state, "since_s": 300.0}
-    return {**base, "facts": {**FACTS, "name": name}, "ranks": [], "reported": {}, **changes}
+    more = {"facts": {**FACTS, "name": name}, "ranks": [], "gpus": [], "reported": {}}
+    return {**base, **more, **changes}
 
 
 def rank(name: str, pid: int) -> dict[str, Any]:
@@ -38,7 +39,8 @@ def cluster(**changes: Any) -> dict[str, Any]:
     return {
         "role": "head", "name": "gpu1", "head": "10.0.0.1:7070", "missing": 0,
         "forecast": {}, "nodes": [
-            node("gpu1", "here", ranks=[rank("TP0", 4710), rank("TP1", 4711)]),
+            node("gpu1", "here", ranks=[rank("TP0", 4710), rank("TP1", 4711)],
+                 gpus=[3, None]),
             node("gpu2", "joined", ranks=[rank("TP2", 815)]),
         ],
         "checks": [
@@ -72,7 +74,7 @@ def test_the_nodes_are_a_table(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert rows(said.out) == [
         ["node", "state", "address", "engine", "cards", "ranks"],
         ["gpu1", "here", "10.0.0.1", "vllm 0.32.0", "2 x Tesla T4 15 GiB",
-         "TP0 (pid 4710), TP1 (pid 4711)"],
+         "TP0 (pid 4710, GPU 3), TP1 (pid 4711)"],
         ["gpu2", "joined for 5 min", "10.0.0.2", "vllm 0.32.0", "2 x Tesla T4 15 GiB",
          "TP2 (pid 815)"],
     ]  # fmt: skip

@@ -62,7 +62,9 @@ reports = st.builds(
     failed=texts,
     finding=st.none() | findings,
     stopped=st.booleans(),
-    ranks=st.lists(st.tuples(texts, st.integers(1, 99)), max_size=3).map(tuple),
+    ranks=st.lists(
+        st.tuples(texts, st.integers(1, 99), st.none() | st.integers(0, 9)), max_size=3
+    ).map(tuple),
     sizes=st.dictionaries(texts, finite, max_size=3),
     clock=finite,
     echo=finite,

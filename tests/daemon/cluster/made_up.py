@@ -28,6 +28,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
+from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.events import End, Event, Inspect, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
@@ -143,6 +144,8 @@ class Slot:
         self.meanwhile: list[Callable[[], None]] = []
         self.left = ""
         self.idle = True
+        self.pids: list[int] = []
+        self.samples: list[GpuSample] = []
         self.forecast: MemoryEstimate | None = None
         self.reported: dict[str, Any] = {}
         self.ends = asyncio.Event()
@@ -168,9 +171,10 @@ class Slot:
             look=self._look,
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
-            pids=tuple,
+            pids=lambda: self.pids,
             lines=tuple,
             idle=lambda: self.idle,
+            samples=lambda: self.samples,
             forecast=lambda: self.forecast,
             reported=lambda: self.reported,
             incidents=self.incidents,

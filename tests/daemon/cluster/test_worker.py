@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from caovand.adapters import processes
 from caovand.core.cluster.messages import Report
 from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan
@@ -55,6 +58,34 @@ def test_it_reports_what_its_log_says_of_memory_while_its_rank_is_there(world: W
         assert report.sizes == {"stage_1_weights_gib": 4.32, "kv_gib": 70.0}
         worker.hear(start="")
         await worker.reports(lambda report: not report.running and not report.sizes)
+
+    world.play(story)
+
+
+def test_it_reports_which_rank_is_on_which_card(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A title says nothing of the card: where there are more than ranks, the freest are taken."""
+    titles = {7: "VLLM::Worker_PP1_TP0", 8: "VLLM::Worker_PP1_TP1", 9: "python"}
+    monkeypatch.setattr(processes, "command_of", titles.__getitem__)
+
+    async def story() -> None:
+        worker = await world.worker()
+        worker.slot.pids = list(titles)
+        sample = GpuSample(3, 9000, 15360, None, None, None, at=0.0, users=((7, 8000), (8, 300)))
+        worker.slot.samples = [sample]
+        worker.slot.start()
+        worker.hear(**order())
+        report = await worker.reports(lambda report: report.ranks)
+        assert report.ranks == (("PP1_TP0", 7, 3), ("PP1_TP1", 8, 3))
+        worker.slot.samples += [replace(sample, index=4, users=((8, 8000),))]
+        world.clock.ahead_s += 3
+        await worker.reports(lambda report: report.ranks[1] == ("PP1_TP1", 8, 4))
+        assert worker.part.describe()["nodes"][0]["gpus"] == [3, 4]
+        worker.slot.samples = []
+        world.clock.ahead_s += 3
+        await worker.reports(lambda report: report.ranks[1] == ("PP1_TP1", 8, None))
+        assert worker.part.describe()["nodes"][0]["gpus"] == []
 
     world.play(story)
 
