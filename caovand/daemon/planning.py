@@ -179,6 +179,12 @@ class NextPlan:
 
 
 def _same(others: tuple[Node, ...], link: Network | None, before: Inventory) -> bool:
-    """Whether a plan from `before` was made for such nodes, whatever they are called."""
-    cards = [[node.gpus for node in nodes] for nodes in (others, before.others)]
+    """Whether a plan from `before` was made for such nodes, whatever they are called.
+
+    What is free of their cards does not count, as with those here: the ladder knows of it.
+    """
+    cards = [
+        [[replace(gpu, free_mib=0) for gpu in node.gpus] for node in nodes]
+        for nodes in (others, before.others)
+    ]
     return cards[0] == cards[1] and link == before.link

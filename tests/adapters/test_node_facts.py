@@ -103,7 +103,7 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
         plugin="0.2.0",
         python="3.12.7",
         driver="580.95.05",
-        cards=(Card("Tesla T4", 15360, (7, 5)),) * 2,
+        cards=(Card("Tesla T4", 15360, (7, 5), 15060),) * 2,
         address="127.0.0.1",
         interface="lo",
         mtu=65536,
@@ -144,7 +144,7 @@ def test_only_cards_that_ranks_may_use_are_reported(tmp_path: Path) -> None:
         "gpu2", Inventory((*pair, display), HOST, ENGINE, ABSENT), "127.0.0.1", None, kind="vllm",
         cards=pair, cache=tmp_path, by_host_name=lambda used: False,
     )  # fmt: skip
-    assert facts.cards == (Card("Tesla T4", 15360, (7, 5)),) * 2
+    assert facts.cards == (Card("Tesla T4", 15360, (7, 5), 15060),) * 2
     assert facts.p2p is True
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from caovand.core.cluster.node import Card, NodeFacts
 
-T4 = Card("Tesla T4", 15360, (7, 5))
+T4 = Card("Tesla T4", 15360, (7, 5), 15360)
 HEAD = NodeFacts(
     name="head1",
     caovan="0.2.0",

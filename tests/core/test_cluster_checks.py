@@ -25,7 +25,7 @@ LOOPBACK = (
     " or set [cluster] interface"
 )
 RAY = Package("Ray", "ray", lambda facts: facts.ray)
-A10 = Card("NVIDIA A10", 23028, (8, 6))
+A10 = Card("NVIDIA A10", 23028, (8, 6), 23028)
 
 
 def found(

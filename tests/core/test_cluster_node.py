@@ -15,6 +15,7 @@ from caovand.core.cluster.node import (
     Card,
     NodeFacts,
     from_document,
+    node_of,
     read_shown_cards,
     shown,
     to_document,
@@ -26,7 +27,11 @@ from tests.examples import examples
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=256)
 NAMED = WORDS.filter(bool)
 SIZES = st.integers(0, 1 << 40)
-CARDS = st.builds(Card, NAMED, SIZES, st.tuples(st.integers(1, 99), st.integers(0, 99)))
+CARDS = st.builds(
+    lambda card, free: replace(card, free_mib=min(free, card.memory_mib)),
+    st.builds(Card, NAMED, SIZES, st.tuples(st.integers(1, 99), st.integers(0, 99)), st.just(0)),
+    SIZES,
+)
 NODES = st.builds(
     NodeFacts,
     name=NAMED,
@@ -68,10 +73,30 @@ def test_what_a_node_reports_is_what_the_head_reads(node: NodeFacts) -> None:
     assert from_document(json.loads(json.dumps(to_document(node)))) == node
 
 
+@pytest.mark.parametrize(
+    ("used", "counts"), [(0, 0), (1023, 0), (1024, 1024), (1025, 2048), (15350, 15360)]
+)
+def test_what_others_use_of_a_card_counts_in_whole_steps(used: int, counts: int) -> None:
+    """A little more or less of it is no other plan, and what a desktop uses is none of its
+    business."""
+    (gpu,) = node_of("n2", (replace(T4, free_mib=T4.memory_mib - used),)).gpus
+    assert gpu.total_mib - gpu.free_mib == counts
+
+
+def test_what_others_use_of_equal_cards_is_one_entry_with_them() -> None:
+    (entry,) = shown(replace(HEAD, cards=(replace(T4, free_mib=5000), T4)))["cards"]
+    assert (entry["count"], entry["occupied_mib"]) == (2, [11264, 0])
+    for wrong in ([0], {}, [0, 15361], [0, "1"]):
+        with pytest.raises(BadFacts, match=r"cards\[0\].occupied_mib is"):
+            read_shown_cards([{**entry, "occupied_mib": wrong}])
+
+
 @examples(50)
 @given(NODES)
 def test_the_cards_that_are_shown_are_read_back_in_their_order(node: NodeFacts) -> None:
-    assert read_shown_cards(json.loads(json.dumps(shown(node)["cards"]))) == node.cards
+    cards = read_shown_cards(json.loads(json.dumps(shown(node)["cards"])))
+    assert [card.kind for card in cards] == [card.kind for card in node.cards]
+    assert node_of("n2", cards) == node_of("n2", node.cards)
 
 
 def test_equal_cards_are_one_entry_and_bad_counts_are_refused() -> None:
@@ -86,8 +111,7 @@ def test_equal_cards_are_one_entry_and_bad_counts_are_refused() -> None:
 
 def test_the_document_is_plain_and_readable() -> None:
     made = document()
-    card = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5"}
-    assert made["cards"] == [card, card]
+    assert made["cards"] == [CARD, CARD]
     assert (made["name"], made["mtu"], made["clock"]) == ("head1", 9000, 1764000000.25)
 
 
@@ -121,7 +145,7 @@ def test_any_document_is_facts_or_refused(whatever: Any) -> None:
     assert str(refused).startswith(f"cannot read a node's facts: {refused.field} ")
 
 
-CARD = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5"}
+CARD = {"name": "Tesla T4", "memory_mib": 15360, "compute_capability": "7.5", "free_mib": 15360}
 NUMBER = "is not a whole number from 0 to 1099511627776"
 
 
@@ -164,6 +188,7 @@ NUMBER = "is not a whole number from 0 to 1099511627776"
             {"cards": [{**CARD, "compute_capability": "sm75"}]},
             'cards[0].compute_capability is not such as "7.5"',
         ),
+        ({"cards": [{**CARD, "free_mib": 15361}]}, "cards[0].free_mib is more than 15360"),
         ({"model": []}, "model is not a table of at most 4096 files"),
         ({"model": dict.fromkeys(map(str, range(4097)), "d")},
          "model is not a table of at most 4096 files"),

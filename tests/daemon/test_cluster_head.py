@@ -302,7 +302,7 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
     }
 
 
-H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0))
+H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
 
 
 @pytest.mark.parametrize("cards", [4, 8])

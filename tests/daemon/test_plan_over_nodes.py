@@ -25,8 +25,8 @@ CONFIG = parse({
     "model": {"path": "/srv/models/Qwen3.6-27B-AWQ"},
     "cluster": {"role": "head", "head": "10.0.0.1:7070"},
 })  # fmt: skip
-SMALL = node_of("n2", (Card("NVIDIA GeForce RTX 2080 Ti", 11264, (7, 5)),))
-ALIKE = node_of("n2", (Card("NVIDIA GeForce RTX 3090", 24576, (8, 6)),))
+SMALL = node_of("n2", (Card("NVIDIA GeForce RTX 2080 Ti", 11264, (7, 5), 11264),))
+ALIKE = node_of("n2", (Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576),))
 FAST = Network(12.5e9, 10e-6)
 
 
@@ -96,10 +96,38 @@ def test_a_head_whose_card_is_busy_is_planned_for_with_the_cards_that_there_are(
     world.machine = inventory(gpus=(busy,))
     with pytest.raises(inspection.Obstacle, match=r"pid 4242\) holds 14000 MiB"):
         asyncio.run(world.plan(SMALL))
-    found = asyncio.run(world.plan(node_of("n2", (Card("NVIDIA H200", 143771, (9, 0)),))))
+    found = asyncio.run(world.plan(node_of("n2", (Card("NVIDIA H200", 143771, (9, 0), 143771),))))
     first, last = map(int, found.env[PARTITION].value.split(","))
     assert first < last
     assert world.plans == 2
+
+
+def test_what_others_use_of_a_workers_card_leaves_less_for_the_plan(world: World) -> None:
+    """vLLM would refuse to start there, and three waits later a rung would find the share."""
+    (card,) = [Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576 - 6000)]
+
+    async def story() -> None:
+        free, busy = await world.plan(ALIKE), await world.plan(node_of("n2", (card,)))
+        share = "gpu_memory_utilization"
+        assert busy.value(share) * 24576 <= 24576 - 6 * 1024 < free.value(share) * 24576
+        assert busy.value("max_model_len") < free.value("max_model_len")
+        (warning,) = (one for one in busy.warnings if "n2" in one)
+        assert warning.startswith("programs on n2 hold 6144 MiB of a card there: the context is")
+        full = replace(card, free_mib=2000)
+        with pytest.raises(inspection.Obstacle, match="programs on n2 hold 23552 MiB") as refused:
+            await world.plan(node_of("n2", (full,)))
+        assert (refused.value.finding.failure, refused.value.hold) == ("vram-busy", True)
+
+    asyncio.run(story())
+
+
+def test_memory_that_comes_and_goes_on_a_worker_keeps_what_the_ladder_took(world: World) -> None:
+    async def story() -> None:
+        lower = lowered(await world.plan(ALIKE))
+        busy = Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 20000)
+        assert await world.plan(node_of("n2", (busy,)), again=lower) == lower
+
+    asyncio.run(story())
 
 
 def test_other_cards_are_another_plan(world: World) -> None:
@@ -135,7 +163,7 @@ def test_a_link_that_was_measured_is_another_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch, inventory(gpus=turing(2)))
-    alike = Card("NVIDIA GeForce RTX 2080 Ti", 22527, (7, 5))
+    alike = Card("NVIDIA GeForce RTX 2080 Ti", 22527, (7, 5), 22527)
     node = node_of("n2", (alike, alike))
     found = asyncio.run(world.plan(node, link=FAST))
     assert found.value("tensor_parallel_size") == 4

@@ -56,7 +56,9 @@ def read(
         plugin=engine.plugin or "",
         python=engine.python_version,
         driver=inventory.gpus[0].driver if inventory.gpus else "",
-        cards=tuple(Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in cards),
+        cards=tuple(
+            Card(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.free_mib) for gpu in cards
+        ),
         address=address,
         interface=used,
         mtu=mtu,

@@ -6,9 +6,10 @@ A document comes over the network: it is taken as it is, or refused.
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +23,7 @@ LONGEST_PATH = 4096
 MOST_FILES = 4096
 MOST_CARDS = 64
 MOST_DEVICES = 64
+STEP_MIB = 1024
 LARGEST = 1 << 40
 """Far beyond any size in MiB, and any Unix time, of a machine."""
 CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9]{1,2})")
@@ -37,11 +39,25 @@ class BadFacts(ValueError):
 
 @dataclass(frozen=True)
 class Card:
-    """One NVIDIA card; memory in MiB."""
+    """One NVIDIA card; memory in MiB, `free_mib` what no program uses."""
 
     name: str
     memory_mib: int
     compute_capability: tuple[int, int]
+    free_mib: int
+
+    @property
+    def kind(self) -> tuple[str, int, tuple[int, int]]:
+        """What does not change."""
+        return self.name, self.memory_mib, self.compute_capability
+
+    @property
+    def occupied_mib(self) -> int:
+        """What others use, in whole steps: what changes by less makes no other plan."""
+        used_mib = self.memory_mib - self.free_mib
+        if used_mib < STEP_MIB:  # the driver, or a desktop
+            return 0
+        return min(math.ceil(used_mib / STEP_MIB) * STEP_MIB, self.memory_mib)
 
 
 @dataclass(frozen=True)
@@ -92,23 +108,31 @@ class NodeFacts:
 
 
 def node_of(name: str, cards: tuple[Card, ...]) -> Node:
-    """A node as the planner sees it: what others use of its cards is not known."""
+    """A node as the planner sees it."""
     return Node(name, tuple(
-        Gpu(index, card.name, card.compute_capability, card.memory_mib, card.memory_mib)
+        Gpu(
+            index, card.name, card.compute_capability, card.memory_mib,
+            card.memory_mib - card.occupied_mib,
+        )
         for index, card in enumerate(cards)
     ))  # fmt: skip
 
 
 def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
-    """The other nodes of a head that are not known: as if each offered the cards that it offers."""
+    """The other nodes of a head that are not known: as if each offered its cards, all of them
+    free."""
     if section.role != "head":
         return ()
-    cards = tuple(Card(gpu.name, gpu.total_mib, gpu.compute_capability) for gpu in gpus)
+    cards = tuple(
+        Card(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.total_mib) for gpu in gpus
+    )
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
 
 
 NAMES = tuple(entry.name for entry in fields(NodeFacts))
 CARD_NAMES = tuple(entry.name for entry in fields(Card))
+OCCUPIED = "occupied_mib"
+SHOWN_NAMES = (*(name for name in CARD_NAMES if name != "free_mib"), "count", OCCUPIED)
 NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
 """Texts that are never empty."""
 
@@ -116,13 +140,22 @@ NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
 def shown(facts: NodeFacts | None) -> dict[str, Any]:
     """What people and `caovanctl plan` are shown of the facts, in the document of the op `cluster`.
 
-    Equal cards that follow each other are one entry with a `count`: one answer has 64 nodes.
+    Equal cards that follow each other are one entry with a `count`, and with what others use of
+    each where that is anything: one answer has 64 nodes.
     """
     if facts is None:
         return {}
-    kinds = ((card, len(list(same))) for card, same in groupby(facts.cards))
-    cards = [{**_card_document(card), "count": count} for card, count in kinds]
-    return {"engine": facts.engine, "version": facts.version, "cards": cards}
+    kinds = (list(same) for _, same in groupby(facts.cards, lambda card: card.kind))
+    return {
+        "engine": facts.engine, "version": facts.version, "cards": [_shown(one) for one in kinds],
+    }  # fmt: skip
+
+
+def _shown(alike: list[Card]) -> dict[str, Any]:
+    document = {**_card_document(alike[0]), "count": len(alike)}
+    del document["free_mib"]
+    occupied = [card.occupied_mib for card in alike]
+    return {**document, OCCUPIED: occupied} if any(occupied) else document
 
 
 def read_shown_cards(document: Any) -> tuple[Card, ...]:
@@ -132,12 +165,23 @@ def read_shown_cards(document: Any) -> tuple[Card, ...]:
     found: list[Card] = []
     for at, entry in enumerate(document):
         where = f"cards[{at}]"
-        table = _table(entry, where, (*CARD_NAMES, "count"))
+        whole = {OCCUPIED: [], **entry} if isinstance(entry, dict) else entry
+        table = _table(whole, where, SHOWN_NAMES)
         count = _whole(table.pop("count"), f"{where}.count")
         if not 0 < count <= MOST_CARDS - len(found):
             raise BadFacts(f"{where}.count", f"is none, or leads to more than {MOST_CARDS} cards")
-        found += [_card(table, where)] * count
+        occupied = table.pop(OCCUPIED)
+        if not isinstance(occupied, list) or len(occupied) not in (0, count):
+            raise BadFacts(f"{where}.{OCCUPIED}", "is no list of a figure for each card")
+        card = _card({**table, "free_mib": table["memory_mib"]}, where)
+        found += [_occupied(card, mib, where) for mib in occupied or [0] * count]
     return tuple(found)
+
+
+def _occupied(card: Card, mib: Any, where: str) -> Card:
+    if _whole(mib, f"{where}.{OCCUPIED}") > card.memory_mib:
+        raise BadFacts(f"{where}.{OCCUPIED}", f"is more than {card.memory_mib}")
+    return replace(card, free_mib=card.memory_mib - mib)
 
 
 def _card_document(card: Card) -> dict[str, Any]:
@@ -233,11 +277,12 @@ def _card(value: Any, where: str) -> Card:
     match = CAPABILITY.fullmatch(capability)
     if match is None:
         raise BadFacts(f"{where}.compute_capability", 'is not such as "7.5"')
-    return Card(
-        _text(table["name"], f"{where}.name"),
-        _whole(table["memory_mib"], f"{where}.memory_mib"),
-        (int(match[1]), int(match[2])),
-    )
+    memory_mib = _whole(table["memory_mib"], f"{where}.memory_mib")
+    free_mib = _whole(table["free_mib"], f"{where}.free_mib")
+    if free_mib > memory_mib:
+        raise BadFacts(f"{where}.free_mib", f"is more than {memory_mib}")
+    name = _text(table["name"], f"{where}.name")
+    return Card(name, memory_mib, (int(match[1]), int(match[2])), free_mib)
 
 
 def _model(value: Any, where: str) -> dict[str, str]:

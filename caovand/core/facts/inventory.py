@@ -299,9 +299,9 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Node:
-    """Another machine that serves the model with this one: its cards, whose memory counts as free.
+    """Another machine that serves the model with this one: its cards, and what is free of them.
 
-    A card's index is its place among them.
+    A card's index is its place among them; who uses the rest of its memory is not known.
     """
 
     name: str

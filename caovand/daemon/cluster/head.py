@@ -6,7 +6,8 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -61,6 +62,7 @@ from caovand.daemon.shared import now
 
 ENDING_S = 60.0
 """How long a worker may take to end its rank."""
+_kind = attrgetter("kind")
 WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """What holds a start until something of another node is different."""
 
@@ -641,10 +643,10 @@ class Head(Part):
 def _standing(member: Member) -> Any:
     """What of a worker decides whether a start can begin.
 
-    In which order it offers its cards does not: that follows what is free of them.
+    What is free of its cards does not, nor in which order it offers them, which follows that.
     """
     facts = member.facts and replace(
         member.facts, clock=0.0, shm_free_mib=0,
-        cards=tuple(sorted(member.facts.cards, key=astuple)),
+        cards=tuple(replace(card, free_mib=0) for card in sorted(member.facts.cards, key=_kind)),
     )  # fmt: skip
     return facts, member.report.running, member.report.stopped

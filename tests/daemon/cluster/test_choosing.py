@@ -73,7 +73,8 @@ def test_a_program_that_frees_memory_of_a_card_makes_no_choice_outdated(world: W
 
     async def story() -> None:
         head = await world.head()
-        head.slot.meanwhile.append(lambda: head.hear("n2", facts={"cards": cards[::-1]}))
+        freed = tuple(replace(card, free_mib=5000) for card in cards[::-1])
+        head.slot.meanwhile.append(lambda: head.hear("n2", facts={"cards": freed}))
         head.hear("n2", facts={"cards": cards})
         head.slot.start()
         await head.slot.until(State.STARTING, spawned=True)

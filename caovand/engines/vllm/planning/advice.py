@@ -18,7 +18,7 @@ from caovand.engines.vllm.planning.choosing import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.planning.devices import indivisible
 from caovand.engines.vllm.planning.flag_table import EASING, HINDERING
 from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.resize import emptied, holders
+from caovand.engines.vllm.planning.resize import all_emptied, holders
 from caovand.engines.vllm.planning.spelling import option, whole_number
 
 Planner = Callable[[Config, Inventory], "Plan | None"]
@@ -105,9 +105,10 @@ def sparing(case: Case) -> str:
 
 
 def _free(case: Case) -> Iterator[str]:
-    free = emptied(case.inventory.gpus)
-    if free != case.inventory.gpus and case.tried({}, replace(case.inventory, gpus=free)):
-        yield f"free the cards: {holders(case.gpus)}"
+    free, others = all_emptied(case.inventory), case.inventory.others
+    if free != case.inventory and case.tried({}, free):
+        values = {name: case.plan.value(name) for name in case.plan.settings}
+        yield f"free the cards: {holders(case.gpus, others, values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:

@@ -49,7 +49,14 @@ from caovand.engines.vllm.planning.environment import allocator_warnings, enviro
 from caovand.engines.vllm.planning.flag_row import Rule
 from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
 from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.resize import emptied, graph_warnings, graphs_for, holders, sized
+from caovand.engines.vllm.planning.resize import (
+    all_emptied,
+    emptied,
+    graph_warnings,
+    graphs_for,
+    holders,
+    sized,
+)
 from caovand.engines.vllm.planning.speculation import (
     smaller_depths,
     spoiling_warnings,
@@ -123,9 +130,12 @@ def _cost_of_others(
     """A warning where the context is shorter, or fewer cards are used, for what others hold."""
     context = plan.settings.get("max_model_len")
     gpus = choose_gpus(config, inventory, {name: plan.value(name) for name in plan.verbatim})
-    if not context or context.origin != "policy" or emptied(gpus) == gpus:
+    others, values = inventory.others, {name: plan.value(name) for name in plan.settings}
+    free = all_emptied(inventory)
+    busy = emptied(gpus) != gpus or free.others != others
+    if not context or context.origin != "policy" or not busy:
         return []
-    alone = tried(config, replace(inventory, gpus=emptied(inventory.gpus)))
+    alone = tried(config, free)
     if alone is None:
         return []
     lost = []
@@ -138,7 +148,7 @@ def _cost_of_others(
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
-    return [f"{holders(gpus)}: {' and '.join(lost)}; {remedy}"]
+    return [f"{holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
 
 
 def _plan(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm import releases
@@ -24,7 +26,7 @@ from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.eight_bits import attended_by_flashinfer, own_type
 from caovand.engines.vllm.planning.pace import WORKLOADS
 from caovand.engines.vllm.planning.partition import partition
-from caovand.engines.vllm.planning.ranks import stages
+from caovand.engines.vllm.planning.ranks import serving, stages
 from caovand.engines.vllm.planning.search import GENEROUS_BATCH, LEAN_BATCH, sequences_for
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.spanning import nodes_of
@@ -38,6 +40,7 @@ ENOUGH_EXACT = 32_768
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 BUSY_MIB = 1024
 """What others hold of a card that is worth waiting for; a desktop holds less."""
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 LEAST_ALONE = 4096
 """A shorter context than this beside other programs is no service: it is waited for them."""
 
@@ -167,8 +170,13 @@ def block_tokens(draft: Draft) -> int:
     return layout_for(draft.model, replace(asked_load(draft), aligned_states=True)).block_tokens
 
 
-def holders(gpus: tuple[Gpu, ...]) -> str:
-    """Who holds memory of these cards, how much, and where; empty where nobody holds much."""
+def holders(
+    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
+) -> str:
+    """Who holds memory of these cards, how much, and where; empty where nobody holds much.
+
+    Those cards of `others` count that a plan with these values uses. Who holds them is not known.
+    """
     told = []
     for gpu in gpus:
         known = [user for user in gpu.users if user[2]]
@@ -178,6 +186,9 @@ def holders(gpus: tuple[Gpu, ...]) -> str:
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
             told.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+    for name, gpu in serving((), others, values):
+        if in_use(gpu) >= BUSY_MIB:
+            told.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
     return ", ".join(told)
 
 
@@ -193,6 +204,12 @@ def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     )
 
 
+def all_emptied(inventory: Inventory) -> Inventory:
+    """The cards of all nodes as they are when nobody else uses them."""
+    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
+    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
+
+
 def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
     """Raise Unplannable where the model would run here but for other processes' memory."""
     gpus, model = draft.cards, draft.model
@@ -202,8 +219,9 @@ def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
         return
     alone = longest_lean(bases, model, free)
     if alone >= least:
+        who = holders(draft.gpus, draft.inventory.others, draft.values)
         raise Unplannable(
-            f"cannot start: {holders(gpus)}, which leaves the model no room (alone it would hold"
+            f"cannot start: {who}, which leaves the model no room (alone it would hold"
             f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
             "vram-busy",
         )
