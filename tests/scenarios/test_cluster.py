@@ -89,6 +89,24 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         assert two.head.status()["mtp"] == two.worker.status()["mtp"] == 4
         causes = [one.status()["figures"]["restarts"] for one in (two.head, two.worker)]
         assert causes == [{"plan": 1}, {"head": 1}]
+        # Whoever changes its configuration and reloads, all restart; without a change nobody does.
+        before = pids(two)
+        for one in (two.worker, two.head):
+            assert one.ctl("reload").returncode == 0
+        assert pids(two) == before
+        heads, workers = (one.config_path.read_text() for one in (two.head, two.worker))
+        two.head.config_path.write_text(heads + "\n[policy]\nmtp = 1\n")
+        assert two.head.ctl("reload").returncode == 0
+        restarts_in_step(two, before)
+        assert two.head.status()["mtp"] == two.worker.status()["mtp"] == 1
+        before = pids(two)
+        two.worker.config_path.write_text(workers.replace("STANDIN =", 'ROLLED = "1", STANDIN ='))
+        assert two.worker.ctl("reload", "--no-wait").returncode == 0
+        restarts_in_step(two, before)
+        why = "node n2: its rank was ended, as its configuration changed there"
+        assert any(why in text for text in two.head.events())
+        environ = Path(f"/proc/{pids(two)[1]}/environ").read_bytes().split(b"\0")
+        assert b"ROLLED=1" in environ
         assert two.head.ctl("stop").returncode == 0
         two.worker.until_state("HOLD")
         two.until_nothing_runs(two.worker)
@@ -96,7 +114,8 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         # That is no failure, and no error in the log.
         for one in (two.head, two.worker):
             with Client(one.folder / "run") as client:
-                assert "failure" not in {one["kind"] for one in client.ask("events")["events"]}
+                told = [one for one in client.ask("events")["events"] if one["kind"] == "failure"]
+            assert all("as its configuration changed" in one["text"] for one in told)
 
 
 def printed(one: Daemon) -> int:

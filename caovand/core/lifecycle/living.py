@@ -22,6 +22,9 @@ from caovand.core.lifecycle.events import (
 from caovand.core.lifecycle.starting import inspect, spawn, wait_for_inspection, wait_refused
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
 
+PLAN_CHANGED = "the plan changed"
+"""The reason of a restart that the operator's own changes of the configuration lead to."""
+
 
 def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
     """Show how far the start is; only a heartbeat leaves the deadline alone."""
@@ -112,7 +115,7 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     s = replace(s, inspecting=False, refusal=None)
     if s.plan is not None and event.plan.identity == s.plan.identity:
         return replace(s, plan=event.plan), ()
-    return recycle(s, event, rules, Ending("start", event.plan), "the plan changed")
+    return recycle(s, event, rules, Ending("start", event.plan), PLAN_CHANGED)
 
 
 def refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:

@@ -21,6 +21,7 @@ from caovand.core.engine import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
+from caovand.core.lifecycle.living import PLAN_CHANGED
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import foreseen
@@ -238,8 +239,9 @@ class Worker(Part):
     async def ended(self, *, left: bool) -> None:
         """The rank is ended; where the head still wants it, it has to start all anew."""
         if self._running and self._running == self._wanted:
-            text = "its rank was ended by an operator there"
-            self._failed = (self._running, Finding("node-lost", text))
+            changed = self._slot.snapshot().reason == PLAN_CHANGED
+            why = ", as its configuration changed there" if changed else " by an operator there"
+            self._failed = (self._running, Finding("node-lost", f"its rank was ended{why}"))
         if left:
             self._changed.wake()
         else:

@@ -125,6 +125,12 @@ class Coming:
         return self._again or plan(inventory()), Endpoint("127.0.0.1", 1)
 
 
+def configured(role: str, **more: Any) -> Config:
+    """The configuration of a node, with these further sections."""
+    cluster = {"role": role, "head": ADDRESS}
+    return parse({"model": {"path": "/srv/m"}, "cluster": cluster, **more})
+
+
 class Slot:
     """A slot of `config` that does what its machine asks for, at once and without a process.
 
@@ -243,6 +249,11 @@ class Slot:
     def restart(self) -> None:
         self.apply(events.Restart(at=self._clock()))
 
+    def reload(self, **more: Any) -> None:
+        """Read a configuration with these further sections."""
+        self._config = configured(self._config.cluster.role, **more)
+        self.apply(events.Reconfigured(at=self._clock()))
+
     def stop(self) -> None:
         self.apply(events.Stop(at=self._clock()))
 
@@ -301,8 +312,7 @@ class World:
         asyncio.run(make())  # type: ignore[arg-type]
 
     def _slot(self, role: str, **more: Any) -> Slot:
-        cluster = {"role": role, "head": ADDRESS}
-        return Slot(self.clock, parse({"model": {"path": "/srv/m"}, "cluster": cluster, **more}))
+        return Slot(self.clock, configured(role, **more))
 
     async def _begun(self, slot: Slot, one: Part) -> Link:
         slot.part = one

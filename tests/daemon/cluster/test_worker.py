@@ -364,6 +364,25 @@ def test_an_operator_that_restarts_a_worker_makes_the_head_start_all_anew(world:
     world.play(story)
 
 
+def test_a_reload_that_changes_what_a_rank_runs_with_is_reported_as_that(world: World) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.reload()
+        await soon(lambda: not worker.slot.snapshot.inspecting)
+        assert worker.slot.snapshot.state is State.SERVING, "nothing of it has changed"
+        worker.slot.reload(engine={"env": {"NCCL_DEBUG": "INFO"}})
+        report = await worker.reports(lambda report: report.failed)
+        assert report.failed == "s1"
+        why = "its rank was ended, as its configuration changed there"
+        assert report.finding == Finding("node-lost", why)
+        await worker.slot.until(State.HOLD)
+        worker.hear(**order("s2"))
+        await worker.reports(lambda report: report.running == "s2")
+        assert worker.slot.plans[-1].env["NCCL_DEBUG"].value == "INFO"
+
+    world.play(story)
+
+
 def test_a_report_echoes_the_order_it_follows(world: World) -> None:
     async def story() -> None:
         worker = await world.worker()
