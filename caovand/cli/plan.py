@@ -60,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     mode = args.mode or chosen_mode(daemon, args.inventory)
     source = args.config or daemon_config(daemon)
     config = configuration(source, args.model)
+    if config.cluster.role == "worker":
+        head = config.cluster.head
+        text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
+        raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
     kept, own = remembered_here(args.inventory), chosen_engine(config)
     records = tuned_here(args.inventory)
 

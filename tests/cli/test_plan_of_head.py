@@ -182,6 +182,15 @@ def test_the_cpu_build_is_split_over_the_nodes(
     assert "pipeline_parallel_size" not in settings
 
 
+def test_a_worker_makes_no_plan_of_its_own(config: Path, ctl: Ctl) -> None:
+    """It would be that of a machine alone, which never runs there."""
+    config.write_text(config.read_text().replace('"head"', '"worker"', 1))
+    refused = ctl("plan", "--config", str(config))
+    assert refused.code == Exit.FAILED
+    assert "this machine is a worker of 10.0.0.1:7070, and its head makes the plan" in refused.err
+    assert "run `caovanctl plan` on the head" in refused.err
+
+
 def test_a_plan_over_ray_is_shown_as_it_will_run(
     config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
