@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         inventory = machine.with_model(config)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
         made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
-        if not over.warning or chosen_engine(config).nodes is None:
+        if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -75,9 +75,10 @@ def make(
     `records` are the draft tuner's. What its engine compiles goes to `cache`, None for that of this
     machine's daemon. `no_rdma` is why several nodes cannot use InfiniBand or RoCE, "" if they may.
     """
+    engine = chosen_engine(config)
+    machine, alone = _with_others(config, engine, machine)
     mark = degraded.fingerprint(config, machine)
     used = occupancy.used(machine.gpus)
-    engine = chosen_engine(config)
     steps = degraded.from_document(kept, mark, mode or config.policy.mode, used, engine.healing)
 
     def planned(config: Config, remembered: Plan | None = None) -> Plan:
@@ -91,6 +92,7 @@ def make(
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
         plan = _spread(plan, config, engine, machine, no_rdma)
+        plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
@@ -99,13 +101,28 @@ def make(
     return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
 
 
+def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
+    """The machine with the nodes that its engine can serve over, and why it has none of them.
+
+    CommandError where it may not serve without them.
+    """
+    section = config.cluster
+    if section.role != "head" or engine.nodes is None:
+        return machine, ""
+    problem = engine.nodes.refusal(section.executor, machine.engine)
+    if problem is None:
+        return machine, ""
+    if section.min_nodes != 1:
+        raise CommandError(Exit.FAILED, str(problem))
+    text = f"{problem}; until then the head serves alone, as [cluster] min_nodes is 1"
+    return replace(machine, others=(), link=None), text
+
+
 def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:
     """The plan of a head as it goes to all nodes; raises Unplannable."""
     section = config.cluster
-    if section.role != "head" or engine.nodes is None:
+    if section.role != "head" or engine.nodes is None or not machine.others:
         return plan
-    if problem := engine.nodes.refusal(section.executor, machine.engine):
-        raise Unplannable(str(problem))
     host, port = addresses.split(section.head)
     executor = section.executor
     return engine.nodes.spread(plan, machine, host, port + 1, no_rdma, executor, "")

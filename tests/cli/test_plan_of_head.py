@@ -198,6 +198,12 @@ def test_a_plan_over_ray_is_shown_as_it_will_run(
     refused = ctl("plan", "--config", str(config))
     assert refused.code == Exit.FAILED
     assert "cannot serve from several nodes over Ray: Ray is not installed" in refused.err
+    config.write_text(config.read_text() + "min_nodes = 1\n")
+    alone = ctl("plan", "--config", str(config), "--json")
+    assert split(alone.json) == [1, None, None, None], "as the daemon serves then"
+    (warning,) = (one for one in alone.json["warnings"] if "Ray" in one)
+    assert warning.endswith("until then the head serves alone, as [cluster] min_nodes is 1")
+    assert "assumed" not in warnings(alone)
     machine = survey.Machine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
     monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
     said = ctl("plan", "--config", str(config), "--json")
