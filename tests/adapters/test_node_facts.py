@@ -19,6 +19,7 @@ import pytest
 from caovand import __version__
 from caovand.adapters import model_folder
 from caovand.adapters.node_facts import digests, gather, interfaces
+from caovand.core.cluster import node
 from caovand.core.cluster.node import Card, NodeFacts, from_document, to_document
 from caovand.core.facts.inventory import Gguf, Inventory, ModelCard
 from caovand.core.problem import ProblemError
@@ -333,10 +334,10 @@ def test_names_that_no_terminal_should_print_are_escaped(tmp_path: Path, folder:
 def test_a_folder_of_too_many_files_is_refused(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "MOST_FILES", 2)
+    monkeypatch.setattr(node, "MOST_FILES", 2)
     assert problem_of(tmp_path, model=card(folder)) == (
-        f"cannot compare the model with that of the other nodes: {folder} has 3 files; set [model]"
-        " path to a folder with nothing but the model"
+        f"cannot compare the model with that of the other nodes: {folder} has 3 files, more"
+        " than a node can report; set [model] path to a folder with nothing but the model"
     )
 
 

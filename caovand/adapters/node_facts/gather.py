@@ -11,7 +11,7 @@ from pathlib import Path
 from caovand import __version__
 from caovand.adapters import model_folder, own_address
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
-from caovand.core.cluster.node import LONGEST, MOST_FILES, Card, NodeFacts
+from caovand.core.cluster.node import LONGEST, Card, NodeFacts, reportable
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
@@ -175,10 +175,10 @@ def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
         return "", {}
     try:
         parts = [name for name, _ in card.gguf.files] if card.gguf else digests.names_in(folder)
-        if len(parts) > MOST_FILES:
+        if not reportable(parts):
             raise ProblemError(
                 COMPARE,
-                f"{folder} has {len(parts)} files",
+                f"{folder} has {len(parts)} files, more than a node can report",
                 "set [model] path to a folder with nothing but the model",
             )
         found = digests.digests(folder, parts, cache)

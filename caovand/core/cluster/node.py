@@ -6,9 +6,10 @@ A document comes over the network: it is taken as it is, or refused.
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -20,7 +21,10 @@ from caovand.core.printable import one_line
 LONGEST = 256
 """Characters of a text."""
 LONGEST_PATH = 4096
-MOST_FILES = 4096
+MOST_FILES = 2000
+MODEL_BYTES = 192 << 10
+"""Of the digests of a model's files as JSON: a larger report would end the connection."""
+DIGEST_BYTES = 64 + len('"":"",')
 MOST_CARDS = 64
 MOST_DEVICES = 64
 STEP_MIB = 1024
@@ -127,6 +131,12 @@ def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
         Card(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.total_mib) for gpu in gpus
     )
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
+
+
+def reportable(files: Collection[str]) -> bool:
+    """Whether a report has room for the digests of these files."""
+    size = sum(len(json.dumps(name)) + DIGEST_BYTES for name in files)
+    return len(files) <= MOST_FILES and size <= MODEL_BYTES
 
 
 NAMES = tuple(entry.name for entry in fields(NodeFacts))
