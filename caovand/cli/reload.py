@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from caovand.cli import waiting
 from caovand.cli.client import connect
@@ -14,9 +15,13 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         before = client.ask("status")
         answer = client.ask("reload")
+        unapplied = answer.get("unapplied", [])
+        if unapplied and not args.json:
+            names, restart = ", ".join(unapplied), "sudo systemctl restart caovan"
+            print(f"from the daemon's next start on ({restart}): {names}", file=sys.stderr)
         if args.no_wait or answer["state"] in waiting.NOT_STARTING:
             return waiting.report(args, answer)
-        status = waiting.finish(args, client)
+        status = waiting.finish(args, client, unapplied=unapplied)
         if not args.json and client.ask("status")["generation"] == before["generation"]:
             print("plan unchanged: the engine was not restarted")
         return status

@@ -170,16 +170,19 @@ class Supervisor:
         for slot in self.slots.values():
             slot.command(event)
 
-    def reconfigure(self, config: Config) -> None:
-        """Use another configuration from now on."""
+    def reconfigure(self, config: Config) -> list[str]:
+        """Use another configuration from now on; the changed keys that count from the daemon's
+        next start on."""
         before, self.config = self.config, config
-        names = ", ".join(unapplied(before, config))
+        names = list(unapplied(before, config))
         if names:
-            self.notice("noticed", f"changes of {names} count from the daemon's next start on")
+            text = f"changes of {', '.join(names)} count from the daemon's next start on"
+            self.notice("noticed", text)
         self.page.settle(config)
         for name, own in slots_of(config).items():
             if name in self.slots:
                 self.slots[name].reconfigure(own)
+        return names
 
     # -- what people see --------------------------------------------------------------------
 

@@ -161,14 +161,14 @@ async def _reload(supervisor: Supervisor, request: Request) -> Result:
     try:
         config = config_file.load(supervisor.config_path)
         config_file.check_secrets(config, supervisor.config_path)
-        supervisor.reconfigure(config)
+        unapplied = supervisor.reconfigure(config)
     except ConfigError as problem:
         supervisor.notice("failure", f"cannot reload the configuration: {problem}")
         raise
     finally:
         supervisor.notifier.ready(supervisor.one_line)
     supervisor.notice("reload", f"reloaded {supervisor.config_path}")
-    return _outcome(supervisor.worst)
+    return {**_outcome(supervisor.worst), "unapplied": unapplied}
 
 
 async def _start(slot: Slot, args: Mapping[str, Any]) -> Result:

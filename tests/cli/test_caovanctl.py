@@ -368,6 +368,19 @@ def test_a_plan_that_is_refused_is_exit_status_1(daemon: FakeDaemon, ctl: Ctl) -
     assert (ctl("reload").code, "not serving: HOLD: no card" in ctl("reload").err) == (3, True)
 
 
+def test_a_reload_names_what_counts_from_the_daemons_next_start(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    answer = {"state": "SERVING", "unapplied": ["[cluster] nodes", "[log] level"]}
+    daemon.answers.update({"status": status(), "reload": answer, "wait": status()})
+    text = "next start on (sudo systemctl restart caovan): [cluster] nodes, [log] level\n"
+    for words in (("reload",), ("reload", "--no-wait")):
+        assert ctl(*words).err.startswith(f"from the daemon's {text}")
+    for words in (("reload", "--json"), ("reload", "--no-wait", "--json")):
+        said = ctl(*words)
+        assert (said.json["unapplied"], said.err) == (answer["unapplied"], "")
+
+
 def test_a_reload_that_changes_nothing_says_so(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"status": status(), "reload": {"state": "SERVING"}, "wait": status()})
     assert "plan unchanged: the engine was not restarted" in ctl("reload").out

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from caovand.cli import cluster, engine, model
 from caovand.cli.verb import verbs_of
+from caovand.core.config import Config
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES
@@ -129,6 +131,15 @@ def test_the_tables_name_every_verb(name: str) -> None:
     (table,) = re.findall(r"(?:^\|.*\n)*^\| `status` .*\n(?:^\|.*\n)*", text, re.M)
     named = {words.split()[0] for words in re.findall(r"`([a-z][^`]*)`", table)}
     assert {verb.name for verb in verbs_of("caovand.cli")} <= named
+
+
+@pytest.mark.parametrize("name", ["configuration.md", "command-line.md", "guide.zh-CN.md"])
+def test_what_a_reload_says_of_the_daemons_next_start_has_every_section(name: str) -> None:
+    text = (ROOT / "packaging/docs" / name).read_text(encoding="utf-8")
+    said = "[control]" + text.partition("[control]")[2].partition("[watch]")[0] + "[watch]"
+    for section in fields(Config):
+        keys = fields(getattr(Config(), section.name))
+        assert any(key.metadata["once"] for key in keys) == (f"[{section.name}]" in said)
 
 
 def test_every_page_is_linked_from_both_readmes() -> None:

@@ -248,7 +248,9 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
         assert one.status()["state"] == "SERVING"
 
         one.config_path.write_text(config + '\n[policy]\nmtp = 1\n[log]\nlevel = "warning"\n')
-        assert one.ctl("reload").returncode == 0
+        done = one.ctl("reload")
+        assert done.returncode == 0
+        assert "next start on (sudo systemctl restart caovan): [log] level\n" in done.stderr
         assert "changes of [log] level count from the daemon's next start on" in one.events()
         status = one.status()
         assert status["mtp"] == 1
