@@ -22,11 +22,12 @@ from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
 from caovand.daemon.chronicle import Then
+from caovand.daemon.shared import now
 
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 """States without an engine that one may follow."""
 RETRY_S = 5.0
-MOST_TEXTS = 32
+MOST_TEXTS, FORGOTTEN_S = 32, 3600.0
 Link = TypeVar("Link")
 
 
@@ -143,16 +144,23 @@ class Part:
 
 
 class Told:
-    """Tells people each text once, however often it comes, and no endless number of them."""
+    """Tells people each text once, however often it comes, and no endless number of them.
+
+    One that has not come for long is new again, and leaves room for another.
+    """
 
     def __init__(self, notice: Callable[[str, str], None]) -> None:
         self._notice = notice
-        self._texts: set[str] = set()
+        self._came: dict[str, float] = {}
 
     def tell(self, text: str) -> None:
         """Tell this one, if it is new."""
-        if text not in self._texts and len(self._texts) < MOST_TEXTS:
-            self._texts.add(text)
+        at = now()
+        self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
+        if text in self._came:
+            self._came[text] = at
+        elif len(self._came) < MOST_TEXTS:
+            self._came[text] = at
             self._notice("cluster", text)
 
 

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import asyncio
 
-from caovand.daemon.cluster.part import Changed
+import pytest
+
+from caovand.daemon.cluster import part
+from caovand.daemon.cluster.part import MOST_TEXTS, Changed, Told
+
+
+def test_a_text_is_told_once_and_a_flood_of_them_silences_nothing_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, told = 0.0, list[str]()
+    monkeypatch.setattr(part, "now", lambda: at)
+    telling = Told(lambda kind, text: told.append(text))
+    for number in range(2 * MOST_TEXTS):
+        telling.tell(f"text {number}")
+    assert len(told) == MOST_TEXTS
+    for _ in range(2):
+        at += 3000.0
+        telling.tell("text 0")
+        telling.tell("another")
+    assert told[MOST_TEXTS:] == ["another"], "text 0 never ceased to come"
+    at += 3600.0
+    telling.tell("text 0")
+    assert told[-1] == "text 0"
 
 
 def test_who_waits_again_and_again_is_cancelled_also_as_a_change_comes() -> None:
