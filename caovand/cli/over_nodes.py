@@ -54,7 +54,8 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
             " this one, and the link between all to be slow; see `caovanctl cluster nodes`"
         )
         return OverNodes(replace(inventory, others=others), warning=warning)
-    link, no_rdma = _measured(answer.get("planned"), [node.name for node in others])
+    link, no_rdma, ram_mib = _measured(answer.get("planned"), [node.name for node in others])
+    others = tuple(replace(node, ram_mib=ram_mib) for node in others)
     warning = "" if link else (
         "the link between the nodes is not measured yet, and assumed to be slow: `caovanctl cluster"
         " check` measures it while no engine runs"
@@ -81,9 +82,11 @@ def _joined(answer: Mapping[str, Any]) -> list[Node]:
     return [here[name] for name in dict.fromkeys(names)]
 
 
-def _measured(planned: Any, names: list[str]) -> tuple[Network | None, str]:
-    """The link between these nodes and why not by RDMA; nothing where the daemon knows others."""
+def _measured(planned: Any, names: list[str]) -> tuple[Network | None, str, int | None]:
+    """The link between these nodes, why not by RDMA, and the least host memory of one; nothing
+    where the daemon knows others."""
     if not planned or planned["nodes"] != names:
-        return None, ""
+        return None, "", None
     link, no_rdma = planned["link"], planned["no_rdma"]
-    return link and Network(link["bytes_s"], link["round_trip_s"], not no_rdma), no_rdma
+    network = link and Network(link["bytes_s"], link["round_trip_s"], not no_rdma)
+    return network, no_rdma, planned.get("ram_mib")

@@ -114,6 +114,7 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
         rdma={},
         memlock_mib=None,
         p2p=None,
+        ram_mib=HOST.ram_mib,
         shm_free_mib=0,
         model_folder=str(folder),
         model={

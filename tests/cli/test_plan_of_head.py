@@ -90,9 +90,11 @@ def test_one_that_has_not_is_taken_to_have_the_heads(
     assert PARTITION not in said.json["env"]
 
 
-def planned(bytes_s: float | None, *names: str, no_rdma: str = "") -> dict[str, Any]:
+def planned(
+    bytes_s: float | None, *names: str, no_rdma: str = "", ram_mib: int = 64000
+) -> dict[str, Any]:
     link = {"bytes_s": bytes_s, "round_trip_s": 1e-5} if bytes_s else None
-    return {"nodes": list(names), "link": link, "no_rdma": no_rdma}
+    return {"nodes": list(names), "ram_mib": ram_mib, "link": link, "no_rdma": no_rdma}
 
 
 def of_two(found: dict[str, Any]) -> dict[str, Any]:
@@ -189,6 +191,18 @@ def test_a_worker_makes_no_plan_of_its_own(config: Path, ctl: Ctl) -> None:
     assert refused.code == Exit.FAILED
     assert "this machine is a worker of 10.0.0.1:7070, and its head makes the plan" in refused.err
     assert "run `caovanctl plan` on the head" in refused.err
+
+
+def test_the_node_with_the_least_host_memory_decides_what_goes_there(
+    joined: FakeDaemon, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = replace(QWEN_27B_AWQ, layer_types=())
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: unknown)
+    machine = survey.Machine((), HOST, CPU)
+    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    joined.answers["cluster"] = of_two(planned(12.5e9, "gpu3", ram_mib=4096))
+    said = ctl("plan", "--json")
+    assert said.json["settings"]["kv_cache_memory_bytes"]["value"] == 256 << 20
 
 
 def test_a_plan_over_ray_is_shown_as_it_will_run(

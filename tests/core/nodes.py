@@ -30,6 +30,7 @@ HEAD = NodeFacts(
     rdma={},
     memlock_mib=None,
     p2p=True,
+    ram_mib=64000,
     shm_free_mib=16000,
     model_folder="/srv/models/Qwen3-8B",
     model={"config.json": "a" * 64, "model.safetensors": "b" * 64},

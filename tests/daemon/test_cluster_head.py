@@ -291,12 +291,15 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
     tried = Tried(n2=CLOSED, n3=GOOD)
     tried.head._facts = replace(HEAD, rdma={"mlx5_0": "InfiniBand"})
     why = "NCCL finds no InfiniBand or RoCE on n2"
-    assert tried.head.describe()["planned"] == {"nodes": ["n2"], "link": None, "no_rdma": why}
+    assert tried.head.describe()["planned"] == {
+        "nodes": ["n2"], "ram_mib": 64000, "link": None, "no_rdma": why,
+    }  # fmt: skip
     tried.found = {name: replace(one, connect_s=2e-4) for name, one in tried.found.items()}
     tried.choose()
     tried.head._facts = HEAD
     assert tried.head.describe()["planned"] == {
         "nodes": ["n3"],
+        "ram_mib": 64000,
         "link": {"bytes_s": 1.2e9, "round_trip_s": 2e-4},
         "no_rdma": "no node has InfiniBand or RoCE",
     }

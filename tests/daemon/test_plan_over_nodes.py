@@ -121,6 +121,22 @@ def test_what_others_use_of_a_workers_card_leaves_less_for_the_plan(world: World
     asyncio.run(story())
 
 
+def test_weights_that_do_not_fit_go_to_host_memory_only_where_every_node_has_it(
+    world: World,
+) -> None:
+    world.machine = inventory(gpus=named("RTX 3070"))
+    card = (Card("NVIDIA GeForce RTX 3070", 8192, (8, 6), 8192),)
+
+    async def story() -> None:
+        roomy = await world.plan(node_of("n2", card, world.machine.host.ram_mib))
+        assert roomy.value("cpu_offload_gb") > 0
+        small = await world.plan(node_of("n2", card, 4000))
+        assert small.value("cpu_offload_gb") is None
+        assert any("does not fit" in one for one in small.warnings)
+
+    asyncio.run(story())
+
+
 def test_memory_that_comes_and_goes_on_a_worker_keeps_what_the_ladder_took(world: World) -> None:
     async def story() -> None:
         lower = lowered(await world.plan(ALIKE))

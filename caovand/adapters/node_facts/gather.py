@@ -68,6 +68,7 @@ def read(
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),
         p2p=_reach_each_other(cards),
+        ram_mib=inventory.host.ram_mib,
         shm_free_mib=_free_mib(SHM),
         model_folder=folder,
         model=model,

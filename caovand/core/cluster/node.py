@@ -78,9 +78,9 @@ class NodeFacts:
     on here, as far as caovan can see. `rdma` has the link layer, "InfiniBand" or "Ethernet", of
     each device that NCCL can use; `memlock_mib` is what a process may lock, None without a limit.
     `p2p` says whether each card reaches the memory of each other one, None where that is unknown.
-    `shm_free_mib` is free in /dev/shm. `model` has the digest of each file in `model_folder`; both
-    are empty for a model that is not on this machine yet. `clock` is Unix time in seconds when the
-    facts were gathered.
+    `ram_mib` is the host's memory, `shm_free_mib` free in /dev/shm. `model` has the digest of each
+    file in `model_folder`; both are empty for a model that is not on this machine yet. `clock` is
+    Unix time in seconds when the facts were gathered.
     """
 
     name: str
@@ -105,21 +105,23 @@ class NodeFacts:
     rdma: Mapping[str, str]
     memlock_mib: int | None
     p2p: bool | None
+    ram_mib: int
     shm_free_mib: int
     model_folder: str
     model: Mapping[str, str]
     clock: float
 
 
-def node_of(name: str, cards: tuple[Card, ...]) -> Node:
+def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> Node:
     """A node as the planner sees it."""
-    return Node(name, tuple(
+    gpus = tuple(
         Gpu(
             index, card.name, card.compute_capability, card.memory_mib,
             card.memory_mib - card.occupied_mib,
         )
         for index, card in enumerate(cards)
-    ))  # fmt: skip
+    )  # fmt: skip
+    return Node(name, gpus, ram_mib)
 
 
 def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
@@ -324,6 +326,7 @@ READERS: Mapping[str, Callable[[Any, str], Any]] = {
     "rdma": _devices,
     "memlock_mib": _limit,
     "p2p": _known,
+    "ram_mib": _whole,
     "shm_free_mib": _whole,
     "model_folder": _path,
     "model": _model,

@@ -301,11 +301,13 @@ class ModelCard:
 class Node:
     """Another machine that serves the model with this one: its cards, and what is free of them.
 
-    A card's index is its place among them; who uses the rest of its memory is not known.
+    A card's index is its place among them; who uses the rest of its memory is not known. `ram_mib`
+    is its host's memory, None where that is taken to be as large as here.
     """
 
     name: str
     gpus: tuple[Gpu, ...]
+    ram_mib: int | None = None
 
 
 STEP = 2
@@ -345,3 +347,9 @@ class Inventory:
     model: ModelCard
     others: tuple[Node, ...] = ()
     link: Network | None = None
+
+    @property
+    def least_ram_mib(self) -> int:
+        """The host memory of the node that has the least: a plan is the same for all."""
+        known = [node.ram_mib for node in self.others if node.ram_mib is not None]
+        return min([self.host.ram_mib, *known])

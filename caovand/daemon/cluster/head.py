@@ -453,7 +453,9 @@ class Head(Part):
         self._boots = {name: member.report.boot for name, member in chosen.items()}
         self._chosen = {name: _standing(member) for name, member in chosen.items()}
         known = ((name, one.facts) for name, one in chosen.items())
-        self._others = tuple(node_of(name, facts.cards) for name, facts in known if facts)
+        self._others = tuple(
+            node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts
+        )
         return why
 
     def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
@@ -629,12 +631,15 @@ class Head(Part):
         return with_checks(document, [(name, one) for one, name in reversed(found.items())])
 
     def _planned(self) -> dict[str, Any]:
-        """The workers of the start that runs, else of the next, by rank, and what joins them."""
+        """The workers of the start that runs, else of the next, by rank, what joins them, and the
+        host memory of the one that has the least."""
         names = list(self._ranks if self._start else self._fit().workers)
         boots = {name: self._members[name].report.boot for name in names}
         link = self._links.network(boots)
+        facts = (self._members[name].facts for name in names)
         return {
             "nodes": names,
+            "ram_mib": min((one.ram_mib for one in facts if one), default=None),
             "link": link and {"bytes_s": link.bytes_s, "round_trip_s": link.round_trip_s},
             "no_rdma": self._why_no_rdma(names) if names and self._facts else "",
         }

@@ -224,7 +224,7 @@ def _offload(case: Case) -> Iterator[str]:
         return
     load = load_of(case.plan, case.inventory)
     lacking = ceil(lacking_gib(case.inventory.model, load, case.gpus) + OFFLOAD_MARGIN_GIB)
-    room = case.inventory.host.ram_mib * 0.8 / 1024 / len(case.gpus)
+    room = case.inventory.least_ram_mib * 0.8 / 1024 / len(case.gpus)
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
         if case.tried({"cpu_offload_gb": amount}):
             cost = step_cost(amount, case.inventory.model, case.gpus, 1 + case.plan.mtp)

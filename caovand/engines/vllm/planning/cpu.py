@@ -21,7 +21,7 @@ def _layout(draft: Draft, model: ModelCard) -> Layout:
 
 
 def _most_bytes(draft: Draft) -> int:
-    return max(draft.host.ram_mib // MOST_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+    return max(draft.inventory.least_ram_mib // MOST_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
 
 
 def max_model_len(draft: Draft) -> Setting | None:

@@ -89,7 +89,8 @@ def _best_of(drafts: Sequence[Draft]) -> tuple[Draft, Sequence[Load]]:
     )
     dealt = _dealt(draft, lean)
     bases = [replace(load, stages=dealt) for _, load in ways]
-    ram_mib = draft.host.ram_mib // stages(draft.given)  # each replica keeps weights of its own
+    # Each replica keeps weights of its own.
+    ram_mib = draft.inventory.least_ram_mib // stages(draft.given)
     number, best = choose(bases, draft.model, draft.cards, wishes, ram_mib)
     dealt = _dealt(draft, best.load)
     if dealt != best.load.stages:
