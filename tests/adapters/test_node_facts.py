@@ -35,6 +35,9 @@ ENGINE = replace(
     nccl="2.30.7",
     ray="2.60.0",
     plugin="0.2.0",
+    nvcc="/usr/local/cuda/bin/nvcc",
+    jit_cache=None,
+    kernels=(("sm75", ("sampling",)), ("sm80", ("sampling", "all-reduce"))),
     python_version="3.12.7",
 )
 FILES = {
@@ -102,6 +105,9 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
         ray="2.60.0",
         flashinfer="0.6.8.post1",
         plugin="0.2.0",
+        nvcc=True,
+        jit_cache="",
+        kernels=("sm75 sampling", "sm80 sampling", "sm80 all-reduce"),
         python="3.12.7",
         driver="580.95.05",
         cards=(Card("Tesla T4", 15360, (7, 5), 15060),) * 2,

@@ -162,6 +162,29 @@ def test_what_keeps_nodes_from_serving_together(
             f"on head1: {DRIVER}",
         ),
         (
+            {"jit_cache": "0.7.1"},
+            "FlashInfer's prebuilt kernels differ: none on head1, 0.7.1 on gpu2",
+            AGAIN,
+        ),
+        (
+            {"nvcc": False},
+            "there is no nvcc on gpu2, and one on head1: a start may fail at the first of"
+            " FlashInfer's kernels that is not built there",
+            AGAIN,
+        ),
+        (
+            {"kernels": ("sm75 sampling", "sm90 sampling")},
+            "FlashInfer's kernels are built on head1 and not on gpu2 (sm75"
+            " attention-128-float16): a start compiles them there, and all wait",
+            "on gpu2: sudo caovanctl engine build-kernels",
+        ),
+        (
+            {"kernels": (*HEAD.kernels, "sm75 attention-256-fp8")},
+            "FlashInfer's kernels are built on gpu2 and not on head1 (sm75 attention-256-fp8): a"
+            " start compiles them there, and all wait",
+            "on head1: sudo caovanctl engine build-kernels",
+        ),
+        (
             {"mtu": 1500},
             "MTU differs: 9000 on head1, 1500 on gpu2; the smaller one counts",
             "on gpu2: sudo ip link set eth0 mtu 9000, if every switch between them passes such"

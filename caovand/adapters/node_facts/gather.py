@@ -54,6 +54,9 @@ def read(
         ray=engine.ray or "",
         flashinfer=engine.flashinfer or "",
         plugin=engine.plugin or "",
+        nvcc=bool(engine.nvcc),
+        jit_cache=engine.jit_cache or "",
+        kernels=tuple(f"{card} {label}" for card, labels in engine.kernels for label in labels),
         python=engine.python_version,
         driver=inventory.gpus[0].driver if inventory.gpus else "",
         cards=tuple(

@@ -27,6 +27,7 @@ MODEL_BYTES = 192 << 10
 DIGEST_BYTES = 64 + len('"":"",')
 MOST_CARDS = 64
 MOST_DEVICES = 64
+MOST_KERNELS = 64
 STEP_MIB = 1024
 LARGEST = 1 << 40
 """Far beyond any size in MiB, and any Unix time, of a machine."""
@@ -71,7 +72,9 @@ class NodeFacts:
     `cards` are those that its configuration lets ranks use, in the order in which they are taken.
     `engine` is its kind, such as "vllm", and `version` its release; `python` is the engine's.
     `torch`, `cuda` (that torch was built for), `nccl`, `ray`, `flashinfer`, `plugin` and `driver`
-    are empty where there is none. `address` is what it uses towards the head, on `interface`.
+    are empty where there is none. `nvcc` says whether FlashInfer's kernels can be compiled here,
+    `jit_cache` is the release of those that came prebuilt, and `kernels` are those that were built
+    here, such as "sm90 sampling". `address` is what it uses towards the head, on `interface`.
     `speed_mbit` is what that one's link was negotiated at, in Mbit/s, 0 where it has no such
     figure. `listens_at` is where its ranks listen: `address`, unless [engine] env takes the
     interface from them, which leaves them what the host's name means. `firewall` is the one that is
@@ -93,6 +96,9 @@ class NodeFacts:
     ray: str
     flashinfer: str
     plugin: str
+    nvcc: bool
+    jit_cache: str
+    kernels: tuple[str, ...]
     python: str
     driver: str
     cards: tuple[Card, ...]
@@ -204,7 +210,8 @@ def to_document(facts: NodeFacts) -> dict[str, Any]:
     """The facts as plain values for JSON."""
     cards = [_card_document(card) for card in facts.cards]
     return {**{name: getattr(facts, name) for name in NAMES}, "cards": cards,
-            "model": dict(facts.model), "rdma": dict(facts.rdma)}  # fmt: skip
+            "model": dict(facts.model), "rdma": dict(facts.rdma),
+            "kernels": list(facts.kernels)}  # fmt: skip
 
 
 def from_document(document: Any) -> NodeFacts:
@@ -271,6 +278,12 @@ def _known(value: Any, where: str) -> bool | None:
     return value
 
 
+def _flag(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise BadFacts(where, "is neither true nor false")
+    return value
+
+
 def _seconds(value: Any, where: str) -> float:
     if type(value) not in (int, float) or not 0 <= value <= LARGEST:  # NaN is in no range
         raise BadFacts(where, f"is not a number from 0 to {LARGEST}")
@@ -306,6 +319,12 @@ def _model(value: Any, where: str) -> dict[str, str]:
     }
 
 
+def _kernels(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_KERNELS:
+        raise BadFacts(where, f"is not a list of at most {MOST_KERNELS} names")
+    return tuple(_text(name, f"a name in {where}") for name in value)
+
+
 def _devices(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MOST_DEVICES:
         raise BadFacts(where, f"is not a table of at most {MOST_DEVICES} devices")
@@ -318,6 +337,8 @@ def _devices(value: Any, where: str) -> dict[str, str]:
 
 
 READERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "nvcc": _flag,
+    "kernels": _kernels,
     "cards": _cards,
     "address": _address,
     "mtu": _whole,

@@ -25,6 +25,7 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
         )
     else:  # releases of two programs cannot be compared
         yield from _environment(head, worker)
+        yield from _kernels(head, worker)
         if package is not None:
             yield from _executor(head, worker, package)
     yield from _driver(head, worker)
@@ -88,6 +89,36 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             f"{install} --python {theirs}" if theirs else install,
             worker,
         )
+
+
+def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
+    """What a start compiles on one of them only, or cannot: the plan follows the head's."""
+    if head.jit_cache != worker.jit_cache:
+        releases = pair(head, head.jit_cache, worker, worker.jit_cache)
+        text = f"FlashInfer's prebuilt kernels differ: {releases}"
+        yield finding("WARN", text, _install(head, worker), worker)
+        return
+    if head.jit_cache or not head.flashinfer:
+        return
+    if head.nvcc and not worker.nvcc:
+        yield finding(
+            "WARN",
+            f"there is no nvcc on {worker.name}, and one on {head.name}: a start may fail at"
+            " the first of FlashInfer's kernels that is not built there",
+            _install(head, worker),
+            worker,
+        )
+    for node, other in ((head, worker), (worker, head)):
+        cards = {"sm{}{}".format(*card.compute_capability) for card in node.cards}
+        built = {name for name in other.kernels if name.partition(" ")[0] in cards}
+        if lacking := sorted(built - set(node.kernels)):
+            yield finding(
+                "WARN",
+                f"FlashInfer's kernels are built on {other.name} and not on {node.name}"
+                f" ({', '.join(lacking)}): a start compiles them there, and all wait",
+                "sudo caovanctl engine build-kernels",
+                node,
+            )
 
 
 def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[CheckResult]:
