@@ -100,6 +100,9 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         restarts_in_step(two, before)
         assert two.head.status()["mtp"] == two.worker.status()["mtp"] == 1
         before = pids(two)
+        two.worker.config_path.write_text(workers.replace(str(model), "/nonexistent/model"))
+        refused = two.worker.ctl("reload")
+        assert (refused.returncode, "no change made" in refused.stderr) == (1, True)
         two.worker.config_path.write_text(workers.replace("STANDIN =", 'ROLLED = "1", STANDIN ='))
         assert two.worker.ctl("reload", "--no-wait").returncode == 0
         restarts_in_step(two, before)
@@ -112,10 +115,11 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         two.until_nothing_runs(two.worker)
         assert "waits for the head" in two.worker.status()["reason"]
         # That is no failure, and no error in the log.
-        for one in (two.head, two.worker):
+        whys = ("as its configuration changed", "/nonexistent/model")
+        for one, why in zip((two.head, two.worker), whys, strict=True):
             with Client(one.folder / "run") as client:
                 told = [one for one in client.ask("events")["events"] if one["kind"] == "failure"]
-            assert all("as its configuration changed" in one["text"] for one in told)
+            assert all(why in one["text"] for one in told), told
 
 
 def printed(one: Daemon) -> int:

@@ -198,10 +198,10 @@ class Worker(Part):
             inventory = await self._slot.look()
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
-            self._facts = None
+            self._forget(living)
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
         except Obstacle as problem:
-            self._facts = None  # what cannot be inspected cannot serve
+            self._forget(living)
             # The head orders nothing of a node without facts: only another look finds a change.
             problem.hold = True
             raise
@@ -219,6 +219,11 @@ class Worker(Part):
         except Unplannable as problem:
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
         return self._slot.adopt(plan, inventory)
+
+    def _forget(self, living: bool) -> None:
+        """What cannot be inspected cannot serve, but for a rank that does so already."""
+        if not living:
+            self._facts = None
 
     def own(self, plan: Plan) -> Plan:
         """This node's share of the plan."""
@@ -253,8 +258,11 @@ class Worker(Part):
         self._changed.wake()
 
     def refused(self, finding: Finding) -> None:
-        """No rank can start here: the head hears of it, and orders another start."""
-        if self._wanted:
+        """No rank can start here: the head hears of it, and orders another start.
+
+        One that lives goes on with its plan, as alone: it is a reload's that was refused.
+        """
+        if self._wanted and self._wanted != self._running:
             self._failed = (self._wanted, finding)
             self._changed.wake()
 

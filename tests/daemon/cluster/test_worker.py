@@ -325,6 +325,22 @@ def test_a_worker_without_its_model_looks_again_and_joins_once_that_is_copied(
     world.play(story)
 
 
+def test_a_rank_goes_on_where_a_reload_is_refused_and_its_node_keeps_its_facts(
+    world: World,
+) -> None:
+    async def story() -> None:
+        worker = await serving(world)
+        worker.slot.obstacles.append(Obstacle("model-missing", "no model", hold=False))
+        worker.slot.reload()
+        await soon(lambda: worker.slot.snapshot.refusal)
+        assert worker.slot.snapshot.state is State.SERVING
+        worker.hear(**order(proven=True, sent=7.0))
+        report = await worker.reports(lambda report: report.echo == 7.0)
+        assert (bool(report.facts), report.failed, report.running) == (True, "", "s1")
+
+    world.play(story)
+
+
 def test_cards_that_no_rank_can_use_are_the_reason_that_a_worker_reports(world: World) -> None:
     async def story() -> None:
         worker = await world.worker(engine={"gpus": [7]})
