@@ -23,7 +23,7 @@ export function show(cluster) {
   ].filter(Boolean));
 }
 
-function node({ name, state, since_s, address, facts, ranks, reported }, forecast) {
+function node({ name, state, since_s, address, facts, ranks, gpus, reported }, forecast) {
   const rows = [];
   const row = (key, text) => text && rows.push(el("div", {}, el("dt", {}, t(key)), el("dd", {}, text)));
   row("address", address);
@@ -31,10 +31,15 @@ function node({ name, state, since_s, address, facts, ranks, reported }, forecas
     row("engine", `${facts.engine} ${facts.version}`);
     row("cards", kinds(facts.cards) || t("no-card"));
   }
-  row("ranks", ranks.map(({ rank, pid }) => t("rank-pid", { rank, pid })).join(", "));
+  row("ranks", ranks.map(({ rank, pid }, at) => rankOn(rank, pid, gpus[at])).join(", "));
   row("memory", sizes(forecast, reported));
   return entry(ICONS[state], state, name, [t(`node-${state}`), t("for", { time: duration(since_s) })].join(" · "),
     el("dl", { class: "readings" }, ...rows), state === "lost" ? t("lost-remedy") : "");
+}
+
+/** A rank with its process, and its card where that is known. */
+function rankOn(rank, pid, gpu) {
+  return gpu === undefined || gpu === null ? t("rank-pid", { rank, pid }) : t("rank-gpu", { rank, pid, gpu });
 }
 
 /** What a node's engine reports of its memory, next to what was expected of it. */

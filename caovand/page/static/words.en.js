@@ -55,7 +55,7 @@ export const english = {
   "mark-daemon": "daemon", "mark-tune": "tuning",
 
   nodes: "Nodes", "node-here": "This machine", "node-joined": "Joined", "node-lost": "Lost", "node-refused": "Refused",
-  "node-missing": "{n} not joined", address: "Address", ranks: "Ranks", "rank-pid": "{rank} (pid {pid})",
+  "node-missing": "{n} not joined", address: "Address", ranks: "Ranks", "rank-pid": "{rank} (pid {pid})", "rank-gpu": "{rank} (pid {pid}, GPU {gpu})",
   "size-expected": "{part} {size} GiB (forecast {expected})", "stage-part": "stage {stage}'s {part}",
   "no-card": "none", "lost-remedy": "See whether its machine and caovan are up.",
   "missing-remedy": "On that machine, journalctl -u caovan names what keeps it from the head at {head}.",

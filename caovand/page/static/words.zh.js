@@ -55,7 +55,7 @@ export const chinese = {
   "mark-daemon": "守护进程", "mark-tune": "调优",
 
   nodes: "节点", "node-here": "本机", "node-joined": "已加入", "node-lost": "已失联", "node-refused": "被拒绝",
-  "node-missing": "{n} 个节点未加入", address: "地址", ranks: "Rank", "rank-pid": "{rank}（进程 {pid}）",
+  "node-missing": "{n} 个节点未加入", address: "地址", ranks: "Rank", "rank-pid": "{rank}（进程 {pid}）", "rank-gpu": "{rank}（进程 {pid}，GPU {gpu}）",
   "size-expected": "{part} {size} GiB（预测 {expected}）", "stage-part": "第 {stage} 级{part}",
   "no-card": "无", "lost-remedy": "请检查这台机器和它的 caovan 是否在运行。",
   "missing-remedy": "在那台机器上运行 journalctl -u caovan，看它为什么没有连上主节点 {head}。",
