@@ -77,10 +77,10 @@ def test_the_page_of_a_daemon_from_start_to_end(model: Path) -> None:
         assert f"page      {url}" in one.ctl("status").stdout
         assert f"the page is served on {url}" in one.ctl("doctor").stdout
 
-        # The same document as over the control socket, its ages apart, and what the page adds.
+        # The same document as over the control socket, its ages apart, with the processes on cards.
         seen, asked = first(url, "status"), one.status()
-        assert seen.pop("processes") == []
         moving = {"since_s", "figures", "gpus", "slots"}
+        assert seen.pop("processes") == [], "there is no card"
         assert seen.keys() == asked.keys()
         for name in asked.keys() - moving:
             assert seen[name] == asked[name], name

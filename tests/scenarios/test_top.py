@@ -40,7 +40,7 @@ def watch(one: Daemon, terminal: Terminal) -> None:
     """What the screen shows while things end and come back."""
     terminal.until_it_shows("SERVING for", "hybrid on http", "restarts 0", "0 running, 0 waiting")
     core = next(process.pid for process in one.tree() if process.name == "VLLM::EngineCor")
-    terminal.until_it_shows("GPU 0", "GPU 1", "MiB  command", f" {core} ")
+    terminal.until_it_shows("GPU 0", "GPU 1", "time  command", f" {core} ")
     os.kill(one.status()["engine_pid"], signal.SIGKILL)
     terminal.until_it_shows("failure  SERVING -> RECYCLING")
     terminal.until_it_shows("SERVING for", "restarts 1", "STARTING -> SERVING", "max ")
