@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
         unapplied = answer.get("unapplied", [])
         if unapplied and not args.json:
             names, restart = ", ".join(unapplied), "sudo systemctl restart caovan"
-            print(f"from the daemon's next start on ({restart}): {names}", file=sys.stderr)
+            print(f"not applied until caovan restarts ({restart}): {names}", file=sys.stderr)
         if args.no_wait or answer["state"] in waiting.NOT_STARTING:
             return waiting.report(args, answer)
         status = waiting.finish(args, client, unapplied=unapplied)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -171,10 +172,9 @@ def memory(compared: Mapping[str, Any]) -> str:
 def _figure(name: str) -> str:
     """A figure of the forecast in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
     words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
-    if name in words:
-        return words[name]
-    _, stage, kind = name.split("_", 2)
-    return f"stage {stage}'s {words[kind]}"
+    if found := re.fullmatch(r"stage_(\d+)_(\w+)", name):
+        return f"stage {found[1]}'s {_figure(found[2])}"
+    return words.get(name, name.replace("_", " "))  # of a newer daemon
 
 
 def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:

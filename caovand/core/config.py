@@ -196,7 +196,7 @@ class WatchSection:
     idle_probe_s: float = key(
         0.0,
         "Seconds between test completions of an idle engine, whose answers are compared with that"
-        " of the first proof; 0 is never: what an idle engine can no longer do shows at the next"
+        " of the first proof; 0 is never: a fault of an idle engine then shows only at the next"
         " request.",
         low=0,
         high=86400,

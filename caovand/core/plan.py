@@ -123,6 +123,13 @@ class Plan:
         return depth if isinstance(depth, int) and depth > 0 else 0
 
     @property
+    def looks_drafts_up(self) -> bool:
+        """Whether drafts are looked up in the text, so that its topic decides their acceptance."""
+        speculative = self.value("speculative_config")
+        method = speculative.get("method") if isinstance(speculative, Mapping) else None
+        return str(method).lower().startswith(("ngram", "suffix"))
+
+    @property
     def policy_drafts(self) -> bool:
         """Whether the policy chose the speculative depth, not the operator or the ladder."""
         setting = self.settings.get("speculative_config")

@@ -55,6 +55,7 @@ class Supervisor:
         slots: Mapping[str, Config] | None = None,
     ) -> None:
         self.config_path, self.config = config_path, config
+        self._begun_with = config
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.notifier = Notifier(environ)
         self.publish: list[Any] = []
@@ -171,13 +172,12 @@ class Supervisor:
             slot.command(event)
 
     def reconfigure(self, config: Config) -> list[str]:
-        """Use another configuration from now on; the changed keys that count from the daemon's
+        """Use another configuration from now on; the keys whose values count from the daemon's
         next start on."""
-        before, self.config = self.config, config
-        names = list(unapplied(before, config))
+        self.config = config
+        names = list(unapplied(self._begun_with, config))
         if names:
-            text = f"changes of {', '.join(names)} count from the daemon's next start on"
-            self.notice("noticed", text)
+            self.notice("noticed", f"not applied until caovan restarts: {', '.join(names)}")
         self.page.settle(config)
         for name, own in slots_of(config).items():
             if name in self.slots:

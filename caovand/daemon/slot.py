@@ -457,7 +457,8 @@ class Slot:
         rungs = after.plan.rungs if after.plan else ()
         if rungs != (before.plan.rungs if before.plan else ()):
             names = ", ".join(rungs)
-            self.notice("rung", f"degraded plan: {names}" if rungs else "the full plan again")
+            what = "degraded plan" if after.plan and after.plan.degraded else "rungs"
+            self.notice("rung", f"{what}: {names}" if rungs else "the full plan again")
             self._mark("rung", names or "none")
         if told is not None and told.failed:
             assert after.finding is not None

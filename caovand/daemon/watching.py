@@ -91,7 +91,7 @@ class Watching:
         self.buses: frozenset[str] = frozenset()
         self._engine = engine
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
-        self._section, self._rules = section, detector.rules_of(section)
+        self._section, self._rules = section, self._rules_of(section)
         self._apply, self._notice, self._on_reading = apply, notice, on_reading
         self._kept = KeptLines(engine.log, ring)
         self._lock = threading.Lock()
@@ -104,7 +104,10 @@ class Watching:
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
-        self._section, self._rules = section, detector.rules_of(section)
+        self._section, self._rules = section, self._rules_of(section)
+
+    def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
+        return detector.rules_of(section, looked_up=self._plan.looks_drafts_up)
 
     # -- observing --------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
 
     Cards are sampled at other times than the engine is read: whatever was not read is null then.
     """
-    own, of_cards = ([round(now - age, 1) for age in answer[name]] for name in AGES)
+    own, of_cards = ([round(now - age, 1) for age in answer.get(name, ())] for name in AGES)
     times = sorted({*own, *of_cards})
     return {
         "times": times,
@@ -63,7 +63,7 @@ def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
         },
         "cards": {
             gpu: {name: _spread(of_cards, values, times) for name, values in card.items()}
-            for gpu, card in answer["cards"].items()
+            for gpu, card in answer.get("cards", {}).items()
         },
         "marks": [],
         "problem": "",

@@ -13,12 +13,19 @@ def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
     """One entry a process and card, most memory first; `own` ones are of the model's engine.
 
     Names alone: a command line may contain a key, and to read it may take as long as its process
-    hangs. Where the driver's pids are another host's, nobody here has a name, and `own` is None.
+    hangs. Where the driver's pids are another host's, nobody here has a name; `own` is None there,
+    and where the driver does not tell the engine's processes apart.
     """
-    seen = next(({**status, **one} for one in status["slots"] if one["name"] == model), status)
+    every = [{**status, **one} for one in status["slots"]]
+    seen = next((one for one in every if one["name"] == model), status)
     memory = seen["figures"]["memory"]
-    unknown = strange(memory, serves=seen["served"] is not None)
-    own = {(card["gpu"], pid) for card in memory for pid in card["engine_pids"]}
+    untold = {card["gpu"] for card in memory if card["engine_mib"] is None}
+    unknown = {
+        gpu
+        for one in every or (status,)
+        for gpu in strange(one["figures"]["memory"], serves=one["served"] is not None)
+    }
+    own = {(card["gpu"], pid) for card in memory for pid in card.get("engine_pids", ())}
     found = []
     for gpu in status["gpus"]:
         index = gpu["index"]
@@ -30,7 +37,7 @@ def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
                     "pid": pid,
                     "name": (processes.name_of(pid) or "") if known else "",
                     "mib": mib,
-                    "own": (index, pid) in own if known else None,
+                    "own": (index, pid) in own if known and index not in untold else None,
                 }
             )
     return found

@@ -373,9 +373,10 @@ def test_a_reload_names_what_counts_from_the_daemons_next_start(
 ) -> None:
     answer = {"state": "SERVING", "unapplied": ["[cluster] nodes", "[log] level"]}
     daemon.answers.update({"status": status(), "reload": answer, "wait": status()})
-    text = "next start on (sudo systemctl restart caovan): [cluster] nodes, [log] level\n"
+    restart = "not applied until caovan restarts (sudo systemctl restart caovan)"
+    text = f"{restart}: [cluster] nodes, [log] level\n"
     for words in (("reload",), ("reload", "--no-wait")):
-        assert ctl(*words).err.startswith(f"from the daemon's {text}")
+        assert ctl(*words).err.startswith(text)
     for words in (("reload", "--json"), ("reload", "--no-wait", "--json")):
         said = ctl(*words)
         assert (said.json["unapplied"], said.err) == (answer["unapplied"], "")

@@ -185,9 +185,9 @@ def test_narrow_terminals_go_without_what_processes_use_of_the_host_column_by_co
         return head[4:]
 
     use = ["CPU", "host", "MiB", "time"]
-    assert columns(79) == [*use, "command"]
-    assert columns(78) == [*use[:3], "command"]
-    assert columns(71) == [*use[:1], "command"]
+    assert columns(80) == [*use, "command"]
+    assert columns(79) == [*use[:3], "command"]
+    assert columns(72) == [*use[:1], "command"]
     assert columns(62) == columns(40) == ["command"]
 
 

@@ -393,6 +393,8 @@ def test_acceptance_under_a_tenth_of_its_own_past_has_collapsed_after_three_minu
     assert serve("\n".join(lines)) == [
         "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, usually 70%"
     ]
+    # Drafts looked up in the text do that where it stops repeating itself.
+    assert serve("\n".join(lines), replace(RULES, looked_up=True)) == []
 
 
 def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> None:

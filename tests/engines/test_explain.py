@@ -153,6 +153,19 @@ def test_drafts_of_which_hardly_any_are_accepted_where_many_were_are_a_collapse_
     assert told.finding is not None
     assert (told.finding.failure, told.finding.line) == ("draft-collapse", 21)
     assert told.finding.captures == {"intervals": "18"}
+    arguments = (
+        "(APIServer pid=1) INFO 11-20 10:00:00 [utils.py:240] non-default args: {'model': '/m', "
+        "'speculative_config': {'method': 'ngram', 'num_speculative_tokens': 4}}\n"
+    )
+    assert explain(arguments + good * 20 + bad * 18).finding is None
+
+
+def test_a_slow_engine_whose_drafts_are_never_accepted_has_collapsed_as_well() -> None:
+    """Fewer drafts in an interval than the daemon counts."""
+    few = DRAFTS.format(0).replace("927", "40")
+    told = explain(few * 3)
+    assert told.finding is not None
+    assert told.finding.failure == "draft-collapse"
 
 
 STATS = (

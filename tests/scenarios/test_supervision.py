@@ -250,8 +250,13 @@ def test_a_reload_restarts_the_engine_only_when_its_plan_changes(model: Path) ->
         one.config_path.write_text(config + '\n[policy]\nmtp = 1\n[log]\nlevel = "warning"\n')
         done = one.ctl("reload")
         assert done.returncode == 0
-        assert "next start on (sudo systemctl restart caovan): [log] level\n" in done.stderr
-        assert "changes of [log] level count from the daemon's next start on" in one.events()
+        restart = "not applied until caovan restarts (sudo systemctl restart caovan)"
+        assert f"{restart}: [log] level\n" in done.stderr
+        assert "not applied until caovan restarts: [log] level" in one.events()
+        # It is still not applied, until the file has again what the daemon began with.
+        assert f"{restart}: [log] level\n" in one.ctl("reload").stderr
+        one.config_path.write_text(config + "\n[policy]\nmtp = 1\n")
+        assert restart not in one.ctl("reload").stderr
         status = one.status()
         assert status["mtp"] == 1
         assert status["engine_pid"] != pid

@@ -18,6 +18,8 @@ from caovand.cli.errors import Exit
 from caovand.core.bench import record
 from caovand.core.printable import one_line
 
+ODD = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
+"""What a document raises whose parts are missing, of another type or beyond all bounds."""
 MOST_DIGITS = 9
 """A longer number is the name of a file."""
 
@@ -59,7 +61,7 @@ def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     for path in bench_results.paths(state):
         try:
             found.append(_row(path, bench_results.load(path)))
-        except (bench_results.NoResult, LookupError, TypeError, ValueError, AttributeError):
+        except (bench_results.NoResult, *ODD):
             others.append(path)
     found.sort(key=lambda row: (row["at"], row["path"]), reverse=True)
     return [{"number": number, **row} for number, row in enumerate(found, 1)], others
@@ -67,13 +69,14 @@ def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
 
 def _row(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """A result in short: its figure is that of the shortest prompts, fewest at once."""
-    first = document["cells"][0]
+    first, at = document["cells"][0], float(document["at"])
+    time.localtime(at)  # raises where that is no moment
     paces = record.values(first, "decode_tokens_per_s")
     return {
-        "at": float(document["at"]),
-        "model": document["model"],
-        "served_name": document["served_name"],
-        "fingerprint": document["fingerprint"],
+        "at": at,
+        "model": one_line(document["model"]),
+        "served_name": one_line(document["served_name"]),
+        "fingerprint": one_line(document["fingerprint"]),
         "complete": bool(document["complete"]),
         "prompt": int(first["prompt"]),
         "at_once": int(first["at_once"]),
@@ -89,7 +92,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         pace, moment = row["decode_tokens_per_s"], time.localtime(row["at"])
         yield (
             f"{row['number']:>4}  {time.strftime('%Y-%m-%d %H:%M', moment)}"
-            f"  {one_line(row['fingerprint']):16}  {row['prompt']:>9,} {row['at_once']:>7}"
-            f" {'-' if pace is None else f'{pace:,.1f}':>12}  {one_line(row['served_name'])}"
+            f"  {row['fingerprint']:16}  {row['prompt']:>9,} {row['at_once']:>7}"
+            f" {'-' if pace is None else f'{pace:,.1f}':>12}  {row['served_name']}"
             f"{'' if row['complete'] else ' (stopped early)'}"
         )

@@ -29,7 +29,7 @@ SPARK_NUMBERS = 31
 CARD_NUMBERS = 46
 PROCESS_COLUMNS, LEAST_COMMAND = 36, 20
 """Of a process's row without HOST_COLUMNS and its command, and for that command."""
-HOST_COLUMNS = (("CPU", 7), ("host MiB", 9), ("time", 7))
+HOST_COLUMNS = (("CPU", 7), ("host MiB", 10), ("time", 7))
 LETTERS = {
     "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
     "steps": "A", "compute": "B", "logits": "L", "engine": "E", "others": "o", "used": "#",

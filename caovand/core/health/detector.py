@@ -42,17 +42,23 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class DetectorRules:
-    """Thresholds in seconds; without `stall_s` each phase of a start has its own."""
+    """Thresholds in seconds; without `stall_s` each phase of a start has its own.
+
+    `looked_up` says that drafts are looked up in the text.
+    """
 
     stall_s: float | None = None
     hang_s: float = 60.0
     confirm_s: float = 30.0
     idle_probe_s: float = 0.0
+    looked_up: bool = False
 
 
-def rules_of(watch: WatchSection) -> DetectorRules:
-    """The detector's rules in `[watch]`."""
-    return DetectorRules(watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s)
+def rules_of(watch: WatchSection, *, looked_up: bool = False) -> DetectorRules:
+    """The detector's rules in `[watch]`; `looked_up` is as in DetectorRules."""
+    return DetectorRules(
+        watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s, looked_up
+    )
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
     trend, reports = trends.follow(watch.trend, now)
     watch = replace(watch, counters=now, heard_at=now.at, trend=trend)
     signs: tuple[Sign, ...] = tuple(Noticed(now.at, text) for text in reports)
-    if collapse := trend.drafting.collapse:
+    if collapse := trend.drafting.collapse(looked_up=rules.looked_up):
         broken, more = _break(watch, now.at, Finding("draft-collapse", collapse))
         return broken, signs + more
     if before is None or _vector(now) != _vector(before):

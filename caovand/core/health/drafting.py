@@ -1,8 +1,8 @@
 """Drafting that costs time and gains nothing: no draft is accepted, or hardly any after many were.
 
 Hardly any is judged against this child's own past, so that no model or drafting depth needs a
-threshold. A change of topic may halve the acceptance; a tenth of it, for minutes, is a draft head
-that reads a spoiled state.
+threshold. A change of topic may halve what a draft head gets right; a tenth of it, for minutes, is
+a head that reads a spoiled state. Drafts looked up in the text fall as far where nothing repeats.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ class Drafting:
         """Whether the latest interval was bad, which says little by itself."""
         return self.barren > 0 or bool(self.fallen)
 
-    @property
-    def collapse(self) -> str:
-        """What has collapsed, "" while nothing has."""
+    def collapse(self, *, looked_up: bool) -> str:
+        """What has collapsed, "" while nothing has; drafts that are `looked_up` may fall."""
         if self.barren >= BARREN_INTERVALS:
             return f"no draft was accepted in {self.barren} intervals"
-        if len(self.fallen) < FALLEN_INTERVALS:
+        if looked_up or len(self.fallen) < FALLEN_INTERVALS:
             return ""
         return (
             f"{median(self.fallen):.1%} of the drafts were accepted in {len(self.fallen)} "

@@ -23,7 +23,7 @@ export function show(cluster) {
   ].filter(Boolean));
 }
 
-function node({ name, state, since_s, address, facts, ranks, gpus, reported }, forecast) {
+function node({ name, state, since_s, address, facts, ranks, gpus = [], reported = {} }, forecast = {}) {
   const rows = [];
   const row = (key, text) => text && rows.push(el("div", {}, el("dt", {}, t(key)), el("dd", {}, text)));
   row("address", address);

@@ -28,6 +28,7 @@ from caovand.engines.vllm.log.signatures import benign
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
 COLLAPSED = 3  # intervals in a row with drafts and none accepted
+_LOOKED_UP = re.compile(r"""['"]method['"]: ['"](?:ngram|suffix)""")
 
 # Prefixes of container tools, journald and the like.
 _UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
@@ -190,19 +191,27 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
 
 def _collapse(texts: Sequence[str]) -> Finding | None:
     """Drafts of which none or hardly any are accepted, interval after interval, up to the end."""
-    drafting, first = Drafting(), 0
+    drafting, barren, first = Drafting(), 0, 0
     for index, text in enumerate(texts):
         told = figures(text)
         if "drafted" not in told:
             continue
-        doubtful = drafting.doubtful
-        drafting = drafting.after(float(told["drafted"]), float(told["accepted"]))
+        doubtful = barren > 0 or drafting.doubtful
+        drafted, accepted = float(told["drafted"]), float(told["accepted"])
+        drafting = drafting.after(drafted, accepted)
+        # A slow engine drafts little in an interval: the log is read once, and all of it counts.
+        barren = 0 if accepted > 0 else barren + (drafted > 0)
         first = first if doubtful else index + 1
-    if drafting.barren < COLLAPSED and not drafting.collapse:
+    if barren < COLLAPSED and not drafting.collapse(looked_up=_looks_drafts_up(texts)):
         return None
     text = take_apart(texts[first - 1]).message
-    intervals = str(max(drafting.barren, len(drafting.fallen)))
+    intervals = str(max(barren, len(drafting.fallen)))
     return Finding("draft-collapse", text, "serving", {"intervals": intervals}, "", first)
+
+
+def _looks_drafts_up(texts: Sequence[str]) -> bool:
+    """Whether the arguments in the log name drafts that are looked up in the text."""
+    return any(_LOOKED_UP.search(text) for text in texts if "non-default args" in text)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
