@@ -146,7 +146,8 @@ class Nodes:
     port where they meet, why they cannot use InfiniBand or RoCE ("" if they can), the executor, and
     the head's own address towards them ("" if unknown). `local` adapts that plan to another node,
     `own` to a node's place. `offered`, `spread` and `local` raise Unplannable.
-    `sums` says whether such a plan adds up the results of layers over the link.
+    `sums` says whether such a plan adds up the results of layers over the link. `no_rdma` takes
+    [engine] env: why that keeps ranks from InfiniBand and RoCE, "" if it does not.
     `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
     name leads. `rank_of` reads the title of a process: "" for one without a rank, UNTITLED for one
     whose rank it does not say; `ranks_in` has the ranks that lines of the log name, by pid.
@@ -159,6 +160,7 @@ class Nodes:
     local: Callable[[Plan, Config, Inventory], Plan]
     own: Callable[[Plan, Place], Plan]
     sums: Callable[[Plan], bool]
+    no_rdma: Callable[[Mapping[str, str]], str]
     by_host_name: Callable[[Mapping[str, str], str], bool]
     rank_of: Callable[[str], str]
     ranks_in: Callable[[Sequence[str]], Mapping[int, str]]

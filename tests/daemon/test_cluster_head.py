@@ -15,6 +15,8 @@ from caovand.adapters.cluster_key import Pairs
 from caovand.core.cluster.link import Link, Trial
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.config import Config
+from caovand.core.config_parser import parse
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Network
 from caovand.core.lifecycle.events import Progressed
@@ -55,9 +57,11 @@ class Tried:
         self.events: list[Any] = []
         self.snapshot = Snapshot(state=State.HOLD)
         self.pids: list[int] = []
+        self.config = Config()
         slot: Any = SimpleNamespace(
             notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=self.events.append,
             pids=lambda: self.pids, engine=ENGINE, reported=dict, forecast=lambda: MEMORY,
+            config=lambda: self.config,
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
@@ -285,6 +289,58 @@ def test_the_fabric_of_those_that_serve_counts(devices: dict[str, str], why: str
     tried.join("n2", replace(WORKER, rdma=devices))
     tried.choose()
     assert tried.head._no_rdma == why
+
+
+FABRIC = {"mlx5_0": "InfiniBand"}
+WITHOUT_IB = parse({"engine": {"env": {"NCCL_IB_DISABLE": "1"}}})
+
+
+def with_fabric(**nodes: dict[str, str]) -> Tried:
+    """A head with a fabric and workers with these devices, whose links are slow over TCP."""
+    tried = Tried(1 + len(nodes), **dict.fromkeys(nodes, SLOW))
+    tried.between = dict.fromkeys(combinations(nodes, 2), SLOW)
+    tried.head._facts = replace(HEAD, rdma=FABRIC)
+    for name, devices in nodes.items():
+        tried.join(name, replace(WORKER, rdma=devices))
+    return tried
+
+
+def slow(tried: Tried) -> list[str]:
+    """The links that are found to be slow."""
+    found = [one["text"].partition(", and ")[0] for one in tried.head.describe()["checks"]]
+    return [text for text in found if " sends " in text]
+
+
+def test_a_slow_link_counts_where_any_node_keeps_all_from_the_fabric() -> None:
+    over_it = with_fabric(n2=FABRIC, n3=FABRIC)
+    over_it.choose()
+    over_it.choose()
+    assert (slow(over_it), set(over_it.again)) == ([], {False})
+    lacking = with_fabric(n2=FABRIC, n3={})
+    lacking.choose()
+    assert slow(lacking) == [f"{way} sends 400 Mbit/s to head1" for way in ("n2", "n3")] + [
+        "n3 sends 400 Mbit/s to n2"
+    ]
+    lacking.again.clear()
+    lacking.measure()
+    assert (lacking.again, lacking.names[-2:]) == ([True] * 3, ["n2", "n3"])
+
+
+def test_an_operator_that_keeps_nccl_from_the_fabric_is_believed() -> None:
+    tried = with_fabric(n2=FABRIC)
+    assert tried.head.describe()["planned"]["no_rdma"] == ""
+    tried.config = WITHOUT_IB
+    tried.choose()
+    assert tried.head._no_rdma == "[engine] env sets NCCL_IB_DISABLE"
+    assert slow(tried) == ["n2 sends 400 Mbit/s to head1"]
+
+
+def test_a_spare_worker_without_the_fabric_keeps_nobody_from_it() -> None:
+    tried = with_fabric(n2=FABRIC)
+    tried.found["n3"] = SLOW
+    tried.join("n3", WORKER)
+    tried.choose()
+    assert slow(tried) == []
 
 
 def test_what_a_plan_would_count_with_is_in_the_document() -> None:

@@ -17,6 +17,7 @@ from caovand.engines.vllm.memory.stages import PARTITION
 from caovand.engines.vllm.planning.nodes import (
     by_host_name,
     local,
+    no_rdma,
     offered,
     own,
     rank_of,
@@ -75,6 +76,15 @@ def test_layers_are_dealt_by_the_cards_of_the_nodes() -> None:
     found = spread(found, alike(2), "10.0.0.1", 7071)
     worker = local(found, Config(), replace(machine, gpus=named("RTX 2080 Ti 11 GB")))
     assert worker.env[PARTITION] == found.env[PARTITION]
+
+
+@pytest.mark.parametrize(
+    ("typed", "off"), [("1", True), (" 2", True), ("-1", True), ("0", False), ("yes", False)]
+)
+def test_an_operator_can_keep_nccl_from_infiniband(typed: str, off: bool) -> None:
+    why = "[engine] env sets NCCL_IB_DISABLE" if off else ""
+    assert no_rdma({"NCCL_IB_DISABLE": typed}) == why
+    assert no_rdma({}) == ""
 
 
 def test_a_worker_cannot_deal_the_layers_otherwise() -> None:

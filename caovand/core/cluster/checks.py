@@ -39,13 +39,15 @@ def compare(
     sums: bool = False,
     ranks: int = 0,
     package: Package | None = None,
+    tcp_only: bool = False,
 ) -> tuple[CheckResult, ...]:
     """Everything that differs or is bad; one PASS where nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
     ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
     summed over it. `ranks` is how many each node will have, 0 where that is not planned yet.
-    `package` is what starts them, None where the engine does.
+    `package` is what starts them, None where the engine does. `tcp_only`: NCCL goes over TCP
+    whatever these two have, since another node lacks it or the operator wants it so.
     """
     found = (
         *software(head, worker, package),
@@ -53,8 +55,8 @@ def compare(
         *_cards(head, worker, sums),
         *_peer_access(head, worker, ranks),
         *_network(head, worker),
-        *link_checks(head, worker, link, sums),
-        *rdma(head, worker),
+        *link_checks(head, worker, link, sums, tcp_only),
+        *rdma(head, worker, tcp_only),
         *_shared_memory(head, worker),
         *_clock(head, worker, offset_s),
         *_distance(head, worker, round_trip_s),
@@ -62,7 +64,8 @@ def compare(
     if found:
         return found
     shared = (named(head, package), _described(head), f"{counted(len(head.model))} of the model")
-    return (finding("PASS", _agreement(head, worker, shared, round_trip_s, link)),)
+    reached = figures(head, worker, link, tcp_only)
+    return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
 
 
 def agreed(results: Collection[CheckResult]) -> bool:
@@ -221,10 +224,10 @@ def _agreement(
     worker: NodeFacts,
     shared: Iterable[str],
     round_trip_s: float,
-    link: Link | None,
+    reached: str,
 ) -> str:
     equal = ", ".join(filter(None, shared))
     return (
         f"{worker.name} agrees with {head.name}: {equal}; {_ms(round_trip_s)} there and back,"
-        f" {figures(head, worker, link)}"
+        f" {reached}"
     )

@@ -29,9 +29,9 @@ HOST_NETWORK = "run its container with the host's network (docker run --network=
 
 
 def link_checks(
-    head: NodeFacts, worker: NodeFacts, link: Link | None, sums: bool
+    head: NodeFacts, worker: NodeFacts, link: Link | None, sums: bool, tcp_only: bool
 ) -> Iterator[CheckResult]:
-    """What is wrong with a link; `sums`: layers are summed over it."""
+    """What is wrong with a link; `sums` and `tcp_only` as in `checks.compare`."""
     if link is None:
         return
     if link.head_deaf:
@@ -53,7 +53,7 @@ def link_checks(
     if link.to_worker:
         yield _no_way_to_worker(head, worker, link)
     yield from _lost_data(head, worker, link)
-    yield from _slow(head, worker, link, sums)
+    yield from _slow(head, worker, link, sums, tcp_only)
 
 
 def _lost_data(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
@@ -72,7 +72,7 @@ def _lost_data(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[Check
 
 
 def pair_checks(
-    one: NodeFacts, other: NodeFacts, link: Link | None, sums: bool
+    one: NodeFacts, other: NodeFacts, link: Link | None, sums: bool, tcp_only: bool = False
 ) -> Iterator[CheckResult]:
     """What is wrong with the link between two workers; the first is in the head's place."""
     if link is None:
@@ -87,19 +87,19 @@ def pair_checks(
         if why:
             yield _closed(sender, receiver, why)
     yield from _lost_data(one, other, link)
-    yield from _slow(one, other, link, sums)
+    yield from _slow(one, other, link, sums, tcp_only)
 
 
-def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> bool:
+def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool, tcp_only: bool) -> bool:
     """Whether its figures lead to a finding."""
-    return any(_slow(head, worker, link, sums))
+    return any(_slow(head, worker, link, sums, tcp_only))
 
 
-def figures(head: NodeFacts, worker: NodeFacts, link: Link | None) -> str:
+def figures(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
     """The figures of a link, in a line."""
     if link is None or link.up_bytes_s is None or link.down_bytes_s is None:
         return "the link is not measured yet"
-    devices = over_rdma(head, worker)
+    devices = over_rdma(head, worker, tcp_only)
     measured = f" over TCP; NCCL uses {devices}" if devices else ""
     return f"{rate(link.up_bytes_s)} to {head.name}, {rate(link.down_bytes_s)} back{measured}"
 
@@ -204,12 +204,14 @@ def _opening(node: NodeFacts, peer: str) -> str:
     return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
 
 
-def _slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool) -> Iterator[CheckResult]:
+def _slow(
+    head: NodeFacts, worker: NodeFacts, link: Link, sums: bool, tcp_only: bool
+) -> Iterator[CheckResult]:
     """The slower way, where it is far below what the interfaces, or the ranks, would have.
 
     Nothing where NCCL goes another way than what was measured.
     """
-    if not link.up_bytes_s or not link.down_bytes_s or over_rdma(head, worker):
+    if not link.up_bytes_s or not link.down_bytes_s or over_rdma(head, worker, tcp_only):
         return
     up, down = (worker, head, link.up_bytes_s), (head, worker, link.down_bytes_s)
     sender, receiver, reached = min(up, down, key=lambda way: way[2])

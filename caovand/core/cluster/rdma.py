@@ -24,16 +24,22 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
     return "the nodes have InfiniBand and RoCE, but not the same"
 
 
-def over_rdma(one: NodeFacts, other: NodeFacts) -> str:
-    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" where that is TCP."""
-    if not one.cards or not other.cards or no_rdma((one, other)):
+def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
+    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" where that is TCP.
+
+    `tcp_only` as in `checks.compare`.
+    """
+    if tcp_only or not one.cards or not other.cards or no_rdma((one, other)):
         return ""
     layers = set(other.rdma.values())
     return _listed({name: layer for name, layer in one.rdma.items() if layer in layers})
 
 
-def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Devices that only one of them has, and a limit of memory that NCCL runs into."""
+def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckResult]:
+    """Devices that only one of them has, and a limit of memory that NCCL runs into.
+
+    `tcp_only` as in `checks.compare`.
+    """
     if not head.cards or not worker.cards:
         return
     why = no_rdma((head, worker))
@@ -47,8 +53,10 @@ def rdma(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             "connect all nodes by the same one",
             lacking,
         )  # fmt: skip
+    if why or tcp_only:
+        return
     for node in (head, worker):
-        if node.rdma and node.memlock_mib is not None and node.memlock_mib < NCCL_MIB and not why:
+        if node.rdma and node.memlock_mib is not None and node.memlock_mib < NCCL_MIB:
             yield finding(
                 "WARN",
                 f"a process on {node.name} may lock {node.memlock_mib} MiB of memory: too little"

@@ -16,12 +16,15 @@ from caovand.daemon.cluster.members import Member
 
 
 class Between:
-    """The links between these workers, as `links` knows them; `sums`: layers are summed over."""
+    """The links between these workers, as `links` knows them; `sums` and `tcp_only` as in
+    `checks.compare`."""
 
-    def __init__(self, members: Mapping[str, Member], links: Links, sums: bool) -> None:
+    def __init__(
+        self, members: Mapping[str, Member], links: Links, sums: bool, tcp_only: bool
+    ) -> None:
         self._facts = {name: one.facts for name, one in members.items() if one.facts}
         self._boots = {name: one.report.boot for name, one in members.items()}
-        self._links, self._sums = links, sums
+        self._links, self._use = links, (sums, tcp_only)
 
     def wants_trial(self) -> bool:
         """Whether one of them is not known to work, or was slower than it should be."""
@@ -34,12 +37,12 @@ class Between:
     def is_slow(self, one: str, other: str) -> bool:
         """Whether that link was slower than it should be, which may have passed."""
         link, facts = self._of(one, other), self._facts
-        return link is not None and is_slow(facts[one], facts[other], link, self._sums)
+        return link is not None and is_slow(facts[one], facts[other], link, *self._use)
 
     def findings(self) -> list[tuple[str, CheckResult]]:
         """What is wrong, each with the worker to do without: the one with more links that fail."""
         found = {
-            pair: tuple(pair_checks(*self._of_both(pair), self._of(*pair), self._sums))
+            pair: tuple(pair_checks(*self._of_both(pair), self._of(*pair), *self._use))
             for pair in combinations(sorted(self._facts), 2)
         }
         failing = Counter(

@@ -390,18 +390,30 @@ class Head(Part):
         return self._pace[1]
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
-        """Why the head and these workers cannot use InfiniBand or RoCE, "" if they can."""
+        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        if why := nodes.no_rdma(dict(self._slot.config().engine.env)):
+            return why
         facts = (self._members[name].facts for name in names)
         return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
+    def _coming(self) -> list[str]:
+        """The workers of the start that runs, else of the next, by rank."""
+        return list(self._ranks if self._start else self._fit().workers)
+
+    def _tcp_only(self) -> bool:
+        """Whether NCCL goes over TCP in that start, between all nodes."""
+        return bool(self._why_no_rdma(self._coming()))
+
     async def _measure(self, names: Sequence[str], pace: Pace) -> None:
-        slow = {name for name in names if self._slow(name, self._members[name])}
+        slow = self._slow(names)
         assert self._facts is not None
         own = self._facts.address
         await self._links.measure(own, self._peers(names), slow.__contains__, pace)
 
     async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
-        between = self._between(self._members)
+        between = self._between(self._members, self._tcp_only())
         await self._links.measure_between(self._peers(names), between.is_slow, pace)
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
@@ -411,15 +423,20 @@ class Head(Part):
             Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
         ]
 
-    def _between(self, members: Mapping[str, Member]) -> Between:
-        return Between(members, self._links, self._sums)
+    def _between(self, members: Mapping[str, Member], tcp_only: bool) -> Between:
+        return Between(members, self._links, self._sums, tcp_only)
 
-    def _slow(self, name: str, member: Member) -> bool:
-        """Whether the link to a worker was slower than it should be, which may have passed."""
-        link = self._links.of(name, member.report.boot)
-        if link is None or self._facts is None or member.facts is None:
-            return False
-        return is_slow(self._facts, member.facts, link, self._sums)
+    def _slow(self, names: Collection[str]) -> set[str]:
+        """Those of these workers whose link was slower than it should be, which may have passed."""
+        found, use = set(), (self._sums, self._tcp_only())
+        for name in names:
+            member = self._members[name]
+            link = self._links.of(name, member.report.boot)
+            if link is None or self._facts is None or member.facts is None:
+                continue
+            if is_slow(self._facts, member.facts, link, *use):
+                found.add(name)
+        return found
 
     async def measure(self) -> None:
         """Try the links that no start has tried, or that failed or were slow, while no engine
@@ -427,18 +444,20 @@ class Head(Part):
         async with self._links.turn:
             snapshot = self._slot.snapshot()
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
+            heard = self._heard
+            slow = self._slow(heard)
             untried = [
                 name
-                for name, one in self._heard.items()
+                for name, one in heard.items()
                 if not one.report.running
-                and (not self._links.works(name, one.report.boot) or self._slow(name, one))
+                and (not self._links.works(name, one.report.boot) or name in slow)
             ]
             if not idle or self._slot.pids() or self._facts is None:
                 return
             pace = Pace()
             await self._measure(untried, pace)
             chosen = self._fit().workers
-            if among := self._between(chosen).wants_trial():
+            if among := self._between(chosen, self._tcp_only()).wants_trial():
                 await self._measure_between(list(chosen), pace)
             if untried or among:
                 self._try_again()
@@ -509,7 +528,10 @@ class Head(Part):
             if one.facts is None or one.report.stopped:
                 yield name, uncompared(one)
 
-    def _compare(self, members: dict[str, Member]) -> list[tuple[str, CheckResult]]:
+    def _compare(
+        self, members: dict[str, Member], tcp_only: bool = False
+    ) -> list[tuple[str, CheckResult]]:
+        """The findings about these workers; `tcp_only` decides over warnings alone."""
         found, nodes = [], self._slot.engine.nodes
         for name, one in members.items():
             if self._facts is not None and one.facts is not None:
@@ -523,9 +545,10 @@ class Head(Part):
                     sums=self._sums,
                     ranks=self._each,
                     package=nodes.packages.get(self._executor) if nodes else None,
+                    tcp_only=tcp_only,
                 )
                 found += [(name, result) for result in results]
-        return [*found, *self._between(members).findings()]
+        return [*found, *self._between(members, tcp_only).findings()]
 
     def own(self, plan: Plan) -> Plan:
         """The head's share of the plan: rank 0."""
@@ -621,7 +644,8 @@ class Head(Part):
             for one in self._rivals.refused()
         ]
         # A finding about the head alone comes with each worker: it is shown once.
-        every = [*self._unheard(), *self._uncompared(), *self._compare(self._heard)]
+        every = [*self._unheard(), *self._uncompared()]
+        every += self._compare(self._heard, self._tcp_only())
         found = {one: name for name, one in reversed(every)}
         document = {
             "role": self.role, "name": self._name, "head": self._address,
@@ -633,7 +657,7 @@ class Head(Part):
     def _planned(self) -> dict[str, Any]:
         """The workers of the start that runs, else of the next, by rank, what joins them, and the
         host memory of the one that has the least."""
-        names = list(self._ranks if self._start else self._fit().workers)
+        names = self._coming()
         boots = {name: self._members[name].report.boot for name in names}
         link = self._links.network(boots)
         facts = (self._members[name].facts for name in names)

@@ -39,14 +39,16 @@ def found(head: dict[str, Any], worker: dict[str, Any]) -> tuple[CheckResult, ..
     return compare(replace(HEAD, **head), replace(WORKER, **worker), 0.0003, 0.0)
 
 
-def linked(head: dict[str, str], worker: dict[str, str], **more: Any) -> tuple[CheckResult, ...]:
+def linked(
+    head: dict[str, str], worker: dict[str, str], tcp_only: bool = False, **more: Any
+) -> tuple[CheckResult, ...]:
     """What is found over gigabit Ethernet between nodes with these devices."""
     link = Link("10.0.0.1", 7071, up_bytes_s=117e6, down_bytes_s=117e6)
     nodes = (
         replace(HEAD, rdma=head, speed_mbit=1000, **more),
         replace(WORKER, rdma=worker, speed_mbit=1000, **more),
     )
-    return compare(*nodes, 0.0003, 0.0, link, sums=True)
+    return compare(*nodes, 0.0003, 0.0, link, sums=True, tcp_only=tcp_only)
 
 
 def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
@@ -58,6 +60,15 @@ def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
     assert [one.verdict for one in linked({}, {})] == ["WARN"]
     assert [one.verdict for one in linked(FABRIC, ROCE)] == ["WARN", "WARN"]
     assert [one.verdict for one in linked(FABRIC, FABRIC, cards=())] == ["WARN"], "no NCCL"
+    assert [one.verdict for one in linked(FABRIC, FABRIC, True)] == ["WARN"], "it may not"
+    assert [one.verdict for one in linked(FABRIC, FABRIC, True, memlock_mib=8)] == ["WARN"]
+
+
+def test_the_figures_name_no_device_that_nccl_does_not_use() -> None:
+    nodes = replace(HEAD, rdma=FABRIC), replace(WORKER, rdma=FABRIC)
+    link = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
+    (only,) = compare(*nodes, 0.0003, 0.0, link, tcp_only=True)
+    assert only.text.endswith("9.6 Gbit/s to head1, 9.6 Gbit/s back")
 
 
 def test_a_device_on_one_node_only_is_named_on_the_other() -> None:

@@ -20,6 +20,8 @@ from caovand.engines.vllm.planning.resize import BUSY_MIB
 from caovand.engines.vllm.planning.spelling import count, option
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
+_YES = re.compile(r"\s*[+-]?0*[1-9]")
+"""How NCCL reads such a variable: as a number, and any word as 0."""
 OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
@@ -141,6 +143,11 @@ def sums(plan: Plan) -> bool:
     return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
 
 
+def no_rdma(env: Mapping[str, str]) -> str:
+    """Why NCCL uses no InfiniBand or RoCE with this [engine] env, "" where that does not say so."""
+    return f"[engine] env sets {WITHOUT_RDMA}" if _YES.match(env.get(WITHOUT_RDMA, "")) else ""
+
+
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:
     """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
     return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
@@ -168,6 +175,7 @@ NODES = Nodes(
     local=local,
     own=own,
     sums=sums,
+    no_rdma=no_rdma,
     by_host_name=by_host_name,
     rank_of=rank_of,
     ranks_in=ranks_in,
