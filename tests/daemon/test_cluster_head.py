@@ -361,6 +361,15 @@ def test_what_a_plan_would_count_with_is_in_the_document() -> None:
     }
 
 
+def test_a_head_that_could_not_be_inspected_claims_no_fabric() -> None:
+    tried = Tried(n2=replace(GOOD, connect_s=2e-4))
+    tried.choose()
+    assert tried.head.describe()["planned"]["link"] is not None
+    tried.head._facts = None
+    found = tried.head.describe()["planned"]
+    assert (found["nodes"], found["link"]) == (["n2"], None)
+
+
 H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
 
 

@@ -659,7 +659,8 @@ class Head(Part):
         host memory of the one that has the least."""
         names = self._coming()
         boots = {name: self._members[name].report.boot for name in names}
-        link = self._links.network(boots)
+        # Without the head's own facts it is not known what NCCL would use over it.
+        link = self._links.network(boots) if self._facts else None
         facts = (self._members[name].facts for name in names)
         return {
             "nodes": names,
