@@ -115,11 +115,14 @@ class Head(Part):
                 self._look()
                 self._reconsider()
                 self._own_ranks.look()
+                refusals = dict(self._refusals())
                 for name, member in list(self._members.items()):
+                    if member.identity in refusals:
+                        continue
                     order = self._evidence.ask(name, self._order(name))
                     frame = messages.encode_order(order)
                     member.gone = not await link.send(member.identity, frame)
-                for identity, why in self._refusals():
+                for identity, why in refusals.items():
                     await link.send(identity, messages.encode_order(self._refusal(why)))
                 for rival in self._rivals.freed(self._members):
                     self._hear(rival.identity, rival.report, rival.facts)
@@ -269,7 +272,7 @@ class Head(Part):
         for rival in self._rivals.all():
             text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
             yield rival.identity, text
-        joined = {member.identity for member in self._members.values()}
+        joined = {member.identity for member in self._heard.values()}
         for identity, (_, found) in self._unread.all().items():
             if identity not in joined:  # one frame that cannot be read ends no rank
                 yield identity, in_words(found)

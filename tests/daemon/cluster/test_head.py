@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.adapters import node_facts
+from caovand.core.cluster.messages import decode_order
 from caovand.core.facts.inventory import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
@@ -442,6 +443,32 @@ def test_a_worker_whose_reports_cannot_be_read_is_told_so(world: World) -> None:
         head.link.on_frame(b"n2", b'{"v":2,"name":"n2"}')
         order = await head.ordered("n2")
         assert (order.refusal, order.start) == ("", start)
+
+    world.play(story)
+
+
+def test_a_worker_whose_reports_can_be_read_no_more_is_told_once_it_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And hears nothing else in between: each other order would make it look again."""
+
+    async def story() -> None:
+        head, _ = await serving(world)
+        world.clock.ahead_s += 30
+        await head.slot.until(State.BACKOFF)
+        head.link.on_frame(b"n2", b'{"v":2,"name":"n2"}')
+        await soon(lambda: head.order().refusal)
+        assert head.order().refusal.startswith("cannot read what node n2 reports: it is not of")
+        assert head.order().start == ""
+        heard, send = [], head.link.send
+
+        async def noted(identity: bytes, frame: bytes) -> bool:
+            heard.append(decode_order(frame).refusal != "")
+            return await send(identity, frame)
+
+        monkeypatch.setattr(head.link, "send", noted)
+        await soon(lambda: len(heard) >= 4)
+        assert all(heard)
 
     world.play(story)
 
