@@ -42,7 +42,7 @@ REJECTED = (
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
 )
-"""A head with another key ends the connection without a word: the first of these."""
+"""A head with another key, or with no room, ends the connection without a word: the first."""
 UNREJECTED = (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED)  # joined, or not even connected
 
 OnFrame = Callable[[bytes, bytes], None]

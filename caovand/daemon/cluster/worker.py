@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
-from caovand.adapters.cluster_link import WorkerLink
+from caovand.adapters.cluster_link import LINKS_EACH, WorkerLink
 from caovand.adapters.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import messages
@@ -45,8 +45,10 @@ from caovand.daemon.shared import now
 
 ALIVE = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
-    "each connection ends before both have proved to have the same key: cluster.key differs, or"
-    " another program has that port; copy the head's again, then: sudo systemctl restart caovan"
+    "each connection ends before both have proved to have the same key: cluster.key differs,"
+    " another program has that port, or the head has as many connections as it admits,"
+    f" {LINKS_EACH} from one address; copy the head's cluster.key again, then: sudo systemctl"
+    " restart caovan; or give each worker an address of its own"
 )
 Stage = tuple[str, float | None, str]
 """How far the head's start is: phase, progress and detail."""
