@@ -148,9 +148,22 @@ def test_a_worker_that_cannot_reach_the_port_says_why(monkeypatch: pytest.Monkey
             link = await two.measured()
             assert (link.to_head, link.to_worker) == ("Connection refused", "")
             assert link.joined == HERE
+            assert (link.own, link.seen) == (HERE, ""), "whom a firewall would have to let in"
             assert not link.works
             monkeypatch.setattr(link_trial, "connect", real)
             assert (await two.measured()).works
+
+    run(work)
+
+
+def test_on_the_way_to_no_address_a_worker_has_none_of_its_own() -> None:
+    async def work() -> None:
+        worker = Trying(f"{HERE}:1", Changed())
+        worker.follow(Trial("token", "a..b", 1, False), HERE)
+        await soon(lambda: worker.outcome)
+        assert worker.outcome is not None
+        assert worker.outcome.failure
+        assert worker.outcome.own == ""
 
     run(work)
 

@@ -40,9 +40,10 @@ class Trial:
 class Outcome:
     """What came of a part: `failure` is why it could not connect or receive, "" if it did.
 
-    Who connects tells how long that took, `connect_s`, its `own` address on that connection, and
-    where it reaches the head's daemon, `joined`. Who listens does so on `listens`, 0 if it cannot,
-    and `deaf` is why; `bytes_s` is what came to it in a transfer, if any.
+    Who connects tells how long that took, `connect_s`, its `own` address on that connection, or on
+    the route there if it failed, and where it reaches the head's daemon, `joined`. Who listens does
+    so on `listens`, 0 if it cannot, and `deaf` is why; `bytes_s` is what came to it in a transfer,
+    if any.
     """
 
     token: str
@@ -64,9 +65,9 @@ class Link:
     `connect_s` is how long the latter took, `up_bytes_s` what a transfer to there reached,
     `down_bytes_s` one to the worker's own address; None if there was none yet, 0 if nothing came
     through. `own` is the worker's address on its connection to where ranks meet, `seen` what the
-    head sees of it, and `joined` where the worker reaches the head's daemon. `head_deaf`,
-    `own_deaf` and `worker_deaf` are why one cannot listen where ranks meet, at the head's own
-    address or at the worker's; `unreported` is why the worker's report is missing.
+    head sees of it, "" where it did not come, and `joined` where the worker reaches the head's
+    daemon. `head_deaf`, `own_deaf` and `worker_deaf` are why one cannot listen where ranks meet, at
+    the head's own address or at the worker's; `unreported` is why the worker's report is missing.
 
     A link between two workers has no place to meet: the first is in the head's place, and
     `to_head` is about its own address.

@@ -141,7 +141,9 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
             head,
         )
     text = f"{text}, where ranks meet: {link.to_head}{_guard(head)}"
-    return finding("FAIL", text, _opening(head, worker.address), head)
+    # Ranks come from there to meet, and from the worker's own address to the head's own.
+    peers = dict.fromkeys(filter(None, (link.own, worker.address)))
+    return finding("FAIL", text, _opening(head, *peers), head)
 
 
 def _no_way_to_own(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
@@ -151,7 +153,7 @@ def _no_way_to_own(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResul
 
 
 def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
-    if link.seen != link.own:
+    if link.seen and link.seen != link.own:
         return finding(
             "FAIL",
             f"{_no_way(head, worker)}: {link.to_worker}. Its own connections come from {link.seen}:"
@@ -159,7 +161,7 @@ def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckRe
             HOST_NETWORK,
             worker,
         )
-    if link.own and link.own != worker.address:
+    if link.seen and link.own != worker.address:
         return _elsewhere(head, worker, link.to_worker, link.own)
     return _closed(head, worker, link.to_worker)
 
@@ -190,17 +192,20 @@ def _guard(node: NodeFacts) -> str:
     return f"; {node.firewall} is on there" if node.firewall else ""
 
 
-def _opening(node: NodeFacts, peer: str) -> str:
-    """How a node lets another one in."""
-    family = "ip6" if ":" in peer else "ip"
+def _opening(node: NodeFacts, *peers: str) -> str:
+    """How a node lets another one in, which has these addresses."""
+    sources = " ".join(f"--add-source={peer}" for peer in peers)
+    rules = " and ".join(
+        f"`{'ip6' if ':' in peer else 'ip'} saddr {peer} accept`" for peer in peers
+    )
     known = {
-        "ufw": f"sudo ufw allow from {peer}",
-        "firewalld": f"sudo firewall-cmd --permanent --zone=trusted --add-source={peer} && sudo"
-        " firewall-cmd --reload",
-        "nftables": f"add `{family} saddr {peer} accept` to the chain of input in"
-        " /etc/nftables.conf, then: sudo systemctl reload nftables",
+        "ufw": " && ".join(f"sudo ufw allow from {peer}" for peer in peers),
+        "firewalld": f"sudo firewall-cmd --permanent --zone=trusted {sources} && sudo firewall-cmd"
+        " --reload",
+        "nftables": f"add {rules} to the chain of input in /etc/nftables.conf, then: sudo systemctl"
+        " reload nftables",
     }
-    unknown = f"let its firewall, and any on the way, accept all TCP from {peer}"
+    unknown = f"let its firewall, and any on the way, accept all TCP from {' and '.join(peers)}"
     return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
 
 

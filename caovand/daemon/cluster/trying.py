@@ -7,7 +7,7 @@ import contextlib
 import socket
 from dataclasses import replace
 
-from caovand.adapters import link_trial
+from caovand.adapters import link_trial, own_address
 from caovand.adapters.link_trial import Door, Failed
 from caovand.core import addresses
 from caovand.core.cluster.link import LONGEST, Outcome, Trial, words
@@ -42,7 +42,9 @@ class Trying:
     async def _carry_out(self, trial: Trial, address: str) -> None:
         if trial.part == "connect":
             found = await connect(trial)
-            self._report(replace(found, joined=await _resolved(self._head)))
+            own = found.own or _own_towards(await _resolved(trial.host, trial.port))
+            joined = await _resolved(*addresses.split(self._head))
+            self._report(replace(found, own=own, joined=joined))
             return
         try:
             door = Door(address)
@@ -89,9 +91,17 @@ async def connect(trial: Trial) -> Outcome:
     return outcome
 
 
-async def _resolved(endpoint: str) -> str:
-    """The address of HOST:PORT, "" if its host has none."""
-    host, port = addresses.split(endpoint)
+def _own_towards(address: str) -> str:
+    """Our address on the route to another one, which a firewall there sees; "" without a route."""
+    with contextlib.suppress(OSError):
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return own_address.towards(family, address)
+    return ""
+
+
+async def _resolved(host: str, port: int) -> str:
+    """The address of a host, "" if it has none."""
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return link_trial.plain(found[0][4])

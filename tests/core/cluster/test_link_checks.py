@@ -83,6 +83,40 @@ def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> Non
     assert only.remedy == "on head1: sudo ufw allow from 10.0.0.2"
 
 
+@pytest.mark.parametrize(
+    ("firewall", "fix"),
+    [
+        ("ufw", "sudo ufw allow from 10.0.0.2 && sudo ufw allow from 192.168.9.2"),
+        (
+            "firewalld",
+            "sudo firewall-cmd --permanent --zone=trusted --add-source=10.0.0.2"
+            " --add-source=192.168.9.2 && sudo firewall-cmd --reload",
+        ),
+        (
+            "nftables",
+            "add `ip saddr 10.0.0.2 accept` and `ip saddr 192.168.9.2 accept` to the chain of input"
+            " in /etc/nftables.conf, then: sudo systemctl reload nftables",
+        ),
+    ],
+)
+def test_a_head_opens_for_both_addresses_of_a_worker_on_two_networks(
+    firewall: str, fix: str
+) -> None:
+    """One comes to where ranks meet; the other is that of its own [cluster] interface."""
+    worker = {"address": "192.168.9.2", "interface": "ib0"}
+    (only,) = found({"firewall": firewall}, worker, to_head=SILENT, seen="")
+    assert only.remedy == f"on head1: {fix}"
+
+
+def test_a_worker_that_did_not_come_is_not_said_to_be_seen_or_reached_anywhere() -> None:
+    worker = {"address": "192.168.9.2", "interface": "ib0"}
+    _, back = found(None, worker, to_head=SILENT, to_worker=SILENT, seen="")
+    assert back.text == (
+        "head1 cannot connect to gpu2 at 192.168.9.2, where ranks listen on free ports: no answer"
+        " within 4 s"
+    )
+
+
 def test_both_ways_are_named_at_once() -> None:
     assert [one.remedy[:8] for one in found(to_head=SILENT, to_worker=SILENT)] == [
         "on head1", "on gpu2:",
