@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.config import MODES, Config
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
@@ -452,6 +452,20 @@ def test_cards_that_other_programs_cost_are_said() -> None:
     first, *rest = cards(4, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
     found = plan(inventory(LLAMA_70B_AWQ, (replace(first, free_mib=1000), *rest)))
     assert any("2 instead of 4 cards serve the model; stop" in text for text in found.warnings)
+
+
+def test_a_busy_card_that_is_left_out_on_another_node_is_the_reason_and_is_named() -> None:
+    own = cards(4, "NVIDIA A100-SXM4-80GB", (8, 0), 81920)
+    busy = Node("n2", (*own[:3], replace(own[3], free_mib=2000)))
+    found = plan(replace(inventory(LLAMA_70B_AWQ, own), others=(busy,)))
+    split = found.settings["tensor_parallel_size"]
+    assert (split.value, split.reason) == (
+        2,
+        "2 of 4 cards hold more than all: memory is taken evenly, and a card of n2 has 2000 MiB"
+        " free",
+    )
+    lost = "programs on n2 hold 79920 MiB of a card there: 2 instead of 4 cards serve the model"
+    assert [text for text in found.warnings if text.startswith(lost)]
 
 
 def test_a_share_that_was_typed_too_small_is_no_reason_to_offload() -> None:

@@ -145,6 +145,7 @@ def _cost_of_others(
     split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
     if (whole_number(wider) or 1) > (whole_number(split) or 1):
         lost.append(f"{split} instead of {wider} cards serve the model")
+        values = {name: alone.value(name) for name in alone.settings}  # those left out, too
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
@@ -237,12 +238,14 @@ def _score(draft: Draft | None) -> float:
 
 def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
     """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
-    kept = {gpu.index for gpu in fewer.gpus}
-    least = min((gpu for gpu in draft.gpus if gpu.index not in kept), key=lambda gpu: gpu.free_mib)
-    size = len(fewer.gpus)
+    kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
+    left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
+    for node in draft.inventory.others:  # its cards are in the order in which they are taken
+        left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
+    where, least = min(left, key=lambda one: one[1].free_mib)
     reason = (
-        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and GPU"
-        f" {least.index} has {least.free_mib} MiB free"
+        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and {where}"
+        f" has {least.free_mib} MiB free"
     )
     if _context(fewer) <= _context(larger):
         reason = (
