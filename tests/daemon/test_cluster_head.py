@@ -401,6 +401,35 @@ def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
         assert checks[-1]["verdict"] == ("WARN" if found == SLOW else "FAIL")
 
 
+@pytest.mark.parametrize(("gone", "listed"), [(0, 0), (40, 40), (150, None)])
+def test_nodes_that_are_lost_leave_an_answer_its_room(gone: int, listed: int | None) -> None:
+    names = [f"gpu-node-{number:03}.example.net" for number in range(63)]
+    tried = Tried(64, **dict.fromkeys(names, GOOD))
+    ranks = tuple((f"PP63_TP{number}", 4194000 + number, number) for number in range(8))
+    report = {"ranks": ranks, "sizes": {"stage_63_weights_gib": 4.325, "stage_63_kv_gib": 70.381}}
+    eight = replace(WORKER, cards=(H100,) * 8)
+    tried.head._facts = replace(HEAD, cards=(H100,) * 8)
+    lost = [f"gpu-node-{number:03}.example.org" for number in range(gone)]
+    for name in (*names, *lost):
+        tried.join(name, eight, **report)
+    for at, name in enumerate(lost):
+        tried.head._members[name].heard -= 1000.0 + at
+    told = tried.head.describe()
+    assert len(encode_reply(Reply("0" * 64, result=told))) <= MAX_BYTES
+    states = [node["state"] for node in told["nodes"]]
+    assert (states.count("here"), states.count("joined")) == (1, 63)
+    left = [node for node in told["nodes"] if node["state"] == "lost"]
+    assert all(not node["ranks"] and not node["facts"] for node in left)
+    unlisted = [one["text"] for one in told["checks"] if "not listed" in one["text"]]
+    if listed is not None:
+        assert (len(left), unlisted) == (listed, [])
+    else:
+        assert left
+        assert [node["name"] for node in left] == lost[: len(left)], "the latest are listed"
+        text = f"no room: {gone - len(left)} nodes that are lost or refused"
+        assert [text in one for one in unlisted] == [True]
+
+
 def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -409,10 +438,10 @@ def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
         (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
         for verdict in ("PASS", "WARN", "FAIL", "WARN")
     ]
-    shown = document.with_checks({}, found)["checks"]
+    shown = document.with_checks({"nodes": []}, found)["checks"]
     assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
     assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
-    shown = document.with_checks({"x": "x" * 200}, found[:1])["checks"]
+    shown = document.with_checks({"nodes": [], "x": "x" * 200}, found[:1])["checks"]
     assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
         ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
     ]

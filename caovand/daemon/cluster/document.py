@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from caovand.core.cluster.finding import finding
 from caovand.core.facts.checks import CheckResult
 from caovand.core.reporting.wire import MAX_BYTES
 
 ROOM_BYTES = MAX_BYTES - 1024
 """Of an answer: the rest is the frame around it, and the line about what is left out."""
+CHECKS_BYTES = 4096
+"""What nodes that are not here leave for the findings."""
+HERE = ("here", "joined")
+BARE: Mapping[str, Any] = {"facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}}
+"""An entry of which nothing more is known than who it is, and since when it is not here."""
 WORST_FIRST = ("FAIL", "WARN", "PASS")
 
 
@@ -22,6 +28,9 @@ def with_checks(
 
     The worst come first. A last one counts those left out, with the verdict of the worst of them.
     """
+    document, unlisted = _shortened(document)
+    if unlisted:
+        found = [("", _unlisted(unlisted)), *found]
     room = ROOM_BYTES - _size(document)
     ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
     told = [_entry(name, one) for name, one in ranked]
@@ -31,6 +40,31 @@ def with_checks(
             told[at:] = [_entry("", _left_out(ranked[at:]))]
             break
     return {**document, "checks": told}
+
+
+def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """The document with room for findings, and how many nodes are left out of it.
+
+    Of those that are not here the details go first, and then those that went the longest ago: a
+    head remembers more names than an answer has room for.
+    """
+    room = ROOM_BYTES - CHECKS_BYTES
+    if _size(document) <= room:
+        return document, 0
+    nodes = [one if one["state"] in HERE else {**one, **BARE} for one in document["nodes"]]
+    gone = [one for one in nodes if one["state"] not in HERE]
+    over, count = _size({**document, "nodes": nodes}) - room, len(nodes)
+    for one in sorted(gone, key=lambda one: float(one["since_s"]), reverse=True):
+        if over <= 0:
+            break
+        over -= _size(one)
+        nodes.remove(one)
+    return {**document, "nodes": nodes}, count - len(nodes)
+
+
+def _unlisted(count: int) -> CheckResult:
+    text = f"not listed, as this answer has no room: {count} nodes that are lost or refused"
+    return finding("WARN", text, "restart caovan on the head, which forgets those that are gone")
 
 
 def _left_out(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:

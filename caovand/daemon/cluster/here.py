@@ -69,8 +69,14 @@ def entry(
 
 
 def sizes(slot: Slot) -> dict[str, float]:
-    """What the engine here reports of the memory of its ranks, in GiB."""
-    return {name: float(size) for name, size in slot.reported().items() if name.endswith(SIZES)}
+    """What the engine here reports of the memory of its ranks, in GiB: of stages by stage alone."""
+    reported = slot.reported()
+    staged = {name.split("_", 2)[2] for name in reported if name.startswith("stage_")}
+    return {
+        name: float(size)
+        for name, size in reported.items()
+        if name.endswith(SIZES) and name not in staged
+    }
 
 
 class Ranks:

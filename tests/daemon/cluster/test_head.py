@@ -256,7 +256,8 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
         head = await world.head()
 
         def names() -> set[str]:
-            return {node["name"] for node in head.part.describe()["nodes"]} - {"n1"}
+            told = head.part.summary()
+            return {*told["joined"], *told["lost"]}
 
         await head.started("needed")
         for number in range(MOST_MEMBERS - 1):
@@ -285,11 +286,14 @@ def test_a_node_shows_what_it_reports_of_memory_beside_the_forecast(world: World
         staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
         found = head.slot.forecast = forecast(staged, inventory())
         first, last = (dict(rank.parts)["weights"] / 1024 for rank in found.ranks)
-        head.slot.reported = {"kv_tokens": 9, "stage_0_weights_gib": first}
+        head.slot.reported = {
+            "kv_tokens": 9, "weights_gib": first, "stage_0_weights_gib": first, "kv_gib": 3.5,
+        }  # fmt: skip
         head.hear(sizes={"stage_1_weights_gib": last})
         told = head.part.describe()
         own, other = (compare(told["forecast"], node["reported"]) for node in told["nodes"])
         assert own.keys() == {"stage_0_weights_gib"}
+        assert told["nodes"][0]["reported"].keys() == {"stage_0_weights_gib", "kv_gib"}, "each once"
         (compared,) = other.values()
         assert compared["forecast"] == pytest.approx(compared["reported"], abs=0.001)
 
