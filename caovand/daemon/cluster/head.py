@@ -62,6 +62,10 @@ from caovand.daemon.shared import now
 
 ENDING_S = 60.0
 """How long a worker may take to end its rank."""
+LOOK_S = 10.0
+"""How long a start waits for workers that look anew at what is free of their cards."""
+LOOKING = frozenset({State.RECYCLING, State.STARTING})
+"""States of a worker without a rank that does so: the next one is HOLD, with what it found."""
 _kind = attrgetter("kind")
 WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """What holds a start until something of another node is different."""
@@ -355,6 +359,7 @@ class Head(Part):
         pace = self._paced()
         why = self._ready()
         await asyncio.to_thread(check_port, port, "[cluster] head, which is a port below")
+        await self._looked_anew()
         tried: set[Hashable] = set()
         while True:
             chosen = frozenset(self._boots.items())
@@ -371,6 +376,16 @@ class Head(Part):
         self._quorum.chosen(self._count)
         self._no_rdma = self._why_no_rdma(self._ranks)
         return why
+
+    async def _looked_anew(self) -> None:
+        """Wait for workers whose rank has just ended, and whose facts are those of before it."""
+        until = now() + LOOK_S
+        while now() < until and any(map(self._looks_anew, self._ranks)):
+            await self._gone.within(EACH_S)
+
+    def _looks_anew(self, name: str) -> bool:
+        member = self._heard.get(name)
+        return member is not None and not member.report.running and member.report.state in LOOKING
 
     def _paced(self) -> Pace:
         """The pace of the trials of this inspection, which may choose several times.

@@ -83,6 +83,56 @@ def test_a_program_that_frees_memory_of_a_card_makes_no_choice_outdated(world: W
     world.play(story)
 
 
+def of_n2(head: AtHead) -> list[int]:
+    """What is free of the cards of n2, as the last start was planned for."""
+    (node,) = head.part._others
+    return [card.free_mib for card in node.gpus]
+
+
+async def ended_beside_another(world: World) -> AtHead:
+    """A head whose start has ended on n2, which has yet to look at its cards anew."""
+    head = await world.head()
+    busy = {"cards": (replace(T4, free_mib=5120),) * 2}
+    head.hear(facts=busy)
+    start = await head.started("n2")
+    head.hear(running=start, facts=busy)
+    head.slot.serves()
+    head.slot.restart()
+    await soon(lambda: not head.order().start)
+    head.hear(state="STARTING", facts=busy)
+    await head.slot.until(State.STARTING, spawned=False)
+    for _ in range(3):
+        await head.ordered()
+    assert len(head.slot.planned_for) == 1
+    return head
+
+
+def test_a_start_counts_with_what_is_free_once_the_rank_before_has_ended(world: World) -> None:
+    async def story() -> None:
+        head = await ended_beside_another(world)
+        head.hear(state="waits for the head", facts={"cards": (T4, T4)})
+        await head.slot.until(State.STARTING, spawned=True)
+        assert of_n2(head) == [T4.free_mib] * 2
+
+    world.play(story)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_start_waits_no_longer_than_that_for_a_worker_that_looks(
+    world: World, lost: bool
+) -> None:
+    async def story() -> None:
+        head = await ended_beside_another(world)
+        world.clock.ahead_s += 30 if lost else 10
+        if lost:
+            await head.slot.until(State.HOLD)
+        else:
+            await head.slot.until(State.STARTING, spawned=True)
+            assert of_n2(head) == [5120] * 2
+
+    world.play(story)
+
+
 def test_another_worker_takes_the_place_of_one_that_is_busy_by_then(world: World) -> None:
     async def story() -> None:
         head = await world.head()
