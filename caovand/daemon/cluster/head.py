@@ -90,6 +90,7 @@ class Head(Part):
         self._members: dict[str, Member] = {}
         self._rivals = Rivals(name)
         self._facts: NodeFacts | None = None
+        self._refused: Problem | None = None  # why the engine here cannot serve over nodes
         self._start, self._generation = "", 0
         self._plan: Plan | None = None
         self._ranks: dict[str, int] = {}
@@ -294,7 +295,7 @@ class Head(Part):
         self._short = False
         host, port = addresses.split(self._address)
         try:
-            inventory, refused = await self._inspected(coming, host)
+            inventory = await self._inspected(coming, host)
         except Obstacle:
             if not living:
                 self._facts = None  # what cannot be inspected cannot serve
@@ -306,8 +307,8 @@ class Head(Part):
                 self._slot.notice(
                     "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
                 )
-        if refused and self._count > 1:
-            raise Obstacle("bad-arguments", str(refused), hold=True)
+        if self._refused and self._count > 1:  # since the living engine was started
+            raise Obstacle("bad-arguments", str(self._refused), hold=True)
         link = self._links.network(self._boots)
         link = link and replace(link, rdma=not self._no_rdma)
         plan, endpoint = await coming.plan(self._others, link)
@@ -325,20 +326,19 @@ class Head(Part):
         self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
         return spread, endpoint
 
-    async def _inspected(self, coming: NextPlan, host: str) -> tuple[Inventory, Problem | None]:
-        """The machine, whose facts are ours from now on, and why its engine cannot serve over
-        nodes. Raises Obstacle."""
+    async def _inspected(self, coming: NextPlan, host: str) -> Inventory:
+        """The machine, whose facts are ours from now on. Raises Obstacle."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
         inventory = await coming.look()
-        refused = nodes.refusal(self._executor, inventory.engine)
-        if refused and self._quorum.strict:
-            raise Obstacle("bad-arguments", str(refused), hold=True)
+        self._refused = nodes.refusal(self._executor, inventory.engine)
+        if self._refused and self._quorum.strict:
+            raise Obstacle("bad-arguments", str(self._refused), hold=True)
         try:
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
             raise unplannable(problem) from problem
-        return inventory, refused
+        return inventory
 
     def outdated(self) -> str:
         """Who of the chosen workers is not as it was then: trials and planning take minutes."""
@@ -418,7 +418,7 @@ class Head(Part):
 
     def _coming(self) -> list[str]:
         """The workers of the start that runs, else of the next, by rank."""
-        return list(self._ranks if self._start else self._fit().workers)
+        return list(self._ranks if self._start else self._next().workers)
 
     def _tcp_only(self) -> bool:
         """Whether NCCL goes over TCP in that start, between all nodes."""
@@ -482,7 +482,7 @@ class Head(Part):
 
     def _ready(self) -> str:
         """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
-        chosen, why, failure = self._fit()
+        chosen, why, failure = self._next()
         if self._quorum.waits(1 + len(chosen)):
             self._short = True
             raise Obstacle(failure, f"cannot start: {why}", hold=True)
@@ -494,6 +494,12 @@ class Head(Part):
             node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts
         )
         return why
+
+    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
+        """As `_fit`, but none where the engine here cannot serve over nodes."""
+        if self._refused:
+            return Choice({}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit")
+        return self._fit(ours, without)
 
     def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
@@ -509,14 +515,14 @@ class Head(Part):
             return
         if snapshot.state is State.HOLD:
             # Only where nodes were too few: any other reason is looked at again in its own time.
-            if self._short and not self._quorum.waits(1 + len(self._fit().workers)):
+            if self._short and not self._quorum.waits(1 + len(self._next().workers)):
                 self._short = False
                 self._try_again()
         elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
             # Trials need an engine's port: until one finds that a link works again, it does not.
             new = self._members.keys() - self._ranks
             failed = {name for name in new if self._links.has_failed(name, self._ranks)}
-            chosen = self._fit(self._ranks, failed).workers
+            chosen = self._next(self._ranks, failed).workers
             back = [
                 name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
             ]

@@ -511,15 +511,26 @@ def test_a_head_that_serves_alone_needs_no_ray(world: World) -> None:
     world.play(story)
 
 
-def test_a_head_that_could_serve_alone_starts_nothing_over_a_ray_that_is_refused(
-    world: World,
-) -> None:
+def test_a_head_that_may_serve_alone_does_so_over_a_ray_that_is_refused(world: World) -> None:
+    """Though no worker is missing, and none differs."""
+
     async def story() -> None:
         head = await world.head(least=1, executor="ray")
         head.hear()
         head.slot.start()
         held = await head.slot.until(State.HOLD)
-        assert "Ray is not installed in the engine's environment; run `sudo" in held.reason
+        why = "Ray is not installed in the engine's environment; run `sudo"
+        assert held.reason.startswith(f"cannot start: {why}")
+        world.clock.ahead_s += WAIT_S
+        head.hear()
+        await head.slot.until(State.STARTING, spawned=True)
+        assert head.slot.plans[-1].value("nnodes") is None
+        assert any(f"starts on 1 of 2 nodes: {why}" in text for text in head.slot.notices)
+        head.slot.serves()
+        world.clock.ahead_s += WAIT_S
+        for _ in range(3):
+            await head.answers("n2")
+        assert head.slot.snapshot.state is State.SERVING, "nobody is taken in"
 
     world.play(story)
 
@@ -555,5 +566,23 @@ def test_the_package_of_its_executor_counts_on_every_node(world: World) -> None:
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert "Ray differs: 2.60.0 on n1, 2.59.1 on n2" in held.reason
+
+    world.play(story)
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_an_engine_goes_on_where_a_reload_finds_a_ray_that_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        head = await world.head(least=1, executor="ray")
+        start = await head.started("n2")
+        head.hear(running=start)
+        head.slot.serves()
+        monkeypatch.setattr(made_up, "inventory", inventory)
+        head.slot.reload()
+        await soon(lambda: any(type(one) is events.Refused for one in head.slot.applied))
+        assert head.slot.snapshot.state is State.SERVING
+        assert (await head.ordered()).start == start
 
     world.play(story)
