@@ -21,6 +21,11 @@ from caovand.core.healing.failure import Failure
 Origin = Literal["user", "policy", "ladder", "remembered"]
 
 
+def looks_up(method: object) -> bool:
+    """Whether a method of drafting guesses from the text, without a model: "ngram-simple", say."""
+    return isinstance(method, str) and method.startswith(("ngram", "suffix"))
+
+
 @dataclass(frozen=True)
 class Setting:
     """One decided value: its origin, and its reason in one sentence for people."""
@@ -126,8 +131,7 @@ class Plan:
     def looks_drafts_up(self) -> bool:
         """Whether drafts are looked up in the text, so that its topic decides their acceptance."""
         speculative = self.value("speculative_config")
-        method = speculative.get("method") if isinstance(speculative, Mapping) else None
-        return str(method).lower().startswith(("ngram", "suffix"))
+        return isinstance(speculative, Mapping) and looks_up(speculative.get("method"))
 
     @property
     def policy_drafts(self) -> bool:

@@ -111,7 +111,7 @@ class Links:
     def has_failed(self, name: str, others: Collection[str]) -> bool:
         """Whether the last trial of a worker's link to the head, or to one of `others`, failed.
 
-        A restart of its daemon mends none of them.
+        A restart of its daemon changes none of them.
         """
         pairs = (_sorted(name, one) for one in others)
         return self._known.has_failed(name) or any(map(self._pairs.has_failed, pairs))

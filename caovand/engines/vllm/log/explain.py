@@ -16,6 +16,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
+from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.whole_log import COLOUR, HIDDEN, public
 from caovand.engines.vllm.healing.advice import advise
@@ -28,7 +29,7 @@ from caovand.engines.vllm.log.signatures import benign
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
 COLLAPSED = 3  # intervals in a row with drafts and none accepted
-_LOOKED_UP = re.compile(r"""['"]method['"]: ['"](?:ngram|suffix)""")
+_METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 # Prefixes of container tools, journald and the like.
 _UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
@@ -211,7 +212,8 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
 
 def _looks_drafts_up(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log name drafts that are looked up in the text."""
-    return any(_LOOKED_UP.search(text) for text in texts if "non-default args" in text)
+    told = (_METHOD.search(text) for text in texts if "non-default args" in text)
+    return any(found and looks_up(found[1]) for found in told)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:

@@ -166,17 +166,22 @@ def figures(line: str) -> Mapping[str, Figure]:
 
     If a name repeats, as for the draft model, the first is the main model's.
     """
-    return read(line)[1]
+    message = message_of(line)
+    return _of_stage(_figures(_find(message), message), line)
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     """Both at once, at half the cost."""
     message = message_of(line)
     row = _find(message)
-    found = _figures(row, message)
+    return _mark(row, message), _of_stage(_figures(row, message), line)
+
+
+def _of_stage(found: dict[str, Figure], line: str) -> dict[str, Figure]:
+    """The figures of a line, and under the name of its stage those that differ between stages."""
     if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
         found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
-    return _mark(row, message), found
+    return found
 
 
 def _mark(row: Row | None, message: str) -> Mark | None:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.plan import looks_up
 from caovand.engines.vllm.memory.estimate import ONLINE
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.load import dealt
 from caovand.engines.vllm.memory.stages import ranges
-from caovand.engines.vllm.planning.draft import WITHOUT_WEIGHTS
 from caovand.engines.vllm.planning.flag_table import UNFORESEEN
 from caovand.engines.vllm.planning.ranks import replicas, spans_machines
 from caovand.engines.vllm.planning.spelling import option, whole_number
@@ -87,7 +87,7 @@ def _is_set(value: Any) -> bool:
 def _drafts_with_a_model(config: Any) -> bool:
     if not isinstance(config, Mapping) or not config.get("model"):
         return False
-    return config.get("method") not in WITHOUT_WEIGHTS
+    return not looks_up(config.get("method"))
 
 
 def _told(name: str, why: str) -> str:

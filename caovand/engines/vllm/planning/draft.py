@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
-from caovand.core.plan import Origin, Setting
+from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.capabilities import TURING
 from caovand.engines.vllm.planning.ranks import PIPELINE, serving
@@ -18,8 +18,6 @@ from caovand.engines.vllm.planning.spelling import whole_number
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 """The variable that lists the plugins to load (all, where it is not set), and ours."""
-WITHOUT_WEIGHTS = ("ngram", "ngram_gpu", "suffix")
-"""Drafting that guesses from the text: with no model, and asking nothing of the prefix cache."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class Draft:
         A verbatim flag may leave the depth to vLLM, and a model not here yet may be a hybrid.
         """
         config = self.value("speculative_config")
-        if not isinstance(config, Mapping) or config.get("method") in WITHOUT_WEIGHTS:
+        if not isinstance(config, Mapping) or looks_up(config.get("method")):
             return False
         own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
         return self._needs_fixes and not (own_head and self._has_fixes)
