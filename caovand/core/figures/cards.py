@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.core.figures.track import RECENT_S
+from caovand.core.figures.track import RECENT_S, rounded
 from caovand.core.health.observation import GpuSample
 
 STEP_S = 4.0
@@ -28,7 +28,9 @@ def follow(rounds: tuple[Round, ...], samples: Iterable[GpuSample]) -> tuple[Rou
     at = max((sample.at for sample in found), default=float("-inf"))
     if not found or (rounds and at < rounds[-1].at + STEP_S):
         return rounds
-    one = Round(at, {s.index: tuple(_rounded(getattr(s, name)) for name in FIGURES) for s in found})
+    one = Round(
+        at, {s.index: tuple(rounded(getattr(s, name), 1) for name in FIGURES) for s in found}
+    )
     return (*(before for before in rounds if before.at > at - RECENT_S), one)
 
 
@@ -47,7 +49,3 @@ def series(rounds: Sequence[Round], now: float) -> dict[str, Any]:
             for index in indices
         },
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
