@@ -32,6 +32,8 @@ SHOWN = (
     ("graph_gib", "CUDA graphs", "GiB"),
     ("attention_backend", "attention backend", ""),
     ("gdn_backend", "GDN prefill", ""),
+    ("gdn_kernels", "caovan's kernels", ""),
+    ("kernels_refusal", "caovan's kernels are not used", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),
     ("generation_tps", "generation while busy", "tokens/s"),

@@ -2,8 +2,9 @@
 
     CAOVAN_CARDS_ENGINE=/opt/caovan/engines/current/bin/python python3 -m pytest -s tests/cards
 
-The models have random weights and are made on the first card. Plans run eagerly and with vLLM's
-own sampler, so that no start compiles for minutes: figures compare splits and links, no more.
+The models have random weights and are made on the first card. Plans run eagerly, with vLLM's own
+sampler, and on Hopper with Triton's Gated DeltaNet, so that no start compiles for minutes: figures
+compare plans, splits and links, no more.
 Nothing here is collected without the variable.
 """
 
@@ -25,7 +26,13 @@ from tests.daemon_process import ROOT, Daemon
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
 MODELS = Path(os.environ.get("CAOVAN_CARDS_MODELS", "/tmp/caovan-cards-models"))
 collect_ignore_glob = [] if ENGINE else ["test_*.py"]
-SERVES_S = 300.0
+SERVES_S = 900.0
+ARGS = {
+    "dense": ["--enforce-eager"],
+    "hybrid": ["--enforce-eager", "--gdn-prefill-backend", "triton"],
+}
+OUR_KERNELS = ["--dtype", "half"]
+"""What they need that is planned for Turing alone; CAOVAN_SM75_FORCE has them act elsewhere."""
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +72,7 @@ port = {port}
 kind = "vllm"
 python = "{ENGINE}"
 gpus = {list(gpus)}
-extra_args = {json.dumps(["--enforce-eager", *args])}
+extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
 [watch]
 shutdown_timeout_s = 5

@@ -10,9 +10,11 @@ import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from caovand.core.fieldtest.trials import FORCE
 from caovand.daemon import canary, memories
-from tests.cards.conftest import configuration, serves, shown
+from tests.cards.conftest import OUR_KERNELS, configuration, serves, shown
 from tests.daemon_process import ROOT, daemon, free_port
 from tests.e2e.test_tuning import APPLY, asked_until
 from tests.patience import until
@@ -49,9 +51,15 @@ def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(card
         shown(one, "incidents")
 
 
-def test_the_field_test_ends_with_a_report_of_what_was_served(cards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_field_test_ends_with_a_report_of_what_was_served(
+    count: int, cards: int, tmp_path: Path
+) -> None:
+    if cards < count:
+        pytest.skip(f"needs {count} cards")
     config, archive = tmp_path / "caovan.toml", tmp_path / "fieldtest.tar.gz"
-    config.write_text(configuration("hybrid", free_port(), [cards - 1], env={FORCE: "1"}))
+    gpus = list(range(cards))[-count:]
+    config.write_text(configuration("hybrid", free_port(), gpus, OUR_KERNELS, env={FORCE: "1"}))
     folders = {
         f"{name}_DIRECTORY": str(tmp_path / name.lower())
         for name in ("RUNTIME", "STATE", "CACHE", "LOGS")
@@ -65,6 +73,8 @@ def test_the_field_test_ends_with_a_report_of_what_was_served(cards: int, tmp_pa
     print(done.stdout, flush=True)
     assert done.returncode == 0
     assert "| as configured |" in done.stdout
+    assert "caovan's kernels are not used" not in done.stdout
     assert "| caovan's kernels off |" in done.stdout
+    assert ("| one card |" in done.stdout) is (count == 2)
     with tarfile.open(archive) as found:
         assert any(name.endswith("report.md") for name in found.getnames())

@@ -127,3 +127,10 @@ def test_a_rung_that_costs_time_once_degrades_nothing_and_is_named_all_the_same(
     healed = trial(plan={"rungs": ["fresh-cache 2"]}, failure=failure)
     out = list(report.lines(FACTS, None, [healed]))
     assert "- as configured, rungs: fresh-cache 2: last failure: a broken cache" in out
+
+
+def test_kernels_that_were_not_used_are_named_with_the_reason() -> None:
+    unused = ("caovan's kernels are not used: use --dtype half",)
+    out = list(report.lines(FACTS, None, [trial(unused=unused), trial(title="kernels off")]))
+    assert "- as configured: caovan's kernels are not used: use --dtype half" in out
+    assert not [line for line in out if line.startswith("- kernels off")]

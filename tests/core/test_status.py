@@ -233,3 +233,10 @@ def test_the_document_for_everybody_shows_no_slots_secrets() -> None:
     shown = public({**document, "slots": [entry("a", document), entry("b", document)]})
     assert "secret" not in str(shown)
     assert [slot["name"] for slot in shown["slots"]] == ["a", "b"]
+
+
+def test_kernels_that_are_not_used_are_a_warning() -> None:
+    refused = replace(FACTS, reported={"kernels_refusal": "use --dtype half"})
+    warning = "caovan's kernels are not used: use --dtype half"
+    assert describe(SERVING, refused, 1.0)["warnings"] == [warning]
+    assert describe(SERVING, FACTS, 1.0)["warnings"] == []

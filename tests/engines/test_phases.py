@@ -9,6 +9,7 @@ import pytest
 from caovand.core.health.observation import Mark
 from caovand.engines.vllm.log.phases import PHASES, ROWS, figures, phase_of
 
+GDN = "Gated DeltaNet"
 LOGS = Path(__file__).parents[1] / "samples" / "logs"
 
 
@@ -70,6 +71,15 @@ def test_figures_of_a_gpu_start_are_those_in_the_log() -> None:
     assert found["concurrency"] == 38.8
     assert found["graph_gib"] == 0.06
     assert found["compile_s"] == 43.4
+
+
+def test_a_log_names_the_kernels_of_the_plugin_or_why_they_are_not_used() -> None:
+    assert figures_in("vllm-0.21.0-h200-fail_kill.log")["gdn_kernels"] == "SM75"
+    refused = "vLLM's own kernels: activations are bfloat16; use --dtype half"
+    for verb in ("stays on", "goes back to", "prefill goes back to"):
+        line = f"(EngineCore pid=9) INFO 11-25 20:24:35 [replacements.py:104] caovan: {GDN} {verb}"
+        found = figures(f"{line} {refused}")
+        assert found == {"kernels_refusal": "activations are bfloat16; use --dtype half"}
 
 
 def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_line() -> None:

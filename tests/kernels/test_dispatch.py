@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from caovan_vllm_sm75_turbo3 import dispatch
 
+from caovand.engines.vllm.log.phases import figures
+
 ROOT = Path(__file__).resolve().parents[2]
 TURING = dispatch.Facts(
     platform="cuda",
@@ -50,6 +52,25 @@ def test_a_turing_card_with_the_27b_model_is_taken() -> None:
 )
 def test_what_cannot_be_done_is_said_in_words(changed: dict, words: str) -> None:
     assert words in (dispatch.refusal(replace(TURING, **changed)) or "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "noted"),
+    [
+        ({"platform": "cpu"}, False),
+        ({"platform": ""}, False),
+        ({"capability": (9, 0)}, False),
+        ({"library_error": "cannot find it"}, True),
+        ({"dtype": "bfloat16"}, True),
+        ({"capability": (9, 0), "forced": True, "dtype": "bfloat16"}, True),
+    ],
+)
+def test_caovan_notes_a_refusal_unless_the_kernels_are_for_other_cards(
+    changed: dict, noted: bool
+) -> None:
+    why = dispatch.refusal(replace(TURING, **changed))
+    said = f"INFO 11-25 20:24:35 [a.py:1] caovan: Gated DeltaNet stays on vLLM's own kernels: {why}"
+    assert figures(said).get("kernels_refusal") == (why if noted else None)
 
 
 def test_force_opens_newer_cards_and_never_older_ones() -> None:

@@ -22,6 +22,7 @@ from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.config import Config
 from caovand.core.fieldtest.trials import Trial
+from caovand.core.reporting.status import unused_kernels
 
 ANSWERS_S = 120.0
 """Until the daemon answers, on a machine that is busy."""
@@ -70,7 +71,7 @@ def nothing(trial: Trial) -> dict[str, Any]:
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
         "plan": None, "degraded": None, "failure": None, "modelled": None,
-        "forecast": None, "bench": None, "events": [], "seconds": None,
+        "unused": (), "forecast": None, "bench": None, "events": [], "seconds": None,
     }  # fmt: skip
 
 
@@ -96,6 +97,7 @@ def _serve(client: Client, found: dict[str, Any], wanted: Order) -> None:
         status = client.ask("status")
         found["forecast"], found["degraded"] = status["forecast"], status["degraded"]
         found["failure"] = status["last_failure"]
+        found["unused"] = unused_kernels(status["reported"])
         served = target.find(client, None)
         order = Order(
             target.lengths(served, None, wanted.prompts, wanted.tokens), wanted.at_once,

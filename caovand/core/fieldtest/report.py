@@ -121,6 +121,7 @@ def _others(trials: Sequence[Document]) -> Iterator[str]:
     for trial in trials:
         if _rungs(trial):
             notes.append(f"- {_title(trial)}: {'; '.join(_causes(trial))}")
+        notes += [f"- {trial['title']}: {text}" for text in trial.get("unused", ())]
         if trial["why"]:
             notes.append(f"- {trial['title']}: {trial['state']}: {trial['why']}")
     yield from notes

@@ -88,7 +88,11 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
         "degraded": _degraded(plan, facts.degraded_since),
-        "warnings": [*(plan.warnings if plan else ()), *facts.warnings],
+        "warnings": [
+            *(plan.warnings if plan else ()),
+            *facts.warnings,
+            *unused_kernels(facts.reported),
+        ],
         "restarts": max(snapshot.spawns - 1, 0),
         "failures": snapshot.failures,
         "last_failure": _finding(snapshot.finding),
@@ -107,6 +111,12 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "gpus": [asdict(sample) for sample in facts.gpus],
         "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},
     }
+
+
+def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where the engine's log says why a card made for our kernels runs without them."""
+    why = reported.get("kernels_refusal")
+    return (f"caovan's kernels are not used: {why}",) if why else ()
 
 
 def _age(at: float | None, now: float) -> float | None:

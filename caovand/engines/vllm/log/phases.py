@@ -66,6 +66,11 @@ ROWS = (
          r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
          r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
          kind="note"),
+    # Of caovan's plugin. A card that its kernels are not made for is no reason to speak of it.
+    _row("caovan: Gated DeltaNet ", None, "",
+         r"runs on the (?P<gdn_kernels>SM75) kernels"
+         r"|vLLM's own kernels?: (?!the GPU is |this is vLLM|vLLM finds )(?P<kernels_refusal>.+)",
+         kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "
          r"Available RAM: (?P<available_ram_gib>[\d.]+) GiB"),
