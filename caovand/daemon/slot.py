@@ -438,7 +438,6 @@ class Slot:
         return Serving(
             plan=snapshot.plan,
             generation=snapshot.generation,
-            cache_tokens=float(watching.reported.get("kv_tokens") or 0),
             replanning=snapshot.replanning,
             stable=snapshot.deadline is None,
             probed_at=watching.probed_at,

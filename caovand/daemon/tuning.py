@@ -17,7 +17,7 @@ from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import DEEPEST, measured
+from caovand.core.tuning.evidence import DEEPEST, context_after, measured
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MOST_MOVES, Record, begin, from_document, to_document
@@ -29,7 +29,7 @@ WARM_STEPS = 50  # an engine's first steps compile kernels
 
 @dataclass(frozen=True)
 class Serving:
-    """The engine that serves: its plan and generation, and the tokens that its cache holds.
+    """The engine that serves: its plan and generation.
 
     `replanning` means that another plan is being made; `stable` that its failures are forgotten.
     `probed_at` is when caovan's own test completion ended last.
@@ -37,7 +37,6 @@ class Serving:
 
     plan: Plan
     generation: int
-    cache_tokens: float
     replanning: bool
     stable: bool
     probed_at: float
@@ -62,6 +61,7 @@ class DraftTuner:
         self._records, self._failed_at = from_document(store.read_json(path)) or ({}, 0.0)
         self._generation = -1
         self._before: Point | None = None
+        self._context: float | None = None
         self._warm = self._busy_at = 0.0
         self._saved_at = float("-inf")
         self._unsaved = False
@@ -107,6 +107,7 @@ class DraftTuner:
             return False
         if serving.generation != self._generation:
             self._generation, self._before, self._warm = serving.generation, None, 0.0
+            self._context = None
             self._busy_at = latest.at
         before, self._before = self._before, latest
         if before is None or latest is before:
@@ -126,7 +127,8 @@ class DraftTuner:
         """The plan's record, with the steps between two scrapes where they count."""
         plan, basis = serving.plan, serving.plan.step_basis
         record = self._records.get(basis) or begin(basis, plan.mtp)
-        found = measured(before, latest, serving.cache_tokens)
+        self._context = context_after(self._context, before, latest)
+        found = measured(before, latest, self._context)
         if found is None or plan.mtp > DEEPEST:
             return record
         band, seen = found

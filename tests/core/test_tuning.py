@@ -14,7 +14,15 @@ from caovand.core.figures.counters import Counters
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.track import Point
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import BANDS, DEPTHS, KEPT_STEPS, Seen, band_of, measured
+from caovand.core.tuning.evidence import (
+    BANDS,
+    DEPTHS,
+    KEPT_STEPS,
+    Seen,
+    band_of,
+    context_after,
+    measured,
+)
 from caovand.core.tuning.model import ENOUGH_STEPS, estimate
 from caovand.core.tuning.moves import COOL_DOWN_S, REST_S, WORTH, Moment, judge, move, suggestion
 from caovand.core.tuning.record import (
@@ -197,38 +205,52 @@ def test_the_context_from_which_drafts_lose_is_named() -> None:
 # -- what counts ------------------------------------------------------------------------------
 
 
-def point(steps: float, running: float = 1, *, usage: float = 0.0, prompts: float = 0) -> Point:
+def point(
+    steps: float, running: float = 1, *, prompts: float = 0, requests: float = 0, tokens: float = 0
+) -> Point:
     total = Counters(
         steps=steps,
         drafts=steps,
         accepted=(0.0,),
         prompt_tokens=prompts,
+        requests=requests,
+        generation_tokens=tokens,
         step_s=Histogram((1.0,), (steps, 0.0), steps * 0.02),
     )
-    return Point(steps, total, running, 0.0, usage)
+    return Point(steps, total, running)
 
 
 def test_only_steps_of_one_request_alone_count() -> None:
-    found = measured(point(0), point(100), 0)
+    found = measured(point(0), point(100), 5.0)
     assert found is not None
     assert (found[0], found[1].steps, found[1].step_s) == (0, 100, pytest.approx(0.02))
-    assert measured(point(0), point(100, running=2), 0) is None
-    assert measured(point(0, running=2), point(100), 0) is None
-    assert measured(point(5), point(5), 0) is None
+    assert context_after(5.0, point(0), point(100, running=2)) is None
+    assert context_after(5.0, point(0, running=2), point(100)) is None
+    assert measured(point(0), point(100), None) is None
+    assert measured(point(5), point(5), 5.0) is None
     several = replace(point(100), total=replace(point(100).total, steps=60.0))
-    assert measured(point(0), several, 0) is None  # two outputs a step, though none at the scrapes
+    assert measured(point(0), several, 5.0) is None  # two outputs a step, none at the scrapes
 
 
-def test_the_context_is_what_the_cache_holds_or_the_mean_prompt() -> None:
-    def band(after: Point) -> int:
-        found = measured(point(0), after, 100_000)
-        assert found is not None
-        return found[0]
+def test_the_context_is_the_prompt_and_what_was_generated_since() -> None:
+    idle = point(0, 0)
+    begun = point(10, prompts=9000, tokens=10)
+    assert context_after(None, idle, begun) == 9000
+    full_of_states = replace(begun, kv_cache_usage=0.5)  # of a hybrid model: more with each draft
+    assert context_after(None, idle, full_of_states) == 9000
+    assert context_after(9000.0, begun, point(99, prompts=9000, tokens=99)) == 9089
+    # One ended, two came and went, and another is under way.
+    next_one = point(200, prompts=12_000, requests=3, tokens=300)
+    assert context_after(9089.0, begun, next_one) == 1000
+    assert context_after(50.0, idle, point(5, 0, prompts=700, requests=1)) == 700
+    assert context_after(None, point(0), point(100, tokens=50)) is None  # its prompt was not seen
 
-    assert band(point(100, usage=0.05)) == 0
-    assert band(point(100, usage=0.2)) == 1
-    assert band(point(100, prompts=40_000)) == 2
+
+def test_a_context_belongs_to_the_last_band_that_it_reaches() -> None:
     assert [band_of(context) for context in (0, 8191, 8192, 32768, 1e9)] == [0, 0, 1, 2, 2]
+    found = measured(point(0), point(100), 40_000.0)
+    assert found is not None
+    assert found[0] == 2
 
 
 def test_old_steps_count_less() -> None:

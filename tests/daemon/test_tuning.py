@@ -57,7 +57,7 @@ class Slot:
     def look(self) -> bool:
         progress = Progress(0, 0, 0, 0, 0, self.running, 0, 0, 0, None, self.at)
         self.track = follow(self.track, Reading(progress, self.counted))
-        serving = Serving(self.plan, self.generation, 0.0, False, self.stable, float("-inf"))
+        serving = Serving(self.plan, self.generation, False, self.stable, float("-inf"))
         return self.tuner.look(serving, self.track)
 
     def ask(self, steps: float = STEPS) -> bool:
@@ -70,7 +70,8 @@ class Slot:
             accepted = tuple(part * self.chance ** (n + 1) for n in range(depth))
             more = Counters(
                 drafts=part if depth else 0, accepted=accepted, steps=part,
-                generation_tokens=part, step_s=Histogram((1.0,), (part, 0.0), seconds),
+                generation_tokens=part, prompt_tokens=10, requests=1,
+                step_s=Histogram((1.0,), (part, 0.0), seconds),
             )  # fmt: skip
             self.counted = self.counted.plus(more)
             found = self.look()
@@ -210,7 +211,7 @@ def test_its_own_test_completions_do_not(applies: Slot) -> None:
     applies.at += QUIET_S / 2
     progress = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, applies.at)
     applies.track = follow(applies.track, Reading(progress, applies.counted))
-    serving = Serving(applies.plan, applies.generation, 0.0, False, True, applies.at - 1)
+    serving = Serving(applies.plan, applies.generation, False, True, applies.at - 1)
     assert applies.tuner.look(serving, applies.track)
 
 

@@ -61,19 +61,33 @@ def band_of(context: float) -> int:
     return sum(context >= first for first in BANDS) - 1
 
 
-def measured(before: Point, after: Point, cache_tokens: float) -> tuple[int, Seen] | None:
-    """The band and the steps between two scrapes of one engine; None where nothing counts.
+def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
+    """Tokens of the request that is alone at `after`; `earlier` is this at `before`.
 
-    The context is the share of the cache of `cache_tokens` in use; of requests that came and went
-    between the scrapes, their mean prompt.
+    None while that is not known: the prompt came before the first scrape, or with others. The share
+    of the cache in use says less: in a hybrid model it counts states too, more with each draft.
     """
-    if max(before.running + before.waiting, after.running + after.waiting) > 1:
+    if max(_under_way(before), _under_way(after)) > 1:
         return None
     more = after.total.since(before.total)
+    if more.prompt_tokens:
+        began = more.requests + _under_way(after) - _under_way(before)
+        return more.prompt_tokens / max(began, 1.0)
+    return None if earlier is None else earlier + more.generation_tokens
+
+
+def measured(before: Point, after: Point, context: float | None) -> tuple[int, Seen] | None:
+    """The band and the steps between two scrapes of one engine; None where nothing counts.
+
+    `context` is what `context_after` says of them.
+    """
+    more = after.total.since(before.total)
     steps, seconds = more.step_s.count, more.step_s.sum
-    if not steps or not seconds or (more.steps and steps > more.steps * _ALONE):
+    if context is None or not steps or not seconds or (more.steps and steps > more.steps * _ALONE):
         return None
-    prompt = more.prompt_tokens / max(more.requests, 1)
-    held = max(before.kv_cache_usage, after.kv_cache_usage) * cache_tokens
     accepted = more.accepted[:DEEPEST] if more.drafts else ()
-    return band_of(max(prompt, held)), Seen(steps, seconds, accepted)
+    return band_of(context), Seen(steps, seconds, accepted)
+
+
+def _under_way(point: Point) -> float:
+    return point.running + point.waiting
