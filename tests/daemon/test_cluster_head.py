@@ -77,7 +77,7 @@ class Tried:
     def join(self, name: str, facts: NodeFacts = WORKER, **report: Any) -> None:
         made = replace(facts, name=name)
         told = Report(name, **{"boot": f"boot of {name}", **report})
-        self.head._members[name] = Member(b"", told, now(), now(), made)
+        self.head._roster.members[name] = Member(b"", told, now(), now(), made)
 
     async def _measure(
         self, own: str, peers: Sequence[Peer], again: Callable[[str], bool], pace: Pace
@@ -117,7 +117,7 @@ class Tried:
                 await self.head._choose(self.port + 1)
 
         asyncio.run(work())
-        return self.head._ranks
+        return self.head._team.ranks
 
     def measure(self) -> list[str]:
         asyncio.run(self.head.measure())
@@ -182,7 +182,7 @@ def test_a_worker_that_is_started_anew_meanwhile_is_tried_anew() -> None:
     tried.during = lambda: tried.join("n2", boot="another")
     tried.choose()
     assert tried.names == ["n2", "n2"]
-    assert tried.head._boots == {"n2": "another"}
+    assert tried.head._team.boots == {"n2": "another"}
 
 
 def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
@@ -194,7 +194,7 @@ def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
             tried.head._look()
             await asyncio.sleep(0)
             assert not outcome.done()
-            tried.head._members["n2"].gone = True
+            tried.head._roster.members["n2"].gone = True
             tried.head._look()
             with pytest.raises(Unreported, match="the daemon of n2 ended, or was cut off"):
                 await outcome
@@ -256,12 +256,12 @@ def test_the_slowest_of_all_links_is_the_clusters() -> None:
     tried = Tried(3, n2=replace(GOOD, connect_s=1e-4), n3=replace(GOOD, connect_s=1e-4))
     tried.between["n2", "n3"] = replace(SLOW, connect_s=3e-4)
     tried.choose()
-    assert tried.head._links.network(tried.head._boots) == Network(50e6, 3e-4)
+    assert tried.head._links.network(tried.head._team.boots) == Network(50e6, 3e-4)
     found = tried.head.describe()["checks"]
     (warned,) = (one for one in found if one["verdict"] == "WARN")
     assert warned["text"].startswith("n3 sends 400 Mbit/s to n2")
     tried.head._links._pairs = Memory(9)
-    assert tried.head._links.network(tried.head._boots) is None, "of one nothing is known"
+    assert tried.head._links.network(tried.head._team.boots) is None, "of one nothing is known"
 
 
 def test_the_check_tries_workers_with_each_other() -> None:
@@ -413,7 +413,7 @@ def test_nodes_that_are_lost_leave_an_answer_its_room(gone: int, listed: int | N
     for name in (*names, *lost):
         tried.join(name, eight, **report)
     for at, name in enumerate(lost):
-        tried.head._members[name].heard -= 1000.0 + at
+        tried.head._roster.members[name].heard -= 1000.0 + at
     told = tried.head.describe()
     assert len(encode_reply(Reply("0" * 64, result=told))) <= MAX_BYTES
     states = [node["state"] for node in told["nodes"]]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from caovand.adapters.cluster_key import Pairs
@@ -18,12 +16,12 @@ from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.link_checks import is_slow
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
-from caovand.core.cluster.node import NodeFacts, from_document, node_of
+from caovand.core.cluster.node import NodeFacts, from_document
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine import Place
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
@@ -44,7 +42,7 @@ from caovand.daemon.cluster.choosing import (
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links
-from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
+from caovand.daemon.cluster.members import Member
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
@@ -56,6 +54,8 @@ from caovand.daemon.cluster.part import (
     linked,
     state_of,
 )
+from caovand.daemon.cluster.roster import Roster
+from caovand.daemon.cluster.team import Team, standing
 from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
@@ -66,7 +66,6 @@ LOOK_S = 10.0
 """How long a start waits for workers that look anew at what is free of their cards."""
 LOOKING = frozenset({State.RECYCLING, State.STARTING})
 """States of a worker without a rank that does so: the next one is HOLD, with what it found."""
-_kind = attrgetter("kind")
 WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """What holds a start until something of another node is different."""
 
@@ -87,21 +86,16 @@ class Head(Part):
         self._quorum = quorum
         self._pairs, self._slot = pairs, slot
         self._boot = os.urandom(8).hex()
-        self._members: dict[str, Member] = {}
-        self._rivals = Rivals(name)
+        self._roster = Roster(name)
         self._facts: NodeFacts | None = None
         self._refused: Problem | None = None  # why the engine here cannot serve over nodes
         self._start, self._generation = "", 0
         self._plan: Plan | None = None
-        self._ranks: dict[str, int] = {}
-        self._boots: dict[str, str] = {}
-        self._chosen: dict[str, Any] = {}  # how each was then
+        self._team = Team({})  # of the last start
         self._short = False  # whether the last attempt had too few nodes
         self._no_rdma, self._sums = "", False
         self._each = 0  # ranks of each node, as last planned
-        self._others: tuple[Node, ...] = ()  # of the last start, by rank
         self._told = Told(slot.notice)
-        self._unread = Unread()
         self._deaf: CheckResult | None = None  # why it cannot hear any worker
         self._since = now()
         self._changed, self._gone = Changed(), Changed()
@@ -120,8 +114,8 @@ class Head(Part):
                 self._look()
                 self._reconsider()
                 self._own_ranks.look()
-                refusals = dict(self._refusals())
-                for name, member in list(self._members.items()):
+                refusals = dict(self._roster.refusals())
+                for name, member in list(self._roster.members.items()):
                     if member.identity in refusals:
                         continue
                     order = self._evidence.ask(name, self._order(name))
@@ -129,7 +123,7 @@ class Head(Part):
                     member.gone = not await link.send(member.identity, frame)
                 for identity, why in refusals.items():
                     await link.send(identity, messages.encode_order(self._refusal(why)))
-                for rival in self._rivals.freed(self._members):
+                for rival in self._roster.rivals.freed(self._roster.members):
                     self._hear(rival.identity, rival.report, rival.facts)
                 await self._changed.within(EACH_S)
         finally:
@@ -162,49 +156,36 @@ class Head(Part):
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
         except (BadDocument, ValueError) as problem:
-            self._told.tell(in_words(self._unread.take(identity, frame, problem)))
+            self._told.tell(in_words(self._roster.unread.take(identity, frame, problem)))
             return
-        self._unread.forget(identity)
+        self._roster.unread.forget(identity)
         self._hear(identity, report, facts)
 
     def _take(self, identity: bytes, frame: bytes) -> None:
         """Take the evidence of a worker that is known by its reports."""
-        for name, member in self._members.items():
-            if member.identity == identity:
-                try:
-                    self._evidence.take(name, frame)
-                except BadDocument as problem:
-                    self._told.tell(f"cannot read the evidence of node {name}: {problem}")
-                return
+        if (name := self._roster.name_of(identity)) is not None:
+            try:
+                self._evidence.take(name, frame)
+            except BadDocument as problem:
+                self._told.tell(f"cannot read the evidence of node {name}: {problem}")
 
     def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
-        name, at = report.name, now()
-        before = self._members.get(name)
-        another = before is not None and before.report.boot != report.boot and not before.away
-        if another or name == self._name:
-            self._contest(Member(identity, report, at, at, facts), before)
+        if self._roster.is_rival(report):
+            self._contest(Member(identity, report, now(), now(), facts))
             return
-        if before is None and len(self._members) >= MOST_MEMBERS and not self._make_room():
+        heard = self._roster.hear(identity, report, facts, self._team.ranks)
+        if heard is None:
             return
-        new = before is None or before.lost or before.report.boot != report.boot
-        known = None if new else before
-        member = Member(identity, report, at, known.since if known else at, facts)
-        if report.echo:
-            trip_s = max(at - report.echo - report.held_s, 0.0)
-            # The shortest is the network's; others waited for a busy machine.
-            shortest_s = known.round_trip_s if known else 0.0
-            member.round_trip_s = min(trip_s, shortest_s or trip_s)
-            member.offset_s = report.clock + member.round_trip_s / 2 - time.time()
-        self._members[name] = member
+        name, (member, known) = report.name, heard
         self._links.asking.heard(name, report.outcome)
         if known is None:
             self._slot.notice("cluster", f"node {name} joined")
-        if known is None or _standing(member) != _standing(known):
+        if known is None or standing(member) != standing(known):
             self._gone.wake()
             self._changed.wake()
             self._try_again()
-        if name in self._ranks and self._start:
-            if report.boot != self._boots[name]:
+        if name in self._team.ranks and self._start:
+            if report.boot != self._team.boots[name]:
                 self._fail("node-lost", f"node {name}: its daemon was started anew")
             elif report.failed == self._start and report.finding is not None:
                 found = report.finding
@@ -212,20 +193,13 @@ class Head(Part):
             elif report.stopped:
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
-    def _contest(self, rival: Member, holder: Member | None) -> None:
-        """Hear a worker whose name another one has, the `holder`, or the head."""
-        if self._rivals.hear(rival, holder):
+    def _contest(self, rival: Member) -> None:
+        """Hear a worker whose name another one has, or the head."""
+        if self._roster.rivals.hear(rival, self._roster.members.get(rival.report.name)):
             self._slot.notice("cluster", in_words(checks.named_twice(rival.report.name)))
             self._changed.wake()
         elif not rival.refused:
             self._changed.wake()  # so that both answer
-
-    def _make_room(self) -> bool:
-        """Forget the worker that is lost the longest; False where all are here or needed."""
-        lost = [name for name, one in self._members.items() if one.lost and name not in self._ranks]
-        if lost:
-            del self._members[min(lost, key=lambda name: self._members[name].heard)]
-        return bool(lost)
 
     def _try_again(self) -> None:
         """A node came, or its facts changed: what waits for that need not wait for its turn."""
@@ -235,10 +209,11 @@ class Head(Part):
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _look(self) -> None:
-        boots = {name: one.report.boot for name, one in self._members.items() if not one.away}
+        members = self._roster.members
+        boots = {name: one.report.boot for name, one in members.items() if not one.away}
         self._links.asking.keep(boots)
-        for name in self._ranks if self._start else ():
-            if self._members[name].lost:
+        for name in self._team.ranks if self._start else ():
+            if members[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
 
     def _fail(self, failure: Failure, text: str, found: Finding | None = None) -> None:
@@ -254,7 +229,7 @@ class Head(Part):
     # -- the start --------------------------------------------------------------------------
 
     def _order(self, name: str) -> Order:
-        rank = self._ranks.get(name)
+        rank = self._team.ranks.get(name)
         if not self._start or rank is None or self._plan is None:
             trial = self._links.asking.trial(name)
             return Order(head=self._boot, name=self._name, sent=now(), trial=trial)
@@ -271,16 +246,6 @@ class Head(Part):
             detail=snapshot.detail,
             sent=now(),
         )
-
-    def _refusals(self) -> Iterator[tuple[bytes, str]]:
-        """Who gets no other order, and why: "" while it is not certain that two have a name."""
-        for rival in self._rivals.all():
-            text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
-            yield rival.identity, text
-        joined = {member.identity for member in self._heard.values()}
-        for identity, (_, found) in self._unread.all().items():
-            if identity not in joined:  # one frame that cannot be read ends no rank
-                yield identity, in_words(found)
 
     def _refusal(self, why: str) -> Order:
         return Order(head=self._boot, name=self._name, sent=now(), refusal=why)
@@ -305,20 +270,20 @@ class Head(Part):
                 why = await self._choose(port + 1)
             if why:
                 self._slot.notice(
-                    "cluster", f"starts on {self._count} of {self._quorum.nodes} nodes: {why}"
+                    "cluster", f"starts on {self._team.count} of {self._quorum.nodes} nodes: {why}"
                 )
-        if self._refused and self._count > 1:  # since the living engine was started
+        if self._refused and self._team.count > 1:  # since the living engine was started
             raise Obstacle("bad-arguments", str(self._refused), hold=True)
-        link = self._links.network(self._boots)
+        link = self._links.network(self._team.boots)
         link = link and replace(link, rdma=not self._no_rdma)
-        plan, endpoint = await coming.plan(self._others, link)
-        if self._count == 1:
+        plan, endpoint = await coming.plan(self._team.nodes, link)
+        if self._team.count == 1:
             self._sums = False
             return plan, endpoint
         assert self._facts is not None
         try:
             spread = nodes.spread(
-                plan, replace(inventory, others=self._others), host, port + 1, self._no_rdma,
+                plan, replace(inventory, others=self._team.nodes), host, port + 1, self._no_rdma,
                 self._executor, self._facts.address,
             )  # fmt: skip
         except Unplannable as problem:
@@ -342,17 +307,7 @@ class Head(Part):
 
     def outdated(self) -> str:
         """Who of the chosen workers is not as it was then: trials and planning take minutes."""
-        found = ((name, self._change(name)) for name in self._chosen)
-        return "; ".join(f"node {name}: {change}" for name, change in found if change)
-
-    def _change(self, name: str) -> str:
-        """What has changed of a worker since it was chosen, "" for nothing."""
-        member = self._members.get(name)
-        if member is None or member.away:
-            return "its link has ended"
-        if member.report.boot != self._boots[name]:
-            return "its daemon was started anew"
-        return "" if _standing(member) == self._chosen[name] else "it is not as it was chosen"
+        return self._team.outdated(self._roster.members)
 
     async def _choose(self, port: int) -> str:
         """Choose the workers of the next start, and try their links; as `_ready`."""
@@ -362,29 +317,29 @@ class Head(Part):
         await self._looked_anew()
         tried: set[Hashable] = set()
         while True:
-            chosen = frozenset(self._boots.items())
+            chosen = frozenset(self._team.boots.items())
             if new := chosen - tried:
                 tried |= new
                 await self._measure(sorted(name for name, _ in new), pace)
             elif chosen not in tried:  # with each other, once all are reached by the head
                 tried.add(chosen)
-                await self._measure_between(list(self._ranks), pace)
+                await self._measure_between(list(self._team.ranks), pace)
             else:
                 break
             why = self._ready()  # a link that fails may leave another worker to choose
         pace.tell("")
-        self._quorum.chosen(self._count)
-        self._no_rdma = self._why_no_rdma(self._ranks)
+        self._quorum.chosen(self._team.count)
+        self._no_rdma = self._why_no_rdma(self._team.ranks)
         return why
 
     async def _looked_anew(self) -> None:
         """Wait for workers whose rank has just ended, and whose facts are those of before it."""
         until = now() + LOOK_S
-        while now() < until and any(map(self._looks_anew, self._ranks)):
+        while now() < until and any(map(self._looks_anew, self._team.ranks)):
             await self._gone.within(EACH_S)
 
     def _looks_anew(self, name: str) -> bool:
-        member = self._heard.get(name)
+        member = self._roster.heard.get(name)
         return member is not None and not member.report.running and member.report.state in LOOKING
 
     def _paced(self) -> Pace:
@@ -413,12 +368,12 @@ class Head(Part):
         assert nodes is not None
         if why := nodes.no_rdma(dict(self._slot.config().engine.env)):
             return why
-        facts = (self._members[name].facts for name in names)
+        facts = (self._roster.members[name].facts for name in names)
         return no_rdma([one for one in (self._facts, *facts) if one is not None])
 
     def _coming(self) -> list[str]:
         """The workers of the start that runs, else of the next, by rank."""
-        return list(self._ranks if self._start else self._next().workers)
+        return list(self._team.ranks if self._start else self._next().workers)
 
     def _tcp_only(self) -> bool:
         """Whether NCCL goes over TCP in that start, between all nodes."""
@@ -431,12 +386,12 @@ class Head(Part):
         await self._links.measure(own, self._peers(names), slow.__contains__, pace)
 
     async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
-        between = self._between(self._members, self._tcp_only())
+        between = self._between(self._roster.members, self._tcp_only())
         await self._links.measure_between(self._peers(names), between.is_slow, pace)
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
         """Those of these workers that can be tried."""
-        found = [self._members[name] for name in names if name in self._heard]
+        found = [self._roster.members[name] for name in names if name in self._roster.heard]
         return [
             Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
         ]
@@ -448,7 +403,7 @@ class Head(Part):
         """Those of these workers whose link was slower than it should be, which may have passed."""
         found, use = set(), (self._sums, self._tcp_only())
         for name in names:
-            member = self._members[name]
+            member = self._roster.members[name]
             link = self._links.of(name, member.report.boot)
             if link is None or self._facts is None or member.facts is None:
                 continue
@@ -462,7 +417,7 @@ class Head(Part):
         async with self._links.turn:
             snapshot = self._slot.snapshot()
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
-            heard = self._heard
+            heard = self._roster.heard
             slow = self._slow(heard)
             untried = [
                 name
@@ -486,13 +441,7 @@ class Head(Part):
         if self._quorum.waits(1 + len(chosen)):
             self._short = True
             raise Obstacle(failure, f"cannot start: {why}", hold=True)
-        self._ranks = {name: rank for rank, name in enumerate(chosen, 1)}
-        self._boots = {name: member.report.boot for name, member in chosen.items()}
-        self._chosen = {name: _standing(member) for name, member in chosen.items()}
-        known = ((name, one.facts) for name, one in chosen.items())
-        self._others = tuple(
-            node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts
-        )
+        self._team = Team(chosen)
         return why
 
     def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
@@ -504,8 +453,8 @@ class Head(Part):
     def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
         unheard = [in_words(one) for _, one in self._unheard()]
-        found = self._compare(self._heard)
-        members = {name: one for name, one in self._members.items() if name not in without}
+        found = self._compare(self._roster.heard)
+        members = {name: one for name, one in self._roster.members.items() if name not in without}
         return choose(members, found, self._quorum.nodes - 1, unheard, ours)
 
     def _reconsider(self) -> None:
@@ -518,29 +467,28 @@ class Head(Part):
             if self._short and not self._quorum.waits(1 + len(self._next().workers)):
                 self._short = False
                 self._try_again()
-        elif self._start and snapshot.state is State.SERVING and self._count < self._quorum.nodes:
+        elif (
+            self._start
+            and snapshot.state is State.SERVING
+            and self._team.count < self._quorum.nodes
+        ):
             # Trials need an engine's port: until one finds that a link works again, it does not.
-            new = self._members.keys() - self._ranks
-            failed = {name for name in new if self._links.has_failed(name, self._ranks)}
-            chosen = self._next(self._ranks, failed).workers
+            new = self._roster.members.keys() - self._team.ranks
+            failed = {name for name in new if self._links.has_failed(name, self._team.ranks)}
+            chosen = self._next(self._team.ranks, failed).workers
             back = [
-                name for name in chosen.keys() - self._ranks if self._quorum.is_back(chosen[name])
+                name
+                for name in chosen.keys() - self._team.ranks
+                if self._quorum.is_back(chosen[name])
             ]
             if back and self._slot.idle():
                 text = f"node {', '.join(sorted(back))} is back"
                 self._slot.command(events.Restart(at=now(), reason=text, by="head"))
 
-    @property
-    def _count(self) -> int:
-        """How many nodes the last start has."""
-        return 1 + len(self._ranks)
-
     def _unheard(self) -> list[tuple[str, CheckResult]]:
         """What keeps workers from being heard, each with the node that it is about."""
         deaf = [(self._name, self._deaf)] if self._deaf else []
-        names = sorted({rival.report.name for rival in self._rivals.refused()})
-        twice = [(name, checks.named_twice(name)) for name in names]
-        return [*deaf, *twice, *self._unread.all().values()]
+        return [*deaf, *self._roster.unheard()]
 
     def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
         """Who is here and has nothing to compare, or is not to serve."""
@@ -548,7 +496,7 @@ class Head(Part):
             snapshot = self._slot.snapshot()
             state, stopped = state_of(snapshot), is_stopped(snapshot)
             yield self._name, unfit(self._name, state, stopped=stopped)
-        for name, one in self._heard.items():
+        for name, one in self._roster.heard.items():
             if one.facts is None or one.report.stopped:
                 yield name, uncompared(one)
 
@@ -576,12 +524,12 @@ class Head(Part):
 
     def own(self, plan: Plan) -> Plan:
         """The head's share of the plan: rank 0."""
-        if self._count == 1:
+        if self._team.count == 1:
             return plan
         nodes = self._slot.engine.nodes
         assert nodes is not None
         assert self._facts is not None
-        members = (self._members[name].facts for name in self._ranks)
+        members = (self._roster.members[name].facts for name in self._team.ranks)
         others = tuple(facts.address for facts in members if facts is not None)
         address, interface = self._facts.address, self._facts.interface
         return nodes.own(plan, Place(0, address, interface, others, self._pairs.token))
@@ -595,11 +543,11 @@ class Head(Part):
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
         """Collect what the workers have of the start that failed."""
         self._changed.wake()
-        return self._ranks, self._evidence.begin(self._latest, self._ranks, finding)
+        return self._team.ranks, self._evidence.begin(self._latest, self._team.ranks, finding)
 
     def _silence(self, name: str) -> str:
         """What is known of a worker that sends no evidence."""
-        member = self._members.get(name)
+        member = self._roster.members.get(name)
         if member is None or member.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"
         return f"it sent none within {WAIT_S:.0f} s"
@@ -610,15 +558,15 @@ class Head(Part):
         self._changed.wake()
         until = now() + ENDING_S
         while now() < until:
-            busy = [name for name in self._ranks if self._still_runs(name)]
+            busy = [name for name in self._team.ranks if self._still_runs(name)]
             if not busy:
                 return
             await self._gone.within(EACH_S)
         for name in busy:
-            self._slot.notice("noticed", unended(self._members[name]))
+            self._slot.notice("noticed", unended(self._roster.members[name]))
 
     def _still_runs(self, name: str) -> bool:
-        member = self._members.get(name)
+        member = self._roster.members.get(name)
         return member is not None and not member.lost and bool(member.report.running)
 
     # -- telling ----------------------------------------------------------------------------
@@ -628,20 +576,15 @@ class Head(Part):
         return {
             "role": self.role, "name": self._name,
             "nodes": self._quorum.nodes, "missing": self._missing,
-            "serving": self._count if self._start else 0,
-            "joined": sorted(self._heard),
-            "lost": sorted(name for name, one in self._members.items() if one.lost),
-            "refused": sorted({one.report.name for one in self._rivals.refused()}),
+            "serving": self._team.count if self._start else 0,
+            "joined": sorted(self._roster.heard),
+            "lost": sorted(name for name, one in self._roster.members.items() if one.lost),
+            "refused": sorted({one.report.name for one in self._roster.rivals.refused()}),
         }  # fmt: skip
 
     @property
-    def _heard(self) -> dict[str, Member]:
-        """The workers that are not lost."""
-        return {name: one for name, one in self._members.items() if not one.lost}
-
-    @property
     def _missing(self) -> int:
-        return max(self._quorum.nodes - 1 - len(self._heard), 0)
+        return max(self._quorum.nodes - 1 - len(self._roster.heard), 0)
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""
@@ -661,15 +604,15 @@ class Head(Part):
                 link=self._links.of(name, member.report.boot),
                 sizes=member.report.sizes,
             )
-            for name, member in sorted(self._members.items())
+            for name, member in sorted(self._roster.members.items())
         ]
         refused = [
             here.entry(one.report.name, "refused", at - one.since, one.facts, one.report.ranks)
-            for one in self._rivals.refused()
+            for one in self._roster.rivals.refused()
         ]
         # A finding about the head alone comes with each worker: it is shown once.
         every = [*self._unheard(), *self._uncompared()]
-        every += self._compare(self._heard, self._tcp_only())
+        every += self._compare(self._roster.heard, self._tcp_only())
         found = {one: name for name, one in reversed(every)}
         document = {
             "role": self.role, "name": self._name, "head": self._address,
@@ -682,25 +625,13 @@ class Head(Part):
         """The workers of the start that runs, else of the next, by rank, what joins them, and the
         host memory of the one that has the least."""
         names = self._coming()
-        boots = {name: self._members[name].report.boot for name in names}
+        boots = {name: self._roster.members[name].report.boot for name in names}
         # Without the head's own facts it is not known what NCCL would use over it.
         link = self._links.network(boots) if self._facts else None
-        facts = (self._members[name].facts for name in names)
+        facts = (self._roster.members[name].facts for name in names)
         return {
             "nodes": names,
             "ram_mib": min((one.ram_mib for one in facts if one), default=None),
             "link": link and {"bytes_s": link.bytes_s, "round_trip_s": link.round_trip_s},
             "no_rdma": self._why_no_rdma(names) if names and self._facts else "",
         }
-
-
-def _standing(member: Member) -> Any:
-    """What of a worker decides whether a start can begin.
-
-    What is free of its cards does not, nor in which order it offers them, which follows that.
-    """
-    facts = member.facts and replace(
-        member.facts, clock=0.0, shm_free_mib=0,
-        cards=tuple(replace(card, free_mib=0) for card in sorted(member.facts.cards, key=_kind)),
-    )  # fmt: skip
-    return facts, member.report.running, member.report.stopped

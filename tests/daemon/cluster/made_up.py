@@ -35,7 +35,7 @@ from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.daemon.chronicle import Then
-from caovand.daemon.cluster import choosing, head, here, measuring, members, part, worker
+from caovand.daemon.cluster import choosing, head, here, measuring, members, part, roster, worker
 from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.part import Part
@@ -289,7 +289,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         self.links: list[Link] = []
-        for module in (head, worker, members, here, choosing):
+        for module in (head, worker, members, roster, here, choosing):
             patch.setattr(module, "now", self.clock)
         for module in (head, worker):
             patch.setattr(module, "EACH_S", EACH_S)
