@@ -14,11 +14,9 @@ from caovand.adapters.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
-from caovand.core.cluster.link_checks import is_slow
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts, from_document
 from caovand.core.cluster.plan_document import BadDocument
-from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine import Place
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
@@ -30,7 +28,6 @@ from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.report import foreseen
 from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
-from caovand.daemon.cluster.between import Between
 from caovand.daemon.cluster.choosing import (
     Choice,
     Quorum,
@@ -39,6 +36,7 @@ from caovand.daemon.cluster.choosing import (
     unended,
     unfit,
 )
+from caovand.daemon.cluster.comparison import Comparison
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.measuring import Links
@@ -362,14 +360,18 @@ class Head(Part):
             self._pace = snapshot.inspection, Pace(tell)
         return self._pace[1]
 
-    def _why_no_rdma(self, names: Collection[str]) -> str:
-        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+    @property
+    def _comparison(self) -> Comparison:
+        """What workers are compared with now."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
-        if why := nodes.no_rdma(dict(self._slot.config().engine.env)):
-            return why
-        facts = (self._roster.members[name].facts for name in names)
-        return no_rdma([one for one in (self._facts, *facts) if one is not None])
+        configured = nodes.no_rdma(dict(self._slot.config().engine.env))
+        package = nodes.packages.get(self._executor)
+        return Comparison(self._facts, self._links, self._sums, self._each, package, configured)
+
+    def _why_no_rdma(self, names: Collection[str]) -> str:
+        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+        return self._comparison.no_rdma(self._roster.members[name] for name in names)
 
     def _coming(self) -> list[str]:
         """The workers of the start that runs, else of the next, by rank."""
@@ -380,14 +382,17 @@ class Head(Part):
         return bool(self._why_no_rdma(self._coming()))
 
     async def _measure(self, names: Sequence[str], pace: Pace) -> None:
-        slow = self._slow(names)
+        slow = self._slow({name: self._roster.members[name] for name in names})
         assert self._facts is not None
         own = self._facts.address
         await self._links.measure(own, self._peers(names), slow.__contains__, pace)
 
     async def _measure_between(self, names: Sequence[str], pace: Pace) -> None:
-        between = self._between(self._roster.members, self._tcp_only())
+        between = self._comparison.between(self._roster.members, self._tcp_only())
         await self._links.measure_between(self._peers(names), between.is_slow, pace)
+
+    def _slow(self, members: Mapping[str, Member]) -> set[str]:
+        return self._comparison.slow(members, self._tcp_only())
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
         """Those of these workers that can be tried."""
@@ -395,21 +400,6 @@ class Head(Part):
         return [
             Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
         ]
-
-    def _between(self, members: Mapping[str, Member], tcp_only: bool) -> Between:
-        return Between(members, self._links, self._sums, tcp_only)
-
-    def _slow(self, names: Collection[str]) -> set[str]:
-        """Those of these workers whose link was slower than it should be, which may have passed."""
-        found, use = set(), (self._sums, self._tcp_only())
-        for name in names:
-            member = self._roster.members[name]
-            link = self._links.of(name, member.report.boot)
-            if link is None or self._facts is None or member.facts is None:
-                continue
-            if is_slow(self._facts, member.facts, link, *use):
-                found.add(name)
-        return found
 
     async def measure(self) -> None:
         """Try the links that no start has tried, or that failed or were slow, while no engine
@@ -430,7 +420,7 @@ class Head(Part):
             pace = Pace()
             await self._measure(untried, pace)
             chosen = self._fit().workers
-            if among := self._between(chosen, self._tcp_only()).wants_trial():
+            if among := self._comparison.between(chosen, self._tcp_only()).wants_trial():
                 await self._measure_between(list(chosen), pace)
             if untried or among:
                 self._try_again()
@@ -453,7 +443,7 @@ class Head(Part):
     def _fit(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
         """The workers that a start can take, and why they are fewer than all."""
         unheard = [in_words(one) for _, one in self._unheard()]
-        found = self._compare(self._roster.heard)
+        found = self._comparison.findings(self._roster.heard)
         members = {name: one for name, one in self._roster.members.items() if name not in without}
         return choose(members, found, self._quorum.nodes - 1, unheard, ours)
 
@@ -499,28 +489,6 @@ class Head(Part):
         for name, one in self._roster.heard.items():
             if one.facts is None or one.report.stopped:
                 yield name, uncompared(one)
-
-    def _compare(
-        self, members: dict[str, Member], tcp_only: bool = False
-    ) -> list[tuple[str, CheckResult]]:
-        """The findings about these workers; `tcp_only` decides over warnings alone."""
-        found, nodes = [], self._slot.engine.nodes
-        for name, one in members.items():
-            if self._facts is not None and one.facts is not None:
-                link = self._links.of(name, one.report.boot)
-                results = checks.compare(
-                    self._facts,
-                    one.facts,
-                    one.round_trip_s,
-                    one.offset_s,
-                    link,
-                    sums=self._sums,
-                    ranks=self._each,
-                    package=nodes.packages.get(self._executor) if nodes else None,
-                    tcp_only=tcp_only,
-                )
-                found += [(name, result) for result in results]
-        return [*found, *self._between(members, tcp_only).findings()]
 
     def own(self, plan: Plan) -> Plan:
         """The head's share of the plan: rank 0."""
@@ -612,7 +580,7 @@ class Head(Part):
         ]
         # A finding about the head alone comes with each worker: it is shown once.
         every = [*self._unheard(), *self._uncompared()]
-        every += self._compare(self._roster.heard, self._tcp_only())
+        every += self._comparison.findings(self._roster.heard, self._tcp_only())
         found = {one: name for name, one in reversed(every)}
         document = {
             "role": self.role, "name": self._name, "head": self._address,
