@@ -41,6 +41,7 @@ def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
         "series": series,
         "cards": cards,
         "marks": answer["marks"],
+        "marks_left_out": answer["marks_left_out"],
         "since": answer["since"],
         "until": answer["until"],
         "problem": answer["problem"],

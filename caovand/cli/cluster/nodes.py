@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +15,7 @@ from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.status import duration, memory
 from caovand.cli.verb import Verb
+from caovand.core.reporting.card_text import kinds
 from caovand.core.reporting.report import compare
 
 
@@ -60,14 +60,11 @@ def _ranks(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cards(facts: Mapping[str, Any]) -> str:
-    """The cards by kind: "2 x Tesla T4 15 GiB"."""
+    """The cards by kind."""
     if not facts:
         return ""
-    kinds: Counter[tuple[str, int]] = Counter()
-    for card in facts["cards"]:
-        kinds[card["name"], card["memory_mib"]] += card["count"]
-    shown = (f"{count} x {name} {mib / 1024:.0f} GiB" for (name, mib), count in kinds.items())
-    return ", ".join(shown) or "none"
+    each = ([(card["name"], card["memory_mib"])] * card["count"] for card in facts["cards"])
+    return kinds(chain.from_iterable(each)) or "none"
 
 
 VERB = Verb(

@@ -6,7 +6,6 @@ name their nodes: a finding about the head alone is the same with whichever work
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from shlex import quote
 
@@ -21,6 +20,7 @@ from caovand.core.cluster.software import named, software
 from caovand.core.engine import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
+from caovand.core.reporting.card_text import kinds
 
 ETHERNET_MTU = 1500
 SMALL_SHM_MIB = 1024
@@ -133,9 +133,7 @@ def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[Che
 
 
 def _described(node: NodeFacts) -> str:
-    """Such as "2 × NVIDIA A10 (22 GiB)"; drivers report the same card a few MiB apart."""
-    kinds = Counter(f"{card.name} ({round(card.memory_mib / 1024)} GiB)" for card in node.cards)
-    return ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items()))
+    return kinds((card.name, card.memory_mib) for card in node.cards)
 
 
 def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -25,3 +26,9 @@ def load(gpu: Mapping[str, Any]) -> str:
 def slowdown(gpu: Mapping[str, Any]) -> str:
     """What slows a card down, in words; empty for nothing."""
     return f"slowed down by {gpu['throttled']}" if gpu["throttled"] else ""
+
+
+def kinds(cards: Iterable[tuple[str, float]]) -> str:
+    """Names and MiB by kind: "2 × NVIDIA A10 (22 GiB)"; drivers report one kind a few MiB apart."""
+    counts = Counter(f"{name} ({round(mib / 1024)} GiB)" for name, mib in cards)
+    return ", ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()))

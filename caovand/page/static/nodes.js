@@ -1,7 +1,7 @@
 // The machines of a cluster: which are there, what runs on each, and what differs between them.
 
 import { $, el, icon, redraw } from "./draw.js";
-import { duration, figure, gib } from "./format.js";
+import { duration, figure } from "./format.js";
 import { notice } from "./state.js";
 import { t } from "./words.js";
 
@@ -64,11 +64,11 @@ function entry(symbol, state, name, how, readings, remedy) {
     el("div", {}, readings, remedy && el("p", { class: "below alert" }, remedy)));
 }
 
-/** The cards by kind: "2 × Tesla T4 15.0 GiB". */
+/** The cards by kind: "2 × Tesla T4 (15 GiB)". */
 function kinds(cards) {
   const counts = new Map();
   for (const { name, memory_mib, count } of cards) {
-    const kind = `${name} ${gib(memory_mib)} GiB`;
+    const kind = `${name} (${Math.round(memory_mib / 1024)} GiB)`;
     counts.set(kind, (counts.get(kind) ?? 0) + count);
   }
   return [...counts].map(([kind, count]) => `${count} × ${kind}`).join(", ");

@@ -153,16 +153,18 @@ function column({ series, card }) {
 
 function list(marks) {
   const latest = marks.slice(-MOST_MARKS).reverse();
-  redraw($("marks"), [latest, t("span")], () => latest.map((mark) =>
+  const earlier = marks.length - latest.length + (data.marks_left_out ?? 0);
+  redraw($("marks"), [latest, earlier, t("span")], () => [...latest.map((mark) =>
     el("span", { class: "mark", data: { kind: mark.kind, at: mark.at }, title: mark.text },
       el("i", { "aria-hidden": "true" }), el("b", {}, t(`mark-${mark.kind}`)), el("time", {}, moment(mark.at)),
-      el("span", { class: "text", lang: "en" }, mark.text))));
+      el("span", { class: "text", lang: "en" }, mark.text))),
+    ...(earlier ? [el("span", { class: "mark" }, t("marks-earlier", { n: earlier }))] : [])]);
 }
 
 /** The cursor is at `at`, Unix time: the mark next to it stands out. */
 function near(at) {
   const within = SPANS[span] / 60;
-  for (const mark of $("marks").children) {
+  for (const mark of $("marks").querySelectorAll("[data-at]")) {
     mark.classList.toggle("near", at !== null && Math.abs(Number(mark.dataset.at) - at) < within);
   }
 }

@@ -52,7 +52,7 @@ export const english = {
   "no-readings": "No readings in this time span yet.", "a-second": "a second",
   "latest-max": "{label}: latest {latest}, maximum {max} {unit}",
   "mark-restart": "restart", "mark-rung": "rung", "mark-incident": "incident", "mark-mode": "mode",
-  "mark-daemon": "daemon", "mark-tune": "tuning",
+  "mark-daemon": "daemon", "mark-tune": "tuning", "marks-earlier": "{n} earlier",
 
   nodes: "Nodes", "node-here": "This machine", "node-joined": "Joined", "node-lost": "Lost", "node-refused": "Refused",
   "node-missing": "{n} not joined", address: "Address", ranks: "Ranks", "rank-pid": "{rank} (pid {pid})", "rank-gpu": "{rank} (pid {pid}, GPU {gpu})",

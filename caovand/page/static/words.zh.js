@@ -52,7 +52,7 @@ export const chinese = {
   "no-readings": "这段时间里还没有数据。", "a-second": "每秒",
   "latest-max": "{label}：最新 {latest}，最大 {max} {unit}",
   "mark-restart": "重启", "mark-rung": "降级", "mark-incident": "故障记录", "mark-mode": "模式",
-  "mark-daemon": "守护进程", "mark-tune": "调优",
+  "mark-daemon": "守护进程", "mark-tune": "调优", "marks-earlier": "更早的还有 {n} 个",
 
   nodes: "节点", "node-here": "本机", "node-joined": "已加入", "node-lost": "已失联", "node-refused": "被拒绝",
   "node-missing": "{n} 个节点未加入", address: "地址", ranks: "Rank", "rank-pid": "{rank}（进程 {pid}）", "rank-gpu": "{rank}（进程 {pid}，GPU {gpu}）",

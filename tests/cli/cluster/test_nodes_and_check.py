@@ -73,9 +73,9 @@ def test_the_nodes_are_a_table(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert said.code == 0
     assert rows(said.out) == [
         ["node", "state", "address", "engine", "cards", "ranks"],
-        ["gpu1", "here", "10.0.0.1", "vllm 0.32.0", "2 x Tesla T4 15 GiB",
+        ["gpu1", "here", "10.0.0.1", "vllm 0.32.0", "2 × Tesla T4 (15 GiB)",
          "TP0 (pid 4710, GPU 3), TP1 (pid 4711)"],
-        ["gpu2", "joined for 5 min", "10.0.0.2", "vllm 0.32.0", "2 x Tesla T4 15 GiB",
+        ["gpu2", "joined for 5 min", "10.0.0.2", "vllm 0.32.0", "2 × Tesla T4 (15 GiB)",
          "TP2 (pid 815)"],
     ]  # fmt: skip
     assert [request.args for request in daemon.asked] == [{}]
@@ -150,7 +150,7 @@ def test_what_is_not_known_yet_is_blank_and_kinds_of_cards_are_counted(
     found = rows(ctl("cluster", "nodes").out)[1:]
     assert [row[3:5] for row in found] == [
         ["", ""],
-        ["vllm 0.32.0", "2 x Tesla T4 15 GiB, 1 x L4 22 GiB"],
+        ["vllm 0.32.0", "1 × L4 (22 GiB), 2 × Tesla T4 (15 GiB)"],
         ["vllm 0.32.0", "none"],
     ]
 

@@ -78,6 +78,18 @@ def test_a_rung_is_marked_as_soon_as_it_is_taken(browser: Any, tmp_path: Path) -
         shown.shows("#marks .mark[data-kind=rung]", text)
 
 
+def test_marks_that_are_not_listed_are_counted(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path, None) as (daemon, url), window(browser, url) as shown:
+        at = time.time() - 60
+        marks = [{"at": at + n, "kind": "restart", "text": f"restart {n}"} for n in range(10)]
+        daemon.history |= {"marks": marks, "marks_left_out": 1200}
+        shown.shows(".chart[data-chart=speed]")
+        shown.page.click("#spans button >> nth=2")
+        shown.shows("#marks", "1202 earlier")
+        assert shown.page.locator("#marks [data-kind=restart]").count() == 8
+        assert shown.violations() == []
+
+
 def test_a_history_that_cannot_be_kept_says_so_above_what_there_is(
     browser: Any, tmp_path: Path
 ) -> None:
