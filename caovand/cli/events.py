@@ -45,7 +45,8 @@ def _print(notice: Notice, as_json: bool) -> None:
 VERB = Verb(
     name="events",
     help="show what the daemon did and saw",
-    description="Print the daemon's latest events: states, failures, modes, reloads.",
+    description="Print the daemon's latest events: states, starts, failures, rungs, modes, tuning,"
+    " reloads.",
     epilog="example: caovanctl events -f --json",
     arguments=arguments,
     run=run,
