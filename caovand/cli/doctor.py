@@ -114,8 +114,16 @@ def run(args: argparse.Namespace) -> int:
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
     page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
-    found = (*checks, *_alternatives(engine, facts, checks), *page)
+    if config.cluster.role == "worker":
+        found = (*checks, _planned_by(config.cluster.head), *page)
+    else:
+        found = (*checks, *_alternatives(engine, facts, checks), *page)
     return report(found, as_json=options.json)
+
+
+def _planned_by(head: str) -> CheckResult:
+    text = f"this machine is a worker of {head}, and its head plans over all nodes"
+    return CheckResult("plan", "PASS", f"{text}: `caovanctl doctor` there checks that plan")
 
 
 def _alternatives(
@@ -161,6 +169,7 @@ def gather(
 ) -> DoctorFacts:
     """Look at everything the checks need; a daemon's engine owns its port and its processes."""
     model, model_problem = seen
+    worker = config.cluster.role == "worker"  # its head plans and has the port
     cache = directories(os.environ, os.getuid()).cache
     facts = DoctorFacts(
         gpus=machine.gpus,
@@ -173,7 +182,7 @@ def gather(
         plan_problem="",
         plan_warnings=(),
         port=config.server.port,
-        listeners=_listeners(config.server.port, saved, served),
+        listeners=_listeners(config.server.port, saved, served or worker),
         orphans=() if served or saved else _orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
@@ -186,7 +195,7 @@ def gather(
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),
     )
-    if machine.engine is None or model is None:
+    if machine.engine is None or model is None or worker:
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:

@@ -365,6 +365,22 @@ def test_the_doctor_names_another_engine_that_would_serve(
     assert "other engines" in {check["group"] for check in printed(capsys)["checks"]}
 
 
+def test_the_doctor_plans_nothing_for_a_worker_whose_head_plans(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "worker.toml"
+    alone = f'[model]\npath = "{model}"\nmax_model_len = 16000000\n'
+    config.write_text(alone)
+    words = ["doctor", "--inventory", str(saved), "--json", "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    capsys.readouterr()
+    config.write_text(f'{alone}[cluster]\nrole = "worker"\nhead = "10.0.0.1:7070"\n')
+    assert main(words) == Exit.DONE
+    (plan,) = (one for one in printed(capsys)["checks"] if one["group"] == "plan")
+    assert plan["verdict"] == "PASS"
+    assert "a worker of 10.0.0.1:7070, and its head plans" in plan["text"]
+
+
 GOOD = DoctorFacts(
     gpus=tuple(replace(gpu, driver="580.65", cuda="13.0", persistence=True) for gpu in turing(2)),
     host=HOST,
