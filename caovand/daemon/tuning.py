@@ -103,7 +103,7 @@ class DraftTuner:
         """Take what was counted since the last look; whether the engine is to be planned anew."""
         latest = track.recent[-1] if track.last else None
         if self.policy.tune == "off" or serving is None or latest is None:
-            self._before, self._found, self._text = None, None, ""
+            self._before, self._context, self._found, self._text = None, None, None, ""
             return False
         if serving.generation != self._generation:
             self._generation, self._before, self._warm = serving.generation, None, 0.0
@@ -127,8 +127,8 @@ class DraftTuner:
         """The plan's record, with the steps between two scrapes where they count."""
         plan, basis = serving.plan, serving.plan.step_basis
         record = self._records.get(basis) or begin(basis, plan.mtp)
-        self._context = context_after(self._context, before, latest)
-        found = measured(before, latest, self._context)
+        earlier, self._context = self._context, context_after(self._context, before, latest)
+        found = measured(before, latest, earlier, self._context)
         if found is None or plan.mtp > DEEPEST:
             return record
         band, seen = found

@@ -240,3 +240,11 @@ def test_kernels_that_are_not_used_are_a_warning() -> None:
     warning = "caovan's kernels are not used: use --dtype half"
     assert describe(SERVING, refused, 1.0)["warnings"] == [warning]
     assert describe(SERVING, FACTS, 1.0)["warnings"] == []
+    path = "cannot load /home/alice/secret/libcaovan_sm75.so"
+    document = describe(SERVING, replace(FACTS, reported={"kernels_refusal": path}), 1.0)
+    assert "secret" not in str(public(document))
+    assert public(document)["warnings"] == ["caovan's kernels are not used"]
+    assert (
+        public({**document, "slots": [document]})["slots"][0]["warnings"]
+        == public(document)["warnings"]
+    )

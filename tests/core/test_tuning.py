@@ -206,49 +206,63 @@ def test_the_context_from_which_drafts_lose_is_named() -> None:
 
 
 def point(
-    steps: float, running: float = 1, *, prompts: float = 0, requests: float = 0, tokens: float = 0
+    steps: float, running: float = 1, *, prompts: float = 0, tokens: float = 0, outputs: float = 0
 ) -> Point:
+    """So many steps and outputs until then, and prompts that were read, with their tokens."""
     total = Counters(
         steps=steps,
         drafts=steps,
         accepted=(0.0,),
-        prompt_tokens=prompts,
-        requests=requests,
-        generation_tokens=tokens,
-        step_s=Histogram((1.0,), (steps, 0.0), steps * 0.02),
+        prompt_tokens=tokens,
+        generation_tokens=outputs or steps,
+        first_token_s=Histogram((1.0,), (prompts, 0.0), prompts * 0.1),
+        step_s=Histogram((1.0,), ((outputs or steps) - prompts, 0.0), steps * 0.02),
     )
     return Point(steps, total, running)
 
 
 def test_only_steps_of_one_request_alone_count() -> None:
-    found = measured(point(0), point(100), 5.0)
+    found = measured(point(0), point(100), 5.0, 105.0)
     assert found is not None
     assert (found[0], found[1].steps, found[1].step_s) == (0, 100, pytest.approx(0.02))
     assert context_after(5.0, point(0), point(100, running=2)) is None
     assert context_after(5.0, point(0, running=2), point(100)) is None
-    assert measured(point(0), point(100), None) is None
-    assert measured(point(5), point(5), 5.0) is None
-    several = replace(point(100), total=replace(point(100).total, steps=60.0))
-    assert measured(point(0), several, 5.0) is None  # two outputs a step, none at the scrapes
+    # Two outputs in one step, though there was one request at each scrape.
+    assert context_after(5.0, point(0), point(100, outputs=101)) is None
+    brief = point(100, prompts=1, tokens=300, outputs=108)
+    assert context_after(50_000.0, point(0), brief) is None
+    assert measured(point(0), point(100), 5.0, None) is None
+    assert measured(point(5), point(5), 5.0, 5.0) is None
 
 
 def test_the_context_is_the_prompt_and_what_was_generated_since() -> None:
-    idle = point(0, 0)
-    begun = point(10, prompts=9000, tokens=10)
+    idle, begun = point(0, 0), point(10, prompts=1, tokens=9000)
     assert context_after(None, idle, begun) == 9000
     full_of_states = replace(begun, kv_cache_usage=0.5)  # of a hybrid model: more with each draft
     assert context_after(None, idle, full_of_states) == 9000
-    assert context_after(9000.0, begun, point(99, prompts=9000, tokens=99)) == 9089
-    # One ended, two came and went, and another is under way.
-    next_one = point(200, prompts=12_000, requests=3, tokens=300)
-    assert context_after(9089.0, begun, next_one) == 1000
-    assert context_after(50.0, idle, point(5, 0, prompts=700, requests=1)) == 700
-    assert context_after(None, point(0), point(100, tokens=50)) is None  # its prompt was not seen
+    assert context_after(9000.0, begun, point(99, prompts=1, tokens=9000)) == 9089
+    assert context_after(None, point(0), point(100)) is None  # its prompt was not seen
+
+
+def test_of_several_prompts_the_mean_counts_once_none_is_under_way() -> None:
+    three = {"prompts": 3, "tokens": 2100}
+    assert context_after(None, point(0, 0), point(30, 0, **three)) == 700
+    assert context_after(None, point(0, 0), point(30, **three)) is None
+    # The next one is still being read.
+    assert context_after(None, point(0, 0), point(30, prompts=1, tokens=12_000)) == 12_000
+
+
+def test_steps_of_two_requests_count_if_both_are_of_one_band() -> None:
+    before, after = point(0), point(250, prompts=1, tokens=500)
+    assert measured(before, after, 300.0, 500.0) is not None
+    assert measured(before, after, 60_000.0, 500.0) is None
+    assert measured(before, after, None, 500.0) is None
+    assert measured(point(0, 0), after, 60_000.0, 500.0) is not None
 
 
 def test_a_context_belongs_to_the_last_band_that_it_reaches() -> None:
     assert [band_of(context) for context in (0, 8191, 8192, 32768, 1e9)] == [0, 0, 1, 2, 2]
-    found = measured(point(0), point(100), 40_000.0)
+    found = measured(point(0), point(100), 39_900.0, 40_000.0)
     assert found is not None
     assert found[0] == 2
 

@@ -69,8 +69,9 @@ class Slot:
             seconds = part * 0.02 * (1 + self.draft_s / 0.02 * depth)
             accepted = tuple(part * self.chance ** (n + 1) for n in range(depth))
             more = Counters(
-                drafts=part if depth else 0, accepted=accepted, steps=part,
-                generation_tokens=part, prompt_tokens=10, requests=1,
+                drafts=part if depth else 0, accepted=accepted, steps=part + 1,
+                generation_tokens=part + 1, prompt_tokens=10,
+                first_token_s=Histogram((1.0,), (1.0, 0.0), 0.1),
                 step_s=Histogram((1.0,), (part, 0.0), seconds),
             )  # fmt: skip
             self.counted = self.counted.plus(more)
@@ -117,6 +118,30 @@ def test_a_suggestion_is_reported_once_and_shown_with_its_basis(suggests: Slot) 
     assert shown is not None
     assert (shown["depth"], shown["best"], shown["tokens"]) == (3, 0, 1200)
     assert suggests.marks == []
+
+
+def test_a_context_from_before_the_tuner_was_off_is_not_gone_on_with(suggests: Slot) -> None:
+    suggests.ask()
+    suggests.ask()
+    before = suggests.tuner.describe()
+    suggests.tuner.policy = PolicySection(tune="off")
+    suggests.look()
+    read = Counters(prompt_tokens=100_000, steps=1, first_token_s=Histogram((1.0,), (1.0, 0.0), 9))
+    suggests.counted = suggests.counted.plus(read)
+    suggests.look()
+    suggests.tuner.policy = suggests.policy
+    for _ in range(3):
+        more = Counters(
+            drafts=STEPS, accepted=(0.0,) * 3, steps=STEPS, generation_tokens=STEPS,
+            step_s=Histogram((1.0,), (STEPS, 0.0), STEPS * 0.02),
+        )  # fmt: skip
+        suggests.at += 5
+        suggests.counted = suggests.counted.plus(more)
+        suggests.look()
+    now = suggests.tuner.describe()
+    assert before is not None
+    assert now is not None
+    assert now["tokens"] == before["tokens"]
 
 
 def test_a_depth_that_was_typed_or_is_the_ladders_is_measured_only(suggests: Slot) -> None:

@@ -76,7 +76,7 @@ def test_figures_of_a_gpu_start_are_those_in_the_log() -> None:
 def test_a_log_names_the_kernels_of_the_plugin_or_why_they_are_not_used() -> None:
     assert figures_in("vllm-0.21.0-h200-fail_kill.log")["gdn_kernels"] == "SM75"
     refused = "vLLM's own kernels: activations are bfloat16; use --dtype half"
-    for verb in ("stays on", "goes back to", "prefill goes back to"):
+    for verb in ("stays on", "goes back to"):
         line = f"(EngineCore pid=9) INFO 11-25 20:24:35 [replacements.py:104] caovan: {GDN} {verb}"
         found = figures(f"{line} {refused}")
         assert found == {"kernels_refusal": "activations are bfloat16; use --dtype half"}

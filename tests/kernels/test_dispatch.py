@@ -60,12 +60,19 @@ def test_what_cannot_be_done_is_said_in_words(changed: dict, words: str) -> None
         ({"platform": "cpu"}, False),
         ({"platform": ""}, False),
         ({"capability": (9, 0)}, False),
+        ({"head_k_dim": 96, "head_v_dim": 96}, False),
+        ({"v_heads": 25}, False),
+        ({"conv_width": 3}, False),
+        ({"activation": "gelu"}, False),
+        ({"state_dtype": "float16"}, True),
+        ({"spec_tokens": 8}, True),
+        ({"overlapped_batches": True}, True),
         ({"library_error": "cannot find it"}, True),
         ({"dtype": "bfloat16"}, True),
         ({"capability": (9, 0), "forced": True, "dtype": "bfloat16"}, True),
     ],
 )
-def test_caovan_notes_a_refusal_unless_the_kernels_are_for_other_cards(
+def test_caovan_notes_a_refusal_unless_the_kernels_are_for_other_cards_or_models(
     changed: dict, noted: bool
 ) -> None:
     why = dispatch.refusal(replace(TURING, **changed))

@@ -21,6 +21,7 @@ BACK = (
     "`caovanctl retry --full` tries the full plan once; `caovanctl reset` discards the degraded"
     " plan"
 )
+UNUSED = "caovan's kernels are not used"
 DAEMONS = frozenset({"gpus", "daemon"})
 WORST_FIRST = (
     State.FAILED, State.HOLD, State.BACKOFF, State.RECYCLING, State.STARTING, State.STOPPING,
@@ -114,9 +115,9 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
 
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning where the engine's log says why a card made for our kernels runs without them."""
+    """A warning where the engine's log says why our kernels are not used on a card of theirs."""
     why = reported.get("kernels_refusal")
-    return (f"caovan's kernels are not used: {why}",) if why else ()
+    return (f"{UNUSED}: {why}",) if why else ()
 
 
 def _age(at: float | None, now: float) -> float | None:
@@ -189,6 +190,10 @@ def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
     """The status document for the socket that everybody may read: without words of the engine."""
     shown = {**document, "detail": public_detail(document["detail"])}
+    # The reason is what the plugin met, and may hold a path.
+    for refused in unused_kernels(document["reported"]):
+        shown["reported"] = {**document["reported"], "kernels_refusal": ""}
+        shown["warnings"] = [UNUSED if one == refused else one for one in document["warnings"]]
     if "slots" in document:
         shown["slots"] = [public(slot) for slot in document["slots"]]
     for name in ("last_failure", "refusal"):

@@ -20,7 +20,6 @@ BANDS = (0, 8 << 10, 32 << 10)
 KEPT_STEPS = 20_000
 """Of more, the older ones count less: what people ask for changes."""
 LARGEST = 1e12
-_ALONE = 1.05  # outputs for each step of the engine: of two requests at once there are 2
 
 
 @dataclass(frozen=True)
@@ -62,31 +61,42 @@ def band_of(context: float) -> int:
 
 
 def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
-    """Tokens of the request that is alone at `after`; `earlier` is this at `before`.
+    """Tokens of the request that is alone, or of the last that was; `earlier` is this at `before`.
 
-    None while that is not known: the prompt came before the first scrape, or with others. The share
-    of the cache in use says less: in a hybrid model it counts states too, more with each draft.
+    None where that is not known: another one was there, the prompt came before the first scrape, or
+    several came and one of them is still under way. The share of the cache in use says less: in a
+    hybrid model it counts states too, more with each draft.
     """
-    if max(_under_way(before), _under_way(after)) > 1:
-        return None
     more = after.total.since(before.total)
-    if more.prompt_tokens:
-        began = more.requests + _under_way(after) - _under_way(before)
-        return more.prompt_tokens / max(began, 1.0)
+    prompts = more.first_token_s.count
+    # Of one request alone each step has one output: its first token, or one more.
+    together = more.steps and prompts + more.step_s.count > more.steps
+    if together or max(_under_way(before), _under_way(after)) > 1:
+        return None
+    if prompts > 1 and _under_way(after):
+        return None
+    if prompts:
+        return more.prompt_tokens / prompts
     return None if earlier is None else earlier + more.generation_tokens
 
 
-def measured(before: Point, after: Point, context: float | None) -> tuple[int, Seen] | None:
+def measured(
+    before: Point, after: Point, earlier: float | None, context: float | None
+) -> tuple[int, Seen] | None:
     """The band and the steps between two scrapes of one engine; None where nothing counts.
 
-    `context` is what `context_after` says of them.
+    The contexts are those of `context_after` at both. Steps of a request that was under way before
+    count if both are of one band: else some of them may be of another one.
     """
     more = after.total.since(before.total)
     steps, seconds = more.step_s.count, more.step_s.sum
-    if context is None or not steps or not seconds or (more.steps and steps > more.steps * _ALONE):
+    if context is None or not steps or not seconds:
+        return None
+    band = band_of(context)
+    if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
     accepted = more.accepted[:DEEPEST] if more.drafts else ()
-    return band_of(context), Seen(steps, seconds, accepted)
+    return band, Seen(steps, seconds, accepted)
 
 
 def _under_way(point: Point) -> float:

@@ -66,10 +66,11 @@ ROWS = (
          r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
          r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
          kind="note"),
-    # Of caovan's plugin. A card that its kernels are not made for is no reason to speak of it.
+    # Of caovan's plugin. Cards and models that its kernels were not made for need no warning.
     _row("caovan: Gated DeltaNet ", None, "",
          r"runs on the (?P<gdn_kernels>SM75) kernels"
-         r"|vLLM's own kernels?: (?!the GPU is |this is vLLM|vLLM finds )(?P<kernels_refusal>.+)",
+         r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
+         r"|\d+ value heads |the convolution is |the activation is )(?P<kernels_refusal>.+)",
          kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "
