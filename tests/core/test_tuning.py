@@ -244,10 +244,13 @@ def test_the_context_is_the_prompt_and_what_was_generated_since() -> None:
     assert context_after(None, point(0), point(100)) is None  # its prompt was not seen
 
 
-def test_of_several_prompts_the_mean_counts_once_none_is_under_way() -> None:
+def test_of_several_prompts_the_mean_counts_unless_a_long_one_may_be_under_way() -> None:
     three = {"prompts": 3, "tokens": 2100}
     assert context_after(None, point(0, 0), point(30, 0, **three)) == 700
-    assert context_after(None, point(0, 0), point(30, **three)) is None
+    assert context_after(None, point(0, 0), point(30, **three)) == 700  # all are short
+    long = {"prompts": 3, "tokens": 30_600}
+    assert context_after(None, point(0, 0), point(30, **long)) is None
+    assert context_after(None, point(0, 0), point(30, 0, **long)) == 10_200
     # The next one is still being read.
     assert context_after(None, point(0, 0), point(30, prompts=1, tokens=12_000)) == 12_000
 

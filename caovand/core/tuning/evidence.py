@@ -63,9 +63,10 @@ def band_of(context: float) -> int:
 def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
     """Tokens of the request that is alone, or of the last that was; `earlier` is this at `before`.
 
-    None where that is not known: another one was there, the prompt came before the first scrape, or
-    several came and one of them is still under way. The share of the cache in use says less: in a
-    hybrid model it counts states too, more with each draft.
+    Of several prompts that came since then it is the mean. None where it is not known: another one
+    was there, the prompt came before the first scrape, or one of several prompts of unknown bands is
+    still under way. The share of the cache in use says less: in a hybrid model it counts states
+    too, more with each draft.
     """
     more = after.total.since(before.total)
     prompts = more.first_token_s.count
@@ -73,7 +74,7 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
     together = more.steps and prompts + more.step_s.count > more.steps
     if together or max(_under_way(before), _under_way(after)) > 1:
         return None
-    if prompts > 1 and _under_way(after):
+    if prompts > 1 and _under_way(after) and band_of(more.prompt_tokens):
         return None
     if prompts:
         return more.prompt_tokens / prompts
