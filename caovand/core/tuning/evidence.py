@@ -65,8 +65,8 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
 
     Of several prompts that came since then it is the mean. None where it is not known: another one
     was there, the prompt came before the first scrape, or one of several prompts, not all short, is
-    still under way. The share of the cache in use says less: in a hybrid model it counts states too,
-    more with each draft.
+    still under way. The share of the cache in use says less: in a hybrid model it counts states as
+    well, more with each draft.
     """
     more = after.total.since(before.total)
     prompts = more.first_token_s.count
