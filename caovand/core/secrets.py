@@ -32,6 +32,7 @@ _GLUED = (
 )  # fmt: skip
 _GLUED_MANY = tuple(f"{one}s" for one in _GLUED)
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
+_HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
 _SECRET_TEXT = re.compile(
@@ -53,6 +54,11 @@ _HINTS_OF_NAME = (
 _OPENING = re.compile(r"[bBuUrR]{0,2}(\\*)([\"'])")
 _NUMBER = re.compile(r"-?\d[\w.+-]*")
 _WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
+
+
+def without_homes(text: str, own: str) -> str:
+    """The text with `~` for home folders: `own`, and those below /home, which name their users."""
+    return re.sub(rf"(?<![\w.-])(?:{re.escape(own)}|{_HOME})/", "~/", text)
 
 
 def is_secret_name(name: str) -> bool:

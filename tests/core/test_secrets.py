@@ -20,6 +20,7 @@ from caovand.core.secrets import (
     is_secret_name,
     secrets_of,
     shown_value,
+    without_homes,
 )
 from caovand.engines.vllm.planning import flags
 
@@ -284,3 +285,9 @@ def test_a_command_line_without_secrets_is_shown_as_it_is() -> None:
 )  # fmt: skip
 def test_what_is_named_in_text_is_hidden_and_nothing_else(text: str, shown: str) -> None:
     assert hide(text) == shown
+
+
+def test_home_folders_name_no_user() -> None:
+    text = 'cannot load "/home/alice/venv/lib.so": /root/x, /homeless/b, /srv/home/c/d'
+    hidden = 'cannot load "~/venv/lib.so": ~/x, /homeless/b, /srv/home/c/d'
+    assert without_homes(text, "/root") == hidden

@@ -29,7 +29,7 @@ from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.fieldtest import report, trials
 from caovand.core.model_source.pace import duration
-from caovand.core.secrets import hide, secrets_of
+from caovand.core.secrets import hide, secrets_of, without_homes
 
 REPORT = "report.md"
 
@@ -212,7 +212,5 @@ def collected(subject: Subject, work: Work) -> dict[str, bytes]:
         **{f"{name}.json": json.dumps(one, indent=1) for name, one in found.items() if one},
     }
     secrets = secrets_of(dict(config.engine.env) | dict(os.environ))
-    home = os.environ.get("HOME") or "/root"
-    return {
-        name: hide(text, secrets).replace(f"{home}/", "~/").encode() for name, text in texts.items()
-    }
+    own = os.environ.get("HOME") or "/root"
+    return {name: without_homes(hide(text, secrets), own).encode() for name, text in texts.items()}
