@@ -387,7 +387,8 @@ def metrics() -> str:
         "vllm:num_requests_waiting": 0,
         "vllm:kv_cache_usage_perc": 0.25,
         "vllm:num_preemptions_total": 0,
-        "vllm:iteration_tokens_total_count": STEPS.get("steps", done),
+        # A step for each first token, too.
+        "vllm:iteration_tokens_total_count": STEPS["steps"] + done if STEPS else done,
         "vllm:prefix_cache_queries_total": 10 * done,
         "vllm:prefix_cache_hits_total": 4 * done,
         "vllm:spec_decode_num_drafts_total": COUNTS["drafts"] / max(DEPTH[0], 1),

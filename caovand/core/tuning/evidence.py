@@ -20,6 +20,7 @@ BANDS = (0, 8 << 10, 32 << 10)
 KEPT_STEPS = 20_000
 """Of more, the older ones count less: what people ask for changes."""
 LARGEST = 1e12
+_LESS_THAN_ONE = 0.5  # counts are whole, their differences as floats nearly so
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
     more = after.total.since(before.total)
     prompts = more.first_token_s.count
     # Of one request alone each step has one output: its first token, or one more.
-    together = more.steps and prompts + more.step_s.count > more.steps
+    together = more.steps and prompts + more.step_s.count > more.steps + _LESS_THAN_ONE
     if together or max(_under_way(before), _under_way(after)) > 1:
         return None
     if prompts > 1 and _under_way(after) and band_of(more.prompt_tokens):
