@@ -68,7 +68,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: that of the daemon, else /etc/caovan.toml",
+    )
     parser.add_argument("--inventory", type=Path, metavar="FILE", help="a saved inventory")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 

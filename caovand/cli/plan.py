@@ -41,7 +41,12 @@ ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="instead of [model] path")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: that of the daemon, else /etc/caovan.toml",
+    )
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="a saved inventory instead of this machine"
     )

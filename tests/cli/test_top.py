@@ -256,3 +256,13 @@ def test_the_latest_reading_is_on_the_right() -> None:
     assert parts.columns_of([299.9, 150.0, 0.0], [1.0, 2.0, 3.0], 10) == [
         1.0, None, None, None, 2.0, None, None, None, None, 3.0,
     ]  # fmt: skip
+
+
+def test_the_last_reading_of_an_engine_that_is_gone_is_not_the_latest() -> None:
+    def rows(recent: dict[str, Any]) -> list[str]:
+        return [line.plain for line in parts.speed(recent, 100, Look())]
+
+    assert "tokens/s, max" in rows(RECENT)[0]
+    gone = {**RECENT, "age_s": [age + 40 for age in AGES]}
+    assert "tokens/s, max" not in rows(gone)[0]
+    assert "  max 153" in rows(gone)[0]

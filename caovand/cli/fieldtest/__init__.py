@@ -32,7 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "file", nargs="?", type=Path, metavar="FILE",
         help="the archive (default: caovan-fieldtest-DATE.tar.gz in the current folder)",
     )  # fmt: skip
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: that of the daemon, else /etc/caovan.toml",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="only short prompts, one round: to see that it runs"
     )

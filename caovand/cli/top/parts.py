@@ -26,6 +26,8 @@ LABEL = 12  # columns of what stands before a row's text
 MOST_COLUMNS = 50
 """Of a sparkline: the daemon reads an engine every 5 s, so that each column has a reading."""
 SPARK_NUMBERS = 31
+CURRENT_S = 15.0
+"""How old the last reading may be: an engine is read every 5 s, and one that has ended no more."""
 CARD_NUMBERS = 46
 PROCESS_COLUMNS, LEAST_COMMAND = 36, 20
 """Of a process's row without HOST_COLUMNS and its command, and for that command."""
@@ -61,7 +63,8 @@ def speed(recent: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
             drawn = sparkline(
                 columns_of(recent["age_s"], values, columns), BARS if look.unicode else PLAIN_BARS
             )
-            now = "" if values[-1] is None else f"{number(values[-1])} {unit}, "
+            current = values[-1] if recent["age_s"][-1] < CURRENT_S else None
+            now = "" if current is None else f"{number(current)} {unit}, "
             yield status.row(label, drawn, "green").append(
                 f"  {now}max {number(max(known))}", style="default"
             )

@@ -132,7 +132,7 @@ def _breaks(seen: Seen) -> Check:
 def _events(seen: Seen) -> Check:
     found = [one for one in seen.events if one.kind in WORTH_NOTING]
     if not found:
-        return Check("events", Outcome.PASSED, "the daemon noticed nothing")
+        return Check("events", Outcome.PASSED, "the daemon noticed nothing else")
     return Check("events", Outcome.NOTED, "; ".join(_texts(found)))
 
 

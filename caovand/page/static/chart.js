@@ -44,7 +44,7 @@ export class Chart {
     const columns = found.map((values) =>
       times.map((_, index) => ((values[index] ?? null) === null ? null : values[index] * scale)));
     [this.range, this.marks, this.time] = [range, marks, time];
-    this.data = withGaps([times, ...columns]);
+    this.data = withGaps([times, ...columns], range[1]);
     if (this.plot) this.plot.setData(this.data);
     else this.resize();
     this.legend(null);
@@ -161,10 +161,11 @@ function ceiling(most) {
 }
 
 /** Columns with an unknown value wherever readings are missing, so that no line bridges the time. */
-function withGaps(columns) {
+function withGaps(columns, until) {
   const times = columns[0];
   const steps = times.slice(1).map((at, index) => at - times[index]).sort((a, b) => a - b);
-  const longest = 2.5 * (steps[Math.floor(steps.length / 2)] ?? Infinity);
+  const usual = steps[Math.floor(steps.length / 2)] ?? Infinity;
+  const longest = 2.5 * usual;
   const filled = columns.map(() => []);
   times.forEach((at, index) => {
     if (index && at - times[index - 1] > longest) {
@@ -172,5 +173,7 @@ function withGaps(columns) {
     }
     filled.forEach((column, n) => column.push(columns[n][index]));
   });
+  // Of an engine that is gone the last reading is not the latest; a minute comes once it is over.
+  if (times.length && until - times[times.length - 1] > 4 * usual) filled.forEach((column, n) => column.push(n ? null : until));
   return filled;
 }

@@ -59,6 +59,14 @@ def test_five_minutes_have_all_that_a_day_has(browser: Any, tmp_path: Path) -> N
             assert shown.violations() == []
 
 
+def test_an_engine_that_is_gone_has_no_latest_reading(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path, None) as (daemon, url):
+        daemon.recent = {"age_s": [60.0, 55.0, 50.0], "running": [3.0, 4.0, 5.0]}
+        with window(browser, url) as shown:
+            chart = shown.shows(".chart[data-chart=under-way]", "–")
+            assert "5.0" not in chart.locator(".lines").inner_text()
+
+
 def test_plots_of_many_cards_fit_a_telephone(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path, None) as (daemon, url):
         daemon.recent = RECENT
