@@ -32,6 +32,7 @@ from caovand.cli.planned import make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
+    add_config,
     chosen_mode,
     configuration,
     daemon_config,
@@ -68,12 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="default: that of the daemon, else /etc/caovan.toml",
-    )
+    add_config(parser)
     parser.add_argument("--inventory", type=Path, metavar="FILE", help="a saved inventory")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 

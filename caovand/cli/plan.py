@@ -22,6 +22,7 @@ from caovand.cli.over_nodes import over_nodes
 from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
+    add_config,
     chosen_mode,
     configuration,
     daemon_config,
@@ -41,12 +42,7 @@ ORIGINS = {"user": "bold", "ladder": "yellow", "remembered": "yellow"}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="instead of [model] path")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="default: that of the daemon, else /etc/caovan.toml",
-    )
+    add_config(parser)
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="a saved inventory instead of this machine"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -128,6 +129,16 @@ def running(runtime: Path | None) -> dict[str, Any]:
             return dict(client.ask("status", answer_s=1.0))
     except CommandError:
         return {}
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """The option of verbs that ask about the daemon's file where none is named."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"default: that of the daemon, else {SYSTEM_CONFIG}",
+    )
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:

@@ -103,13 +103,14 @@ class DraftTuner:
         """Take what was counted since the last look; whether the engine is to be planned anew."""
         latest = track.recent[-1] if track.last else None
         if self.policy.tune == "off" or serving is None or latest is None:
-            self._before, self._context, self._found, self._text = None, None, None, ""
+            self._before, self._found, self._text = None, None, ""
             return False
         if serving.generation != self._generation:
             self._generation, self._before, self._warm = serving.generation, None, 0.0
-            self._context = None
             self._busy_at = latest.at
         before, self._before = self._before, latest
+        if before is None:
+            self._context = None
         if before is None or latest is before:
             return False
         if _is_busy(before, latest, serving.probed_at):

@@ -19,7 +19,14 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.fieldtest.steps import REPORT, Subject, collected, take
 from caovand.cli.fieldtest.work import STOPPED, Work, keep
 from caovand.cli.progress import Screen
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, daemon_config, look, running
+from caovand.cli.survey import (
+    SYSTEM_CONFIG,
+    add_config,
+    configuration,
+    daemon_config,
+    look,
+    running,
+)
 from caovand.cli.verb import Verb
 from caovand.core.config import Config
 
@@ -32,12 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "file", nargs="?", type=Path, metavar="FILE",
         help="the archive (default: caovan-fieldtest-DATE.tar.gz in the current folder)",
     )  # fmt: skip
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="default: that of the daemon, else /etc/caovan.toml",
-    )
+    add_config(parser)
     parser.add_argument(
         "--quick", action="store_true", help="only short prompts, one round: to see that it runs"
     )

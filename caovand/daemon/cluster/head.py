@@ -396,7 +396,8 @@ class Head(Part):
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
         """Those of these workers that can be tried."""
-        found = [self._roster.members[name] for name in names if name in self._roster.heard]
+        heard = self._roster.heard
+        found = [heard[name] for name in names if name in heard]
         return [
             Peer(one.report.name, one.report.boot, one.facts.address) for one in found if one.facts
         ]
