@@ -1,7 +1,7 @@
 """Failures that people published, and how `caovanctl explain` fares with them.
 
-`python -m tests.public_reports` prints the score of each set by engine and by cause, and what is not
-right. `tests/samples/README.md` says how the sets are made, and how to go on with them.
+`python -m tests.public_reports` prints the score of each set by engine and by cause, and what
+is not right. `tests/samples/README.md` says how the sets are made, and how to go on with them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from caovand.cli.errors import CommandError
-from caovand.cli.explain import explained
 from caovand.core.log import Explanation
+from caovand.engines.writer import explained
 
 FOLDER = Path(__file__).parent / "samples" / "public"
 SETS = ("first", "working", "aside", "later")
@@ -74,11 +73,11 @@ def reports(name: str) -> list[Report]:
 
 def judged(report: Report) -> Judged:
     """Right, truthfully not known, or wrong: in the writer, the failure or the advice."""
-    try:
-        writer, explanation = explained(report.text)
-    except CommandError:
+    found = explained(report.text)
+    if found is None:
         right = report.writer == NOT_A_LOG
         return Judged(report, "right" if right else "not known", "no log of an engine")
+    writer, explanation = found
     finding = explanation.finding
     failure = finding.failure if finding else "-"
     told = f"{writer.name}: {failure} ({finding.signature if finding else ''})"

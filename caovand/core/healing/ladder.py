@@ -48,6 +48,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "gpu-lost": Reaction("hold"),
     "gpu-absent": Reaction("hold"),
     "host-oom": Reaction("restart", 1),
+    "shm-full": Reaction("hold"),
     "compile-cache-stale": Reaction("rung"),
     "shared-memory-limit": Reaction("rung"),
     "jit-toolchain": Reaction("rung"),
@@ -154,7 +155,8 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
     reaction = REACTIONS[finding.failure]
-    kind = reaction.kind
+    # A text that names its remedy is answered by it at once, whatever else its failure calls for.
+    kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
     if kind == "fatal":
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
@@ -162,7 +164,9 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == "retry":
         text = f"waiting for {reaction.waits_for}: the same plan again"
         return Decision("again", text=text, excused=True)
-    if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
+    if kind == reaction.kind and repeats <= reaction.patience + (
+        MORE_PATIENCE if finding.maybe_killed else 0
+    ):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel
+from caovand.engines.common import ggml, kernel
 from caovand.engines.common.hit import MOST_TEXT, Hit, better, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -21,13 +21,10 @@ NEAR = 40
 _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
-    "llama.threads",
+    "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
 """What ends an engine that serves; its other errors are those of a request."""
-_RAW = re.compile(
-    r"error: |error while handling |terminate called |  what\(\): |CUDA error"
-    r"|  (?:current device|in function|cuda\w{1,60}\()|[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+: "
-)
+_RAW = re.compile(rf"error: |error while handling |{ggml.RAW}")
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"
 

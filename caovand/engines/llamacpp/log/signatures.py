@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, kernel
+from caovand.engines.common import cuda, ggml, host, kernel
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -20,6 +20,8 @@ _ROOM: Mapping[str, Failure] = {
 }  # fmt: skip
 
 SIGNATURES: tuple[Signature, ...] = (
+    *host.ROWS,
+    *ggml.ROWS,
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),

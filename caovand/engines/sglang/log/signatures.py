@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, kernel
+from caovand.engines.common import cuda, host, kernel
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -20,6 +20,7 @@ _ROOM: Mapping[str, Failure] = {
 }  # fmt: skip
 
 SIGNATURES: tuple[Signature, ...] = (
+    *host.ROWS,
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
@@ -85,7 +86,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
     signature("sglang.exception", "generic", "engine-died",
-         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)"),
     signature("sglang.crashed", "consequence", "engine-died",
          r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
          r"(?P<code>-?\d{1,4})"

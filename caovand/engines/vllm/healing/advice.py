@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
 from caovand.core.healing.rung import Rung
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
 from caovand.engines.vllm.planning.spelling import option
@@ -37,23 +37,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
-    "illegal-access": (
-        "A kernel accessed invalid memory. Lowering memory shares does not help.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
-    ),
-    "launch-failure": (
-        "A kernel could not be launched.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
-    ),
     "collective-timeout": ("One GPU stopped answering the others: start again once.",),
-    "gpu-lost": (
-        "The driver lost a GPU. Only a reboot recovers it; check power supply, cables, riser and "
-        "temperature.",
-    ),
-    "gpu-absent": (
-        "No usable GPU was found: run nvidia-smi. After a driver update, reboot; after suspend, "
-        "reload the kernel module nvidia_uvm.",
-    ),
     "host-oom": ("The machine ran out of memory: close other programs, or add swap.",),
     "compile-cache-stale": (
         "The compile cache does not belong to these settings: delete torch_compile_cache once.",
@@ -143,13 +127,27 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A node of the cluster left while it served: all nodes end their ranks and start again "
         "together. Look at its daemon's log, and at the network between them.",
     ),
-    "unknown": (
-        "This failure is unknown; the line shows where it began. Please report the log.",
-    ),
 }  # fmt: skip
 
 # Signatures with better advice than their failure.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "states.short": (
+        "Set max_num_seqs = {most}: the states of so many requests fit.",
+        "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
+        "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
+    ),
+    "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
+    "jit.refused": (
+        "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
+        "missing: the engine chose a kernel that is not for this card. Install a newer release of "
+        "the engine, or let it use other kernels.",
+    ),
+    "jit.toolkit": (
+        "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
+        "then reports the card as too old: install a CUDA toolkit that knows the card (12.8 for "
+        "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
+        "VLLM_USE_FLASHINFER_SAMPLER=0.",
+    ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",
@@ -177,7 +175,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
-    "disk.full": ("The disk is full: free some space, then start again.",),
     "disk.error": (
         "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
         "drive (smartctl) or remount the share.",
@@ -252,9 +249,8 @@ def advise(finding: Finding, figures: Figures) -> list[str]:
     known = {**figures, **finding.captures}
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
-    sentences = _SPECIAL.get(finding.signature) or _GENERAL[finding.failure]
-    advice = [text for text in (_fill(sentence, known) for sentence in sentences) if text]
-    advice += _of_ladder(finding)
+    advice = sentences(finding, known, _SPECIAL, _GENERAL)
+    advice += of_ladder(finding, HEALING, _way)
     where = _WHERE.get(finding.captures.get("component", ""))
     if where and finding.failure != "plugin-error":
         advice.insert(0, where)
@@ -273,30 +269,12 @@ def usable_context(fits: str) -> int:
     return int(fits) // BLOCK * BLOCK
 
 
-def _of_ladder(finding: Finding) -> list[str]:
-    """What the ladder would change, in its order; nothing where it waits or gives up."""
-    if finding.signature in DISK or LIMIT in finding.captures:
-        return []
-    changes = "; ".join(f"{rung.does} ({_way(rung)})" for rung in HEALING.against(finding))
-    if not changes:
-        return []
-    at_once = REACTIONS[finding.failure].kind == "rung"
-    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
-
-
 def _way(rung: Rung) -> str:
     """The key of caovan.toml, the flag or the variable by which a person changes the same."""
     name = rung.key or rung.touches[0]
     if rung.key or name.isupper():
         return name
     return option(f"no_{name}" if name.startswith("enable_") else name)  # no rung turns one on
-
-
-def _fill(sentence: str, known: Figures) -> str:
-    try:
-        return sentence.format_map(known)
-    except KeyError:
-        return ""
 
 
 def _host_is_short(figures: Figures) -> bool:

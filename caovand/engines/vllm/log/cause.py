@@ -25,7 +25,7 @@ from caovand.engines.vllm.log.signatures import (
     is_crash,
     is_evidence,
     is_exception,
-    match,
+    match_text,
 )
 
 NEAR = 60  # lines before the first wrapper that may contain its cause
@@ -100,6 +100,7 @@ class _Hit:
     index: int
     parts: Parts
     phase: str
+    text: str
     signature: Signature | None
     captures: Mapping[str, str]
     frames: tuple[str, ...]
@@ -125,7 +126,7 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and stopped and _is_an_end(hit):
             return None
-    return _finding(hit, lines) if hit else None
+    return _finding(hit) if hit else None
 
 
 def announces(line: str) -> bool:
@@ -145,6 +146,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
     shown = ""  # the phase that the log has shown so far
     stopped = False
     went_on = 0
+    explained = False  # whether the line before announced a library's own explanation
     for index, line in enumerate(lines):
         parts = take_apart(line)
         before, shown = shown, _phase_at(line, shown)
@@ -171,18 +173,24 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             seen.append(f"{frame[1]}:{frame['function'] or ''}")
         elif message.startswith("Traceback (most recent call last)"):
             frames.pop(writer, None)
-        elif is_evidence(parts) and not _STOPPED.match(message):
+        elif (explained or is_evidence(parts)) and not _STOPPED.match(message):
+            text = message
+            if message.isidentifier():
+                text = f"{message}{_place(index, parts, lines)}"
             # Every pending request of a dead engine repeats it.
-            if message not in known:
-                known[message] = match(parts)
-            found = known[message]
+            if text not in known:
+                known[text] = match_text(text)
+            found = known[text]
             if found is None and not is_exception(message):
+                explained = False
                 continue
             row, captures = found or (None, {})
             if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(_Hit(index, parts, here, row, captures, tuple(frames.get(writer, ()))))
+            trace = tuple(frames.get(writer, ()))
+            hits.append(_Hit(index, parts, here, text, row, captures, trace))
+        explained = message.startswith("Last error:")
     return hits, stopped
 
 
@@ -330,7 +338,7 @@ def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
+def _finding(hit: _Hit) -> Finding:
     captures = dict(hit.captures)
     component = _component(hit)
     if component:
@@ -343,9 +351,7 @@ def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
         failure = _NOT_OPERATORS.get(component, failure)
     if row is BY_ID["engine.dead"] and hit.phase != "serving":
         failure = "unknown"
-    text = _short(hit.parts.message)
-    if row is None and text.isidentifier():
-        text = _short(f"{text}{_place(hit, lines)}")
+    text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
@@ -353,12 +359,12 @@ def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 
-def _place(hit: _Hit, lines: Sequence[str]) -> str:
+def _place(index: int, whose: Parts, lines: Sequence[str]) -> str:
     """Where an exception without a message was raised, and by which code; else it tells nothing."""
     code = ""
-    for line in reversed(lines[max(hit.index - _RAISED, 0) : hit.index]):
+    for line in reversed(lines[max(index - _RAISED, 0) : index]):
         parts = take_apart(line)
-        if (parts.process, parts.pid) != (hit.parts.process, hit.parts.pid):
+        if (parts.process, parts.pid) != (whose.process, whose.pid):
             continue
         if frame := _FRAME.match(parts.message):
             file = "/".join(frame[1].split("/")[-2:])
