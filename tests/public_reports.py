@@ -66,7 +66,7 @@ def reports(name: str) -> list[Report]:
                 (found[-1].needs if sign == "?" else found[-1].never).append(text)
             elif sign == "|":
                 found[-1].lines.append(text)
-            elif line:
+            elif line and sign != "#":
                 raise ValueError(f"{path.name}: unknown line {line!r}")
     return found
 
