@@ -86,7 +86,7 @@ def judged(report: Report) -> Judged:
 
 def _verdict(report: Report, writer: str, failure: str, explanation: Explanation) -> Verdict:
     advice = "\n".join(explanation.advice)
-    if failure in report.failures and writer in (report.writer, ""):
+    if failure in report.failures and (report.writer == "any" or writer in (report.writer, "")):
         fits = all(re.search(pattern, advice) for pattern in report.needs)
         return "right" if fits and not _spoiled(report, advice) else "wrong"
     unknown = failure in ("-", "unknown") and not _spoiled(report, advice)
