@@ -48,6 +48,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "driver.",
     ),
     "backend-unsupported": ("The engine has no kernels for this card and these settings.",),
+    "compile-failed": ("torch.compile failed.",),
     "model-missing": ("The model cannot be read: correct its path, or download it again.",),
     "network": ("The model hub could not be reached: check the network.",),
     "access-denied": ("Let the engine's user read the file and the folders above it.",),
@@ -63,6 +64,36 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+    ),
+    "engine.transformers": (
+        "The installed Transformers does not go with this release of the engine: install the "
+        "version that the engine's package asks for, or a newer release of the engine.",
+    ),
+    "model.code": (
+        "The model brings code of its own, which is not allowed, or which not every process can "
+        "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
+        "let all nodes share HF_MODULES_CACHE.",
+    ),
+    "cuda.forked": (
+        "CUDA was used before the worker processes were forked: set "
+        "VLLM_WORKER_MULTIPROC_METHOD=spawn, or do not touch CUDA before the engine starts.",
+    ),
+    "engine.libc": (
+        "The engine's packages were built for another system ({symbols} is missing): use a release "
+        "built for this distribution, or a container.",
+        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "an environment of its own.",
+    ),
+    "nccl.duplicate": (
+        "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
+    ),
+    "nccl.network": (
+        "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
+    ),
+    "hub.denied": (
+        "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
+        "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
     "driver.old": (
         "The driver is older than the CUDA release that the engine was built with: update the "

@@ -17,7 +17,7 @@ CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
     signature("gpu.lost", "cause", "gpu-lost",
-         r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
+         r"fallen off the bus|GPU is lost"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),

@@ -11,16 +11,18 @@ import re
 from typing import Any
 
 # The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
-COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
+COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
 _UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
 _PREFIX = re.compile(
-    rf"(?:\w{{3}} [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]|{_DAY}) {_UNIT}"
+    rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
+    rf"|{_DAY}) {_UNIT}"
     r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
     rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
     rf"|\[{_DAY}\] (?=[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
     r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
-    r"|\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
+    rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
+    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
 )
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"

@@ -70,7 +70,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         here = shown or phase
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue
-        found = first(SIGNATURES, parts.message)
+        text = f"{parts.source}: {parts.message}" if parts.source else parts.message
+        found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
         hits.append(Hit(index, parts.message, here, *found))

@@ -26,7 +26,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"),
+         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"
+         r"|alloc_tensor_range: failed to allocate (?P<tensors>CUDA\w{0,20}) buffer"),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
@@ -110,7 +111,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"couldn't bind HTTP server socket, hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
     # Ends
     signature("llama.assert", "generic", "engine-died",
-         r"^(?P<place>[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
+         r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"

@@ -23,7 +23,8 @@ _DRIVER = "ollama.driver"
 """Of a server without its cards: it serves all the same, on the processor."""
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
-    r"Error: |panic: |fatal error: |SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"|SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
     rf"|(?:\d{{4}}/\d\d/\d\d [\d:]{{8}} )?(?:{ggml.RAW})"
 )
 """How a line without a level begins that can be evidence."""

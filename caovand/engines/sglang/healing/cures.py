@@ -25,6 +25,7 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("shared-memory-limit", ANY): ("attention", "draft-off"),
     ("jit-toolchain", ANY): ("attention",),
     ("backend-unsupported", ANY): ("attention", "draft-off", "graphs-off"),
+    ("compile-failed", ANY): ("graphs-off",),
     ("engine-died", ANY): _CRASH,
     ("start-stall", ANY): ("draft-off", "graphs-off"),
     ("hang", ANY): ("draft-off", "graphs-off", "requests"),

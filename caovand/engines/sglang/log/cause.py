@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel
+from caovand.engines.common import kernel, python
 from caovand.engines.common.hit import Hit, better, finding
 from caovand.engines.common.signature import first
 from caovand.engines.sglang.log.line import take_apart
@@ -29,8 +29,9 @@ _REPORTS = re.compile(
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)|[\w./-]{0,80}launch_server\.py: "
     r"error: |"
-    r"terminate called after|  what\(\): |ERROR: {1,8}\[Errno|\[rank\d{1,4}\]|Fatal Python error: |"
-    r"CUDA (?:error|Error): |\[E\d{3} "
+    r"Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
+    r"|\[rank\d{1,4}\]|Fatal Python error: |"
+    rf"CUDA (?:error|Error): |\[E\d{{3}} |{python.RAW}"
 )
 """How a line without SGLang's prefix begins that can be evidence."""
 

@@ -196,10 +196,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.broken": (
         "The engine's installation is incomplete: {library} is missing, or belongs to another "
         "PyTorch or CUDA.",
+        "The engine's installation is incomplete: {name} is missing from it, or a folder named "
+        "vllm hides it.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
         "The engine's installation is incomplete: its module {part} is missing.",
         "Reinstall the engine: `caovanctl engine verify` lists the differences, `sudo caovanctl "
         "engine install` repairs them.",
+    ),
+    "engine.unlinked": (
+        "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
+        "CUDA. "
+        "Reinstall the engine together with its PyTorch.",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -240,7 +247,8 @@ _WHERE: Mapping[str, str] = {
     "plugin": "It happened in a plugin.",
     "drafter": "It happened while drafting.",
     "prefix-cache": "It happened in prefix caching.",
-    "weights": "The weights do not fit config.json: are both of the same model and revision?",
+    "weights": "The weights do not fit config.json, or this release cannot read them: check that "
+    "both are of the same model and revision, then try a newer release of the engine.",
 }
 
 

@@ -20,6 +20,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.signature import LONGEST, Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.phases import figures, phase_of
+from caovand.engines.vllm.log.rows.by_phase import LOADING
 from caovand.engines.vllm.log.signatures import (
     BY_ID,
     is_crash,
@@ -386,7 +387,7 @@ def _component(hit: _Hit) -> str:
         return "compiler"
     if any(_PREFIX_CACHE in frame for frame in hit.frames):
         return "prefix-cache"
-    if hit.phase == "load" and any(map(_loads_weights, near)):
+    if hit.phase in LOADING and any(map(_loads_weights, near)):
         return "weights"
     return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
 

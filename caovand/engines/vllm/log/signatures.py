@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common import kernel
+from caovand.engines.common import kernel, python
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
@@ -40,8 +40,10 @@ _RAW = re.compile(
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
-    r"|Failed: Cuda error|Search for `cuda|Error while creating shared memory)"
+    rf"|Failed: Cuda error|Search for `cuda|{python.RAW})"
 )
+# Files that import the compiled parts, and log nothing else.
+_IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
 
 
 def is_exception(message: str) -> bool:
@@ -62,8 +64,9 @@ def is_evidence(parts: Parts) -> bool:
         return not dump and (message[:2] != "  " or message.startswith("  Value error, "))
     if parts.level:
         # Newer versions log a dead or hung engine core as a WARNING.
-        return parts.level == "WARNING" and parts.source.endswith(
-            ("core_client.py", "watch_dog.py")
+        return parts.level == "WARNING" and (
+            parts.source.endswith(("core_client.py", "watch_dog.py"))
+            or (parts.source in _IMPORTING and message.startswith("Failed to import from vllm._"))
         )
     return is_exception(message) or is_crash(message)
 

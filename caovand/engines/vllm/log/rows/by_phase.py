@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.python import SERVED
 
 LOADING: Mapping[str, Failure] = dict.fromkeys(
     ("resolve", "engine", "load", "drafter"), "device-oom-load"
@@ -19,8 +20,6 @@ READING: Mapping[str, Failure] = dict.fromkeys(LOADING, "model-missing")
 LISTENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "http"), "bad-arguments")
 # After suspend this is all the driver says when a card is opened.
 OPENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "engine"), "gpu-absent")
-# A proven engine lacks nothing: while it serves, the cause is one odd request.
-SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 SPLITTING: Mapping[str, Failure] = {
     **SERVED, **dict.fromkeys(("resolve", "engine", "load"), "bad-arguments"),
 }  # fmt: skip

@@ -16,6 +16,7 @@ ROWS: tuple[Signature, ...] = (
     signature("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+         r"|Unexpected error from cudaGetDeviceCount\(\)"
          r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
          r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
          r"|CUDA error: (?:invalid device ordinal|initialization error)"
@@ -40,7 +41,7 @@ ROWS: tuple[Signature, ...] = (
          r"|cudaErrorStreamCapture\w+"),
     # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
-         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"),
+         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
     kernel.XID_APP,
     # The plugin
     signature("plugin.load", "cause", "plugin-error",
@@ -75,10 +76,12 @@ ROWS: tuple[Signature, ...] = (
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
          r"|FlashAttention does not support \S{1,40} kv-cache"
          r"|For FP8 input, output must have dtype BF16"
+         r"|backend currently does not support|^NotImplementedError: No \w{1,30} MoE backend "
+         r"supports"
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
-         r"(?P<needs>[\d.]+)"),
+         r"(?P<needs>[\d.]+)|GPUs with compute capability below [\d.]+ are not supported"),
     signature("backend.quantization", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"

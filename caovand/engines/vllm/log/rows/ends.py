@@ -46,10 +46,10 @@ ROWS: tuple[Signature, ...] = (
     signature("nccl.failed", "consequence", "collective-timeout",
          r"Watchdog caught collective operation timeout: WorkNCCL\("
          r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
-         r"|NCCL error: (?:unhandled|remote|internal|invalid)|NCCL error in: "
+         r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"),
     signature("rpc.timeout", "consequence", "hang",
-         r"RPC call to (?P<call>\w+) timed out"),
+         r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
     signature("start.timeout", "consequence", "start-stall",
          r"Timed out waiting for engine core processes to"
          r"|Did not receive response from front-end"
@@ -73,7 +73,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.channel", "consequence", "hang",
          r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
-         r"MPClient: engine core exited unexpectedly"
+         r"MPClient: engine core exited unexpectedly|MQLLMEngine is already dead"
+         r"|(?:RuntimeError\(')?Engine process \(pid \d{1,10}\) died|Engine loop has died"
          r"|Engine core proc (?P<engine>\S+) died unexpectedly"),
     signature("engine.dead", "wrapper", "engine-died",
          r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from caovand.engines.common import python
+from caovand.engines.common.python import SERVED
 from caovand.engines.common.signature import Signature, signature
-from caovand.engines.vllm.log.rows.by_phase import READING, SERVED
+from caovand.engines.vllm.log.rows.by_phase import READING
 
 ROWS: tuple[Signature, ...] = (
     # The model's files
@@ -30,16 +32,8 @@ ROWS: tuple[Signature, ...] = (
     signature("model.denied", "cause", "access-denied",
          r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
          r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
-    signature("hub.denied", "cause", "access-denied",
-         r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
-         r"|40[13] Client Error"),
-    signature("hub.network", "cause", "network",
-         r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error"
-         r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
-         r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
-         r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
-         r"\w*(?:: |$)"),
+    *python.HUB,
     signature("port.busy", "cause", "port-busy",
-         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"),
+         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"
+         r"|ZMQError: Address already in use"),
 )  # fmt: skip
