@@ -86,6 +86,9 @@ DISK: Mapping[str, str] = {
 # The name of a capture: a limit of the machine was reached. No plan is at fault.
 LIMIT = "machine_limit"
 
+# The component of a failure that an engine's configuration causes, read before anything is loaded.
+CONFIGURATION = "configuration"
+
 # Failures that depend on how much memory the cards have for us.
 OF_MEMORY: frozenset[Failure] = frozenset({
     "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
@@ -157,7 +160,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     reaction = REACTIONS[finding.failure]
     # A text that names its remedy is answered by it at once, whatever else its failure calls for.
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
-    if kind == "fatal":
+    if kind == "fatal" or finding.captures.get("component") == CONFIGURATION:
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
         return Decision("hold", text="waiting until it has passed", excused=True)

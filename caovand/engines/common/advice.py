@@ -11,6 +11,7 @@ from typing import Any
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
 from caovand.core.healing.rung import Healing, Rung
+from caovand.core.plan import Plan
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -130,14 +131,19 @@ def sentences(
     return [text for text in (_fill(sentence, known) for sentence in told) if text]
 
 
-def of_ladder(finding: Finding, healing: Healing, way: Callable[[Rung], str]) -> list[str]:
+def of_ladder(
+    finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
+) -> list[str]:
     """What the ladder would change, in its order; nothing where it waits, gives up or only tries.
 
-    `way` is the setting by which a person changes the same.
+    `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
     """
     if finding.signature in DISK or LIMIT in finding.captures or blames_nothing(finding, healing):
         return []
-    changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in healing.against(finding))
+    rungs = healing.against(finding)
+    if plan is not None:
+        rungs = tuple(rung for rung in rungs if rung.step(plan, finding))
+    changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in rungs)
     if not changes:
         return []
     at_once = REACTIONS[finding.failure].kind == "rung"

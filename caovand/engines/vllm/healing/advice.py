@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
-from caovand.engines.common.advice import of_ladder, sentences
+from caovand.core.plan import Plan
+from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
 from caovand.engines.vllm.planning.spelling import option
@@ -142,6 +144,18 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "missing: the engine chose a kernel that is not for this card. Install a newer release of "
         "the engine, or let it use other kernels.",
     ),
+    "jit.cc": (
+        "The C compiler is missing, or ran and failed: install gcc and g++, and look at the lines "
+        "before this one. Mostly Python.h (install python3-dev) or libcuda.so is what it lacks.",
+    ),
+    "jit.header": (
+        "A compiler ran and did not find {header}: install python3-dev for Python.h, the CUDA "
+        "toolkit for its own headers.",
+    ),
+    "jit.link": (
+        "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
+        "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
+    ),
     "jit.toolkit": (
         "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
         "then reports the card as too old: install a CUDA toolkit that knows the card (12.8 for "
@@ -247,18 +261,26 @@ _WHERE: Mapping[str, str] = {
     "plugin": "It happened in a plugin.",
     "drafter": "It happened while drafting.",
     "prefix-cache": "It happened in prefix caching.",
+    CONFIGURATION: "vLLM refused its arguments or the model's configuration before it loaded "
+    "anything, so starting again cannot help; the line is in words of its own.",
+    "shape": "The first request after the start failed by a layer's size: mostly the model cannot "
+    "be split this way (tensor_parallel_size); drafting is not to blame.",
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",
 }
 
 
-def advise(finding: Finding, figures: Figures) -> list[str]:
-    """What happened and what to do, most promising first; settings to change come last."""
+def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
+    """What happened and what to do, most promising first; settings to change come last.
+
+    Of a known plan, only those that it can change; those that were passed to the engine come first.
+    """
     known = {**figures, **finding.captures}
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
     advice = sentences(finding, known, _SPECIAL, _GENERAL)
-    advice += of_ladder(finding, HEALING, _way)
+    advice += _passed(finding, plan) if plan else []
+    advice += of_ladder(finding, HEALING, _way, plan)
     where = _WHERE.get(finding.captures.get("component", ""))
     if where and finding.failure != "plugin-error":
         advice.insert(0, where)
@@ -275,6 +297,18 @@ def advise(finding: Finding, figures: Figures) -> list[str]:
 def usable_context(fits: str) -> int:
     """The longest context that fits, as a whole number of blocks."""
     return int(fits) // BLOCK * BLOCK
+
+
+def _passed(finding: Finding, plan: Plan) -> list[str]:
+    """Which of the settings that matter here were passed to the engine."""
+    if blames_nothing(finding, HEALING):
+        return []
+    rungs = [rung for rung in HEALING.against(finding) if rung.step(plan, finding)]
+    names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
+    passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
+    if not passed:
+        return []
+    return [f"These were passed to the engine and matter here: {', '.join(passed)}."]
 
 
 def _way(rung: Rung) -> str:

@@ -37,7 +37,9 @@ _EXCEPTION = re.compile(
 _RAW = re.compile(
     r"(?:  Value error, |  what\(\): |\[rank\d+\]"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
-    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
+    r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
+    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel "
+    r"|Fatal Python error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     rf"|Failed: Cuda error|Search for `cuda|{python.RAW})"

@@ -69,7 +69,11 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
          r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
-         r"|fatal error: Python\.h: No such"),
+         r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"),
+    signature("jit.header", "cause", "jit-toolchain",
+         r"fatal error: (?P<header>\S{1,100}): No such"),
+    signature("jit.link", "cause", "jit-toolchain",
+         r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.attention", "cause", "backend-unsupported",
          r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
