@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from caovand.engines.common.signature import signature
 
-# How a line of its libraries begins that has no level: all of llama.cpp's before b6900.
-RAW = (
+# Before b6900 no line of llama.cpp has a level.
+_RAW = re.compile(
     r"(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
     r"|CUDA error|ROCm error|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
@@ -18,3 +20,8 @@ ROWS = (
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
 )  # fmt: skip
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line without a level begins like one of its libraries."""
+    return bool(_RAW.match(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
@@ -45,8 +46,12 @@ HUB = (
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
          r"\w*(?:: |$)"),
 )  # fmt: skip
-RAW = (
+_RAW = re.compile(
     r"Cannot access gated repo|Access to model |Error while creating shared memory"
     r"|Call to |socket\w{1,40}: |Bootstrap : "
 )
-"""How a line of theirs begins that is evidence, though no exception's name begins it."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is evidence that begins with no exception's name."""
+    return bool(_RAW.match(line))

@@ -24,7 +24,7 @@ _CRASHES = frozenset({
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
 """What ends an engine that serves; its other errors are those of a request."""
-_RAW = re.compile(rf"error: |error while handling |{ggml.RAW}")
+_RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"
 
@@ -87,4 +87,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or ggml.is_raw(line) or kernel.KERNEL_LINE.match(line))

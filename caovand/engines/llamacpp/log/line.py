@@ -40,13 +40,13 @@ def take_apart(line: str) -> Parts:
     """The parts of one line, without colours and line ends."""
     shape = _SHAPE.match(line)
     if shape is None:
-        return _parts(None, "", line, _RAW_SOURCE)
+        return _parts(None, "", line, _RAW_SOURCE.match(line))
     at_s = int(shape["minutes"]) * 60 + int(shape["seconds"]) + int(shape["millis"]) / 1000
-    return _parts(at_s, shape["level"], line[shape.end() :], _SOURCE)
+    rest = line[shape.end() :]
+    return _parts(at_s, shape["level"], rest, _SOURCE.match(rest))
 
 
-def _parts(at_s: float | None, level: str, rest: str, source: re.Pattern[str]) -> Parts:
-    found = source.match(rest)
+def _parts(at_s: float | None, level: str, rest: str, found: re.Match[str] | None) -> Parts:
     if found is None:
         return Parts(at_s, level, "", rest)
     message = rest[found.end() :]

@@ -25,8 +25,8 @@ _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
-    rf"|(?:\d{{4}}/\d\d/\d\d [\d:]{{8}} )?(?:{ggml.RAW})"
 )
+_DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
 
@@ -88,4 +88,6 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     if parts.level:
         driver = parts.level == "WARN" and bool(BY_ID[_DRIVER].pattern.search(parts.message))
         return parts.level == "ERROR" or driver or "error=" in parts.rest
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    date = _DATE.match(line)
+    raw = line[date.end() :] if date else line
+    return bool(_RAW.match(line) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line))

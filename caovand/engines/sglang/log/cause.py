@@ -28,10 +28,8 @@ _REPORTS = re.compile(
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)|[\w./-]{0,80}launch_server\.py: "
-    r"error: |"
-    r"Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
-    r"|\[rank\d{1,4}\]|Fatal Python error: |"
-    rf"CUDA (?:error|Error): |\[E\d{{3}} |{python.RAW}"
+    r"error: |Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
+    r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
 )
 """How a line without SGLang's prefix begins that can be evidence."""
 
@@ -80,4 +78,4 @@ def _is_evidence(line: str) -> bool:
     parts = take_apart(line)
     if parts.at_s is not None:
         return bool(_REPORTS.match(parts.message))
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or python.is_raw(line) or kernel.KERNEL_LINE.match(line))

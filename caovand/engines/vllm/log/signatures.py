@@ -38,11 +38,10 @@ _RAW = re.compile(
     r"(?:  Value error, |  what\(\): |\[rank\d+\]"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
-    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel "
-    r"|Fatal Python error: "
+    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
-    rf"|Failed: Cuda error|Search for `cuda|{python.RAW})"
+    r"|Failed: Cuda error|Search for `cuda)"
 )
 # Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
@@ -55,7 +54,7 @@ def is_exception(message: str) -> bool:
 
 def is_crash(message: str) -> bool:
     """Whether a raw line comes from a library or the kernel, not from Python."""
-    return bool(_RAW.match(message) or kernel.KERNEL_LINE.match(message))
+    return bool(_RAW.match(message) or python.is_raw(message) or kernel.KERNEL_LINE.match(message))
 
 
 def is_evidence(parts: Parts) -> bool:
