@@ -26,12 +26,11 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"
-         r"|alloc_tensor_range: failed to allocate (?P<tensors>CUDA\w{0,20}) buffer"),
+         r"(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
-         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+         r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
-         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer of size (?P<bytes>\d+)"),
+         r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     # Memory of the host
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),

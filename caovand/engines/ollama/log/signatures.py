@@ -27,13 +27,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: kill"),
     signature("ollama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate buffer for kv cache"
-         r"|failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+         r"|failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("ollama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer|unable to allocate backend buffer"),
+         r"unable to allocate backend buffer|alloc_tensor_range: failed to allocate"
+         r"|unable to allocate " + cuda.BUFFER),
     signature("ollama.cuda.compute", "cause", "device-oom-capture",
-         r"failed to allocate (?P<buffer>(?:CUDA|ROCm|Vulkan)\w{0,20}) buffer of size "
-         r"(?P<bytes>\d+)"
-         r"|failed to allocate compute buffers|graph_reserve: failed to allocate"),
+         r"failed to allocate compute buffers|graph_reserve: failed to allocate|failed to allocate "
+         + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     signature("ollama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
     # The card
