@@ -119,9 +119,7 @@ def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
 
 def page(explanation: Explanation, title: str) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's."""
-    version = explanation.engine_version
-    model = explanation.figures.get("model")
-    yield f"{title} {version or '(version not in the log)'}{f', model {model}' if model else ''}"
+    yield _whose(explanation, title)
     finding = explanation.finding
     if finding:
         shown = explanation.phases or finding.phase == "serving"
@@ -129,8 +127,10 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         yield f"  line {finding.line}: {finding.text}"
     elif explanation.reached == "serving":
         yield "no failure: the engine served"
-    else:
+    elif explanation.reached:
         yield f"no known failure: the log ends in phase {explanation.reached}"
+    else:
+        yield "no known failure"
     if explanation.advice:
         yield ""
         yield "What to do"
@@ -142,6 +142,15 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         "Alarming, but harmless",
         {name.split(".", 1)[1]: f"{count} x" for name, count in explanation.harmless.items()},
     )
+
+
+def _whose(explanation: Explanation, title: str) -> str:
+    """The engine with version and model; `title` alone for the kernel's log, and for nobody's."""
+    if not explanation.reached:
+        return title
+    version = explanation.engine_version or "(version not in the log)"
+    model = explanation.figures.get("model")
+    return f"{title} {version}{f', model {model}' if model else ''}"
 
 
 def _when(finding: Finding) -> str:

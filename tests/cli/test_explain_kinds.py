@@ -70,3 +70,20 @@ def test_what_is_no_log_is_called_that(
     said = capsys.readouterr()
     assert "is not the log of an engine" in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module", ["Kernel and driver", "no known failure"]),
+        ("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off", ["Kernel and driver", "gpu-lost"]),
+        (OOM, ["Engine not certain", "device-oom-load"]),
+    ],
+)
+def test_a_page_claims_no_version_of_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, first: list[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert main(["explain", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == first
