@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.signature import signature
 
+_FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+RAISED = 8  # lines before an exception in which the frame that raised it is
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 """A proven engine lacks nothing: while it serves, the cause is one odd request."""
 ROWS = (
@@ -55,3 +57,22 @@ _RAW = re.compile(
 def is_raw(line: str) -> bool:
     """Whether a line is evidence that begins with no exception's name."""
     return bool(_RAW.match(line))
+
+
+def frame_of(line: str) -> re.Match[str] | None:
+    """The file, `line` and `function` of a frame of a traceback."""
+    return _FRAME.match(line)
+
+
+def raised_at(before: Iterable[str]) -> str:
+    """Where an exception without words was raised, and by which code, from the lines before it.
+
+    The nearest comes first. "" without a frame among them.
+    """
+    code = ""
+    for line in before:
+        if frame := _FRAME.match(line):
+            file = "/".join(frame[1].replace("\\", "/").split("/")[-2:])
+            return f" at {file}:{frame['line']}: {code}"
+        code = line.strip() if line.strip(" ^~") else code
+    return ""

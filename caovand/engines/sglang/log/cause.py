@@ -58,6 +58,9 @@ def find_cause(
         message = take_apart(line).message
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
+        if message.isidentifier():  # alone it tells nothing
+            before = reversed(lines[max(index - python.RAISED, 0) : index])
+            message += python.raised_at(take_apart(one).message for one in before)
         found = first(SIGNATURES, message)
         if found is not None:
             hits.append(Hit(index, message, shown or phase, *found))

@@ -90,7 +90,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
     signature("sglang.exception", "generic", "unknown",
-         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)", python.SERVED),
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.crashed", "consequence", "engine-died",
          r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
          r"(?P<code>-?\d{1,4})"

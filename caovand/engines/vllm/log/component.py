@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
+from caovand.engines.common.python import RAISED, frame_of, raised_at
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
 
 _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
-FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-_RAISED = 8  # lines before an exception in which the frame that raised it is
 # Components in a traceback, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
 _DRAFTER = "/spec_decode/"
@@ -49,7 +48,7 @@ class Traces:
 
     def take(self, parts: Parts) -> bool:
         """Whether this line, the log's next, is a frame or a traceback's first line."""
-        frame = FRAME.match(parts.message)
+        frame = frame_of(parts.message)
         if frame:
             seen = self._frames.setdefault(_writer(parts), deque(maxlen=_FRAMES))
             seen.append(f"{frame[1]}:{frame['function'] or ''}")
@@ -87,16 +86,9 @@ class Hit:
 
 def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
     """Where an exception without a message was raised, and by which code; else it tells nothing."""
-    code = ""
-    for line in reversed(lines[max(index - _RAISED, 0) : index]):
-        parts = take_apart(line)
-        if (parts.process, parts.pid) != (whose.process, whose.pid):
-            continue
-        if frame := FRAME.match(parts.message):
-            file = "/".join(frame[1].split("/")[-2:])
-            return f" at {file}:{frame['line']}: {code}"
-        code = parts.message.strip() if parts.message.strip(" ^~") else code
-    return ""
+    before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
+    mine = (whose.process, whose.pid)
+    return raised_at(one.message for one in before if (one.process, one.pid) == mine)
 
 
 def component_of(hit: Hit) -> str:

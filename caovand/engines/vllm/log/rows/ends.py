@@ -40,7 +40,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<error>.+)"),
     signature("compile.failed", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
-         r"|^triton\.compiler\.errors\.\w+"),
+         r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
     signature("args.refused", "generic", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
