@@ -6,60 +6,44 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
-OLDEST := .venv-oldest/bin/python
+OLDEST := packaging/oldest.sh
 ENGINE := .engines/current/bin/python
-LLAMACPP := .engines/current-llamacpp/bin/llama-server
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
+# Nothing is left in the home folder.
+export PIP_CACHE_DIR ?= $(CURDIR)/.caovan/pip
 # A test run starts hundreds of Pythons: none is to compile caovan again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install -q --disable-pip-version-check
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-.PHONY: run run-vllm run-llamacpp
-run: .venv/ready ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
-	@kind=$$(packaging/demo/kind.sh) && $(MAKE) -s --no-print-directory run-$$kind
+.PHONY: run
+run: ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
+	@packaging/demo/run.sh
 
-run-vllm: engine $(MODELS)/hybrid_copy
-	@exec packaging/demo/run.sh vllm
-
-run-llamacpp: llamacpp
-	@exec packaging/demo/run.sh llamacpp
-
-# With a card the plugin goes into the engine, and into the plugin its library.
-HAS_CARD = $(PY) -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'
 .PHONY: engine
 engine: .venv/ready ## the engine environment, made on the first call
-	@test -x $(ENGINE) || { ! $(HAS_CARD) || $(MAKE) -C csrc package; }
-	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
+	@packaging/engine.sh vllm
 
-# Two cores need five minutes for it.
 .PHONY: llamacpp
 llamacpp: .venv/ready ## llama.cpp's engine, built here on the first call
-	@test -x $(LLAMACPP) || $(PY) -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
+	@packaging/engine.sh llamacpp
 
 $(MODELS)/%: packaging/demo/make_model.py | engine
 	@mkdir -p $(MODELS)
 	@$(ENGINE) $< $@ --kind $*
 
-.venv/ready: pyproject.toml packaging/find-python.sh
-	@echo "making .venv: its libraries come from the package index, a minute or so"
-	@python=$$(packaging/find-python.sh 10 13) && $$python -m venv .venv
-	@$(PY) $(PIP) -e '.[dev]' 2> .venv/pip.log || { echo "cannot install what caovand needs: is the package index reachable? pip's words are in .venv/pip.log" >&2; exit 1; }
-	@touch $@
+.venv/ready: pyproject.toml packaging/venv.sh
+	@packaging/venv.sh dev
 
-# Python 3.10 from the system or pyenv, else brought by uv.
-.venv-oldest/ready: tests/oldest.txt packaging/find-python.sh .venv/ready
-	@echo "making .venv-oldest"
-	@python=$$(packaging/find-python.sh 10 10 2>/dev/null) \
-		|| { .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
-		|| { echo "cannot test the oldest libraries: no Python 3.10 is here, and none could be brought; install one (pyenv install 3.10)" >&2; exit 1; }; \
-	$$python -m venv .venv-oldest
-	@$(OLDEST) $(PIP) -r tests/oldest.txt 2> .venv-oldest/pip.log || { echo "cannot install the oldest libraries: is the package index reachable? pip's words are in .venv-oldest/pip.log" >&2; exit 1; }
-	@touch $@
+# Python 3.10 from the system or pyenv, else fetched by uv; without one the tests over the oldest
+# libraries are skipped.
+.PHONY: oldest
+oldest: .venv/ready
+	@packaging/oldest.sh --version
 
 .PHONY: lint
 lint: .venv/ready ## ruff and mypy
@@ -75,12 +59,12 @@ test: .venv/ready ## all but the long tests
 
 # What pip brings comes while mypy reads.
 .PHONY: test-needs
-test-needs: engine $(TEST_MODELS) .venv-oldest/ready
+test-needs: engine $(TEST_MODELS) oldest
 
 # Half of this time is waiting for daemons: three at a time, and test-others next to them, keep two
 # cores busy.
 .PHONY: test-newest
-test-newest: .venv/ready
+test-newest: .venv/ready ## the tests that need no engine
 	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
 		--hypothesis-profile=brief
 
@@ -101,14 +85,14 @@ USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu
 WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
-test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
+test-oldest: .venv/ready ## what touches the libraries, on the oldest that must do
 	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
 		--hypothesis-profile=brief $(USES_LIBRARIES) $(WHOLE_DAEMONS)
 
 # The daemon's other tests, and all examples of the pure core's properties: packaging and most of the
 # kernels do not depend on its libraries.
 .PHONY: test-oldest-all
-test-oldest-all: .venv-oldest/ready
+test-oldest-all: .venv/ready
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
 		tests/core tests/engines tests/kernels/test_states.py
 	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
@@ -192,7 +176,7 @@ firewall:
 # The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself,
 # and what is built and installed, a test at a time, the other. Many at a time come after them.
 .PHONY: test-all
-test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
+test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall oldest ## the long tests, half an hour
 	$(PY) -m pytest -m long tests/faults/test_strangers.py
 	@$(MAKE) -s -j2 --output-sync=target test-real test-made
 	@$(MAKE) -s test-long
