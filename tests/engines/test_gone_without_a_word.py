@@ -1,7 +1,6 @@
 """A process that vanished is no evidence against a plan: the texts of each release's own source.
 
-vLLM 0.32's is the CPU engine of `make engine`, 0.21's is brought by `make vllm-0.21`. In 0.33 both
-monitors and both texts read as in 0.32 (vllm-project/vllm, v1/engine/core_client.py).
+In 0.33 both monitors and both texts read as in 0.32 (vllm-project/vllm, v1/engine/core_client.py).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from caovand.engines.ollama.log import cause as ollama
 from caovand.engines.sglang.log import cause as sglang
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.cause import find_cause
+from tests.engines.releases import RELEASES, ROOT, source_of
 
-ROOT = Path(__file__).parents[2]
 READY = "(APIServer pid=3) INFO:     Application startup complete."
 LOADING = "(EngineCore pid=5) INFO 11-20 08:59:00 [gpu_model_runner.py:1] Starting to load model m"
 DRAFTS = Plan("m", {"speculative_config": Setting({"method": "mtp"}, "policy", "")}, {})
@@ -35,18 +34,6 @@ REPORTERS = [
     ("v1/utils.py", "wait_for_completion_or_failure", "APIServer"),
 ]
 NEVER_ALONE = ("RayWorkerMonitor", "Exception occurred while running", "Received KeyboardInterrupt")
-
-
-def source_of(release: str) -> Path:
-    """The package of a release, skipped where it was not fetched."""
-    folders = {
-        "0.21": [ROOT / ".caovan/vllm-0.21.0/vllm"],
-        "0.32": sorted((ROOT / ".engines/current/lib").glob("python3.*/site-packages/vllm")),
-    }
-    folder = next((path for path in folders[release] if path.is_dir()), None)
-    if folder is None:
-        pytest.skip(f"no vLLM {release}: `make engine` and `make vllm-0.21` bring them")
-    return folder
 
 
 def words(node: ast.expr) -> str:
@@ -89,13 +76,7 @@ def is_excused(finding: Finding | None) -> None:
         assert decide(DRAFTS, finding, repeats, LadderRules(HEALING)).verdict == "again"
 
 
-@pytest.mark.parametrize(
-    "release",
-    [
-        pytest.param("0.21", marks=pytest.mark.long),
-        pytest.param("0.32", marks=pytest.mark.engine),
-    ],
-)
+@pytest.mark.parametrize("release", RELEASES)
 def test_each_text_of_a_release_for_a_lost_process_excuses_the_plan(release: str) -> None:
     lines = dict(reported(source_of(release)))
     assert len(lines) >= 5
