@@ -565,9 +565,11 @@ def test_a_flag_the_engine_does_not_take_is_left_out_and_said() -> None:
 
 def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
     known = replace(CUDA, flags=frozenset({"--max-model-len", "--port"}))
-    found = plan(inventory(engine=known), engine={"extra_args": ["--frobnicate", "1"]})
-    assert found.extra_args == ("--frobnicate", "1")
-    assert any("has no --frobnicate" in text for text in found.warnings)
+    words = ("--frobnicate", "1", "--no-such-flag-at-all")
+    found = plan(inventory(engine=known), engine={"extra_args": list(words)})
+    assert found.extra_args == words
+    assert any("has no --frobnicate:" in text for text in found.warnings)
+    assert any("has no --no-such-flag-at-all:" in text for text in found.warnings)
 
 
 def test_a_secret_is_never_in_the_settings() -> None:
