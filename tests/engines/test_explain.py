@@ -42,6 +42,7 @@ EXPECTED = {
     "vllm-0.32.0-cpu-fail_g_badpath": ("model-missing", "resolve", "LocalEntryNotFoundError"),
     "vllm-0.32.0-cpu-fail_gated": ("network", "resolve", "check your connection"),
     "vllm-0.32.0-cpu-fail_h_badflag": ("bad-arguments", "resolve", "--no-such-flag"),
+    "vllm-0.32.0-cpu-fail_json_mtp4": ("engine-died", "serving", "The size of tensor a (7)"),
     "vllm-0.32.0-cpu-fail_kvram": ("host-oom", "load", "requested memory for kv"),
     "vllm-0.32.0-cpu-fail_kvzero": ("kv-cache-none", "kv", "No available memory"),
     "vllm-0.32.0-cpu-fail_mrope": ("engine-died", "serving", "Segfault"),

@@ -40,6 +40,7 @@ _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 # Components in a traceback, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
 _DRAFTER = "/spec_decode/"
+_DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
 _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
@@ -65,6 +66,7 @@ _DEALT_WITH = re.compile(
     rf"|{_CALL_FAILED.pattern}"
 )
 _WORKER = re.compile(r"(?:Vllm)?Worker")
+_UNEVEN = BY_ID["drafts.uneven"]
 _WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
 _CHAINED = ("The above exception was", "During handling of the above exception")
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
@@ -187,10 +189,13 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             if found is None and not is_exception(message):
                 continue
             row, captures = found or (None, {})
+            behind = tuple(frames.get(writer, ()))
+            if row is _UNEVEN and not any(_DRAFTED_STATES in one for one in behind):
+                row, captures = None, {}
             if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(_Hit(index, parts, here, row, captures, tuple(frames.get(writer, ()))))
+            hits.append(_Hit(index, parts, here, row, captures, behind))
     return hits, stopped
 
 
@@ -400,6 +405,8 @@ def _component(hit: _Hit) -> str:
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
     exception only nearby frames do.
     """
+    if hit.signature is _UNEVEN:
+        return "drafter"
     near = hit.frames if hit.signature else hit.frames[-4:]
     if any(_PLUGIN.search(frame) for frame in near):
         return "plugin"
