@@ -220,7 +220,10 @@ class WatchSection:
         high=3600,
     )
     shutdown_timeout_s: float = key(
-        10.0, "Seconds requests may take to finish when the engine is stopped.", low=0, high=3600
+        10.0,
+        "Seconds requests may take to finish when the engine is stopped; 2 s later it is killed.",
+        low=0,
+        high=3600,
     )
     gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600, once=True)
     log_lines: int = key(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,20 @@ import pytest
 
 from caovand import __version__
 from caovand.adapters.engine_install import places
-from caovand.cli import reach
+from caovand.cli import check_config, reach
 from caovand.cli.client import Client, runtime_directory
 from caovand.cli.errors import CommandError
 from caovand.cli.parser import parser
+from caovand.cli.survey import Machine
 from caovand.core.lifecycle.events import Gone, Start, Stop
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
+from caovand.core.problem import Problem
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
+from tests.core.machines import CPU, HOST
 
 ROOT = Path(__file__).parents[2]
 
@@ -572,7 +576,9 @@ def test_a_valid_file_is_exit_status_0(ctl: Ctl) -> None:
         0,
         f"{path}: valid\n",
     )
-    assert ctl("check-config", path, "--json").json == {"file": path, "ok": True, "findings": []}
+    assert ctl("check-config", path, "--json").json == {
+        "file": path, "ok": True, "findings": [], "unchecked": "",
+    }  # fmt: skip
 
 
 def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path) -> None:
@@ -585,6 +591,29 @@ def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path
         f'{path}: unknown key "hots" in [server]; did you mean "host"?',
     ]
     assert len(ctl("check-config", str(path), "--json").json["findings"]) == 2
+
+
+def test_flags_that_the_engine_refuses_are_found(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, engine = tmp_path / "a.toml", CPU
+    file.write_text('[engine]\nextra_args = ["--no-such-flag-at-all"]\n')
+    machine = Machine((), HOST, replace(engine, flags=frozenset({"--port"})))
+    monkeypatch.setattr(check_config, "look", lambda *config, **how: machine)
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        1,
+        f"{file}: [engine] extra_args: cannot pass --no-such-flag-at-all: vLLM {engine.version}"
+        " has no such flag; remove it from [engine] extra_args\n",
+    )
+    machine = Machine((), HOST, None, Problem("use x as the engine", "it is missing", "install it"))
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        0,
+        f"{file}: valid, but [engine] extra_args are not checked: cannot use x as the engine: it is"
+        " missing; install it\n",
+    )
+    assert ctl("check-config", str(file), "--json").json["unchecked"]
 
 
 def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> None:
