@@ -35,14 +35,10 @@ _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
-# How tokens begin that are known by it. A JWT begins with "eyJ", which is `{"` in Base64.
-_PREFIXES = (
-    "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
-    "glcbt-", "xoxa-", "xoxb-", "xoxc-", "xoxe-", "xoxe.", "xoxp-", "xoxr-", "xoxs-", "xapp-",
-    "nvapi-", "npm_", "pypi-",
-)  # fmt: skip
+# Tokens that are known by how they begin. A JWT begins with "eyJ", which is `{"` in Base64.
 _SECRET_TEXT = re.compile(
-    rf"\b({'|'.join(map(re.escape, _PREFIXES))})[A-Za-z0-9_-]{{12,}}(?:\.[\w.-]*)?"
+    r"\b(hf_|sk-|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt)-|xox[abceprs][-.]|xapp-|nvapi-|npm_"
+    r"|pypi-)[A-Za-z0-9_-]{12,}(?:\.[\w.-]*)?"
     r"|(?<![\w.-])(?:(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|eyJ[\w-]{8,}(?:\.[\w-]*){2,4})"
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
@@ -53,7 +49,11 @@ _NAMED = re.compile(
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
 )
 # Lines without any of these, nearly all, are not searched further.
-_HINTS_OF_TEXT = (*_PREFIXES, "akia", "asia", "aiza", "eyj", "auth", "bearer", "://")
+_HINTS_OF_TEXT = (
+    "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
+    "glcbt-", "xox", "xapp-", "nvapi-", "npm_", "pypi-", "akia", "asia", "aiza", "eyj", "auth",
+    "bearer", "://",
+)  # fmt: skip
 _HINTS_OF_NAME = (
     "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat", "sig",
     "webhook", "connection",
