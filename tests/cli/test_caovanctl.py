@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from caovand.adapters.engine_install import places
 from caovand.cli import check_config, reach
 from caovand.cli.client import Client, runtime_directory
 from caovand.cli.errors import CommandError
+from caovand.cli.incidents import files
 from caovand.cli.parser import parser
 from caovand.cli.survey import Machine
 from caovand.core.lifecycle.events import Gone, Start, Stop
@@ -621,6 +623,51 @@ def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> No
     said = ctl("check-config", str(tmp_path / "a.toml"))
     where = f"{tmp_path}/a.toml: cannot read [server] api_key_file /nowhere/key: No such file"
     assert (said.code, said.out.startswith(where)) == (1, True)
+
+
+# -- incidents ---
+
+
+def piece(data: bytes, following: Any = None, files: Any = ("incident.json",)) -> dict[str, Any]:
+    """A piece of an incident's file, as a daemon sends it."""
+    sizes = dict.fromkeys(files, 1) if isinstance(files, tuple) else files
+    return {"files": sizes, "data": base64.b64encode(data).decode(), "next": following}
+
+
+HOSTILE = {
+    "a name that leads out": (
+        lambda _: piece(b"x", files=("../etc/cron.d/x",)),
+        "not a file name",
+    ),
+    "a full path": (lambda _: piece(b"x", files=("/etc/passwd",)), "not a file name"),
+    "two dots": (lambda _: piece(b"x", files=("..",)), "not a file name"),
+    "a name with a line end": (lambda _: piece(b"x", files=("a\nb",)), "not a file name"),
+    "many names": (lambda _: piece(b"x", files=tuple(map(str, range(1000)))), "1000 files"),
+    "empty pieces without end": (lambda args: piece(b"", args["offset"]), "goes on at byte 0"),
+    "the same piece again": (lambda _: piece(b"x", 0), "goes on at byte 0 after 1"),
+    "pieces without end": (lambda args: piece(bytes(9), args["offset"] + 9), "more than 9 pieces"),
+    "bytes without end": (lambda args: piece(bytes(300), args["offset"] + 300), "more than 0 MiB"),
+    "no Base64": (lambda _: {**piece(b""), "data": "%%%"}, "malformed"),
+    "no table": (lambda _: piece(b"", files=7), "malformed"),
+    "another kind of place": (lambda _: piece(b"x", "1"), "malformed"),
+}
+
+
+@pytest.mark.parametrize(("answer", "fact"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("verb", [("bundle", "1", "b.tar.gz"), ("show", "1")], ids=lambda v: v[0])
+def test_an_incident_of_a_hostile_daemon_leads_nowhere_and_ends(
+    daemon: FakeDaemon, ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Mapping[str, Any]], dict[str, Any]], fact: str, verb: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "MAX_PIECES", 9)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    daemon.answers["incident"] = answer
+    said = ctl("incidents", *verb)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("caovanctl: cannot read incident 1: ")
+    assert fact in said.err
+    assert not list(tmp_path.iterdir())
 
 
 # -- completion ---
