@@ -42,6 +42,8 @@ class Verb:
     description: str = ""
     """What --help says; by default `help` as a sentence."""
     group: Group = Group.LOOK
+    effects: bool = False
+    """Whether it does more than print: output that nobody reads is then no success."""
     package: str = ""
     """The package whose files are this verb's own verbs."""
 
@@ -77,7 +79,7 @@ def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
     """Give a parser a verb's arguments and the verbs below it, or `only` one of these."""
     verb.arguments(parser)
     if verb.run is not None:
-        parser.set_defaults(run=verb.run)
+        parser.set_defaults(run=verb.run, effects=verb.effects)
     if not verb.package:
         return
     below = parser.add_subparsers(metavar="VERB", required=verb.run is None)

@@ -481,6 +481,19 @@ def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
         assert process.wait(60) == 0
 
 
+def test_a_verb_with_effects_whose_output_nobody_reads_is_no_success(daemon: FakeDaemon) -> None:
+    daemon.answers["stop"] = daemon.answers["wait"] = status(state="STOPPED")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), "stop"]
+    with open(write, "wb") as pipe:
+        done = subprocess.run(
+            command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        )
+    assert done.stderr.splitlines()[-1].startswith("caovanctl: cannot report the outcome: ")
+    assert done.returncode == 1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", [("logs",), ("status",), ("completion", "bash"), ("--help",)])
 def test_a_full_disk_is_one_line_and_exit_status_1(
