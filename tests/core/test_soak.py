@@ -129,9 +129,7 @@ def test_what_fills_up_in_the_first_quarter_is_no_leak() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(72.0, Outcome.NOTED), (1500.0, Outcome.FAILED)])
-def test_growth_within_minutes_is_noted_and_fails_nothing(
-    seconds: float, expected: Outcome
-) -> None:
+def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) -> None:
     """A healthy engine's buffers filled by 85 MiB in a soak of 72 s."""
     growing = (
         replace(one, at_s=one.at_s * seconds / HOURS_8) for one in samples(4, lambda n: 300 * n)
