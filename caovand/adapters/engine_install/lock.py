@@ -196,7 +196,7 @@ def _parse_pin(line: str, bad: Callable[[str], EngineError]) -> Pin:
 
 
 def folders() -> list[Path]:
-    """Folders searched for lock files: `CAOVAN_LOCKS`, or a checkout and what pip or apt installed."""
+    """Folders searched for lock files: `CAOVAN_LOCKS`, else a checkout, then what is installed."""
     checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
     prefixes = [sysconfig.get_path("data"), *([site.getuserbase()] * bool(site.ENABLE_USER_SITE))]
     installed = [Path(prefix, "share/caovan/engines") for prefix in (*prefixes, "/usr")]
