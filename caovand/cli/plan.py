@@ -23,10 +23,12 @@ from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
+    check_key,
     chosen_mode,
     configuration,
     daemon_config,
     look,
+    read_first,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
+    if not args.inventory:
+        check_key(config)
     kept, own = remembered_here(args.inventory), chosen_engine(config)
     records = tuned_here(args.inventory)
 
@@ -72,10 +76,11 @@ def run(args: argparse.Namespace) -> int:
         if args.inventory and (other := chosen_engine(config)) is not own:
             text = f"cannot plan for {other.title}: the saved inventory was made for {own.title}"
             raise CommandError(Exit.FAILED, text, f'set [engine] kind = "{other.name}" there')
+        model = None if args.inventory else read_first(config)
         machine = look(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
-        inventory = machine.with_model(config)
+        inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
         made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:

@@ -32,12 +32,18 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         answer = client.ask("status")
     if args.json:
-        print(json.dumps(answer))
+        print(json.dumps(_once(answer)))
     else:
         out = console()
         for line in lines(answer):
             out.print(line)
     return Exit.DONE if answer["state"] == "SERVING" else Exit.NOT_SERVING
+
+
+def _once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer with the only slot's document once: at the top level, and its name in `slots`."""
+    slots = answer.get("slots", ())
+    return {**answer, "slots": [{"name": slots[0]["name"]}]} if len(slots) == 1 else answer
 
 
 def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
