@@ -31,7 +31,10 @@ def change(args: argparse.Namespace, op: str, **more: Any) -> int:
     """Ask for a change that ends with an engine that serves; the exit status."""
     with connect(args) as client:
         answer = client.ask(op, **more)
-        return report(args, answer) if args.no_wait else finish(args, client)
+        note = {"note": answer["note"]} if "note" in answer else {}
+        if note and not args.json:
+            print(note["note"], file=sys.stderr)
+        return report(args, answer) if args.no_wait else finish(args, client, **note)
 
 
 def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:

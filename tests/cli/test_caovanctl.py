@@ -292,6 +292,26 @@ def test_a_change_that_ends_in_serving_is_exit_status_0(
     assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
 
 
+def test_a_note_of_the_daemon_is_printed_along_with_the_outcome(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    note = {"state": "SERVING", "settled": True, "note": "nothing to try: the full plan serves"}
+    daemon.answers.update({"retry": note, "wait": status()})
+    said = ctl("retry", "--full")
+    assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
+    assert said.err.startswith("nothing to try: the full plan serves\n")
+    assert ctl("retry", "--full", "--json").json["note"] == note["note"]
+
+
+def test_the_only_model_is_printed_once(daemon: FakeDaemon, ctl: Ctl) -> None:
+    slot = {"name": "main", **status()}
+    daemon.answers["status"] = status(slots=[slot])
+    found = ctl("status", "--json").json
+    assert (found["slots"], found["state"]) == ([{"name": "main"}], "SERVING")
+    daemon.answers["status"] = status(slots=[slot, {**slot, "name": "b"}])
+    assert [one["state"] for one in ctl("status", "--json").json["slots"]] == ["SERVING"] * 2
+
+
 def test_a_change_that_ends_otherwise_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"start": {"state": "STARTING"}, "wait": status(state="FAILED")})
     assert ctl("start").code == 3

@@ -81,7 +81,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if lack := small_host(model, facts.host):
         yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))
     else:
-        text = f"{facts.host.available_mib} MiB of RAM for {model.size() >> 20} MiB of weights"
+        text = f"{facts.host.available_mib} MiB of RAM for {model.gguf.size >> 20} MiB of weights"
         yield CheckResult("memory", "PASS", text)
 
 
