@@ -48,8 +48,8 @@ LOST = {**HOT, "index": 1, "fault": "GPU is lost"}
 # -- no daemon ---
 
 ASKING = [
-    ("status",), ("wait",), ("start",), ("stop",), ("restart",), ("reload",), ("mode",),
-    ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
+    ("status",), ("wait", "--timeout", "0"), ("start",), ("stop",), ("restart",), ("reload",),
+    ("mode",), ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
 ]  # fmt: skip
 
 
@@ -256,6 +256,26 @@ def test_wait_is_done_when_it_serves(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert [request.args["until"] for request in daemon.asked] == ["serving"] * 3
 
 
+def test_wait_waits_for_a_daemon_that_does_not_listen_yet(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[FakeDaemon] = []
+
+    def begin(_: float) -> None:
+        begun.append(FakeDaemon(folder))
+        begun[0].answers["wait"] = status(reached=True)
+
+    monkeypatch.setattr("caovand.cli.wait.time.sleep", begin)
+    try:
+        said = ctl("wait", "--timeout", "240")
+    finally:
+        for one in begun:
+            one.stop()
+    assert said.code == 0
+    assert said.err.splitlines()[0].startswith(f"cannot reach caovand at {folder}")
+    assert said.err.splitlines()[0].endswith("; waiting for it")
+
+
 def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["wait"] = status(state="FAILED", reason="no room", reached=False)
     said = ctl("wait", "--timeout", "0", "--json")
@@ -326,7 +346,8 @@ def test_no_wait_tells_the_state_at_once(daemon: FakeDaemon, ctl: Ctl) -> None:
 
 def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": status(state="STOPPED")})
-    assert (ctl("stop").code, ctl("stop").out) == (0, "STOPPED\n")
+    said = ctl("stop")
+    assert (said.code, said.out, said.err) == (0, "STOPPED\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
