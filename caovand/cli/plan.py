@@ -141,23 +141,24 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         console.print(Text(_place(rank)))
         if rank.cards:
             console.print(_bar("     ", rank.parts, rank.total_mib))
-        console.print(_legend(rank.parts, cards=bool(rank.cards)))
+        _print_legend(rank.parts, console, cards=bool(rank.cards))
     if not memory.ranks:
         for gpu in gpus:
             console.print(bar(gpu, memory))
-        console.print(_legend(memory.parts, cards=bool(gpus)))
+        _print_legend(memory.parts, console, cards=bool(gpus))
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 
-def _legend(parts: Iterable[tuple[str, float]], *, cards: bool) -> Text:
-    """The size of each part, which the processor's memory has not all of."""
+def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards: bool) -> None:
+    """Print the size of each part, which the processor's memory has not all of."""
     legend = Text("       ")
     for name, size in parts:
         if round(size) and (cards or name in ("weights", "kv")):
             legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
-    return legend.append("GiB")
+    if legend.plain.strip():
+        console.print(legend.append("GiB"))
 
 
 def _place(rank: RankForecast) -> str:

@@ -216,6 +216,15 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
             {"state": "FAILED", "last_failure": {"failure": "hang", "text": "h"}, "failures": 5},
             "failure   hang: h (5 in a row)",
         ),
+        (
+            {
+                "state": "FAILED",
+                "reason": "no room",
+                "last_failure": {"failure": "hang", "text": "no"},
+            },
+            "  failure   hang\n",
+        ),
+        ({"state": "FAILED", "reason": "no room"}, "nothing by itself; fix the cause, then `caov"),
         ({"state": "STOPPED", "model": None, "mtp": 0, "engine_pid": None}, "MTP off"),
         ({"state": "STARTING", "degraded": DEGRADED, "warnings": ["w"]}, "degraded  mtp-2; since"),
         ({"state": "STARTING", "degraded": DEGRADED}, "MTP 3 -> 2, because of hang"),

@@ -181,7 +181,11 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     if config.model.served_name is not None:
         return Setting(config.model.served_name, "user", "[model] served_name")
     file = inventory.model.path.rpartition("/")[2].removesuffix(".gguf")
-    return Setting(file.partition("-00001-of-")[0], "policy", "the name of the file")
+    return Setting(
+        file.partition("-00001-of-")[0],
+        "policy",
+        "the name of the file; llama.cpp answers to any other name, too",
+    )
 
 
 def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
