@@ -31,20 +31,25 @@ def test_the_shipped_file_loads() -> None:
     assert load(Path(__file__).parents[2] / "etc/caovan.toml") == Config()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert refused(tmp_path / "a.toml").endswith("a.toml: No such file or directory")
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert refused(tmp_path).endswith("Is a directory")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"\xff\xfe", "not UTF-8 text"),
         (b"[model", "not valid TOML"),
-        (b"[model]\n[model]\n", "not valid TOML"),
+        (b"[model]\n[model]\n", "line 2: [model] begins a second time; move its keys to where"),
+        (
+            b"[model]\npath = /srv/x\n",
+            'line 2: the value of "path" is neither a number nor in',
+        ),
+        (b"[model]\npath = /srv/x\n", 'quotes; write path = "..."'),
+        (b"[server]\nhost = 127.0.0.1\n", '; write host = "..."'),
+        ("[model]\npath = “/srv/x”\n".encode(), "typographic ones; write path ="),
+        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set a second time; leave one'),
+        (b'[model]\npath = "C:\\x"\n', "line 2: a backslash in"),
+        (b"[engine]\nplugin = True\n", '"plugin" must be true or false, in lower case'),
+        (b"[model]\npath =\n", '"path" has no value; write one after the ='),
+        (b'[model]\npath = "abc\n', 'quotes of "path" are not closed; write'),
+        (b"path\n", "; write KEY = VALUE: text in"),
         (b"a = " + b"9" * 5000, "not valid TOML"),
         (b"a = " + b"[" * 50_000, "not valid TOML"),
         (b"[server]\nprot = 1", 'unknown key "prot" in [server]; did you mean "port"?'),
@@ -54,6 +59,32 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "a.toml").write_bytes(content)
     assert words in refused(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("text", ["sk-hunter2==", "api_key = sk-hunter2", 'x = "hunter2'])
+def test_a_line_that_is_not_toml_is_never_repeated(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(f"[server]\n{text}\n")
+    assert "hunter2" not in refused(tmp_path / "a.toml")
+
+
+def test_a_file_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "caovan.toml").touch()
+    found = refused(tmp_path / "caovna.toml")
+    assert f'No such file or directory; did you mean "{tmp_path}/caovan.toml"?' in found
+    assert "; name the configuration file, which only" in refused(tmp_path / "other" / "x.toml")
+    assert refused(tmp_path).endswith("Is a directory; name a configuration file")
+
+
+def test_a_file_that_is_closed_to_this_user_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(config_file.safe_files, "read", closed)
+    assert refused(tmp_path / "a.toml").endswith(
+        "a.toml: Permission denied; run this as a user who may read it, or correct its permissions"
+    )
 
 
 def test_windows_line_ends_are_fine(tmp_path: Path) -> None:

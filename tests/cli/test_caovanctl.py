@@ -54,8 +54,8 @@ LOST = {**HOT, "index": 1, "fault": "GPU is lost"}
 # -- no daemon ---
 
 ASKING = [
-    ("status",), ("wait",), ("start",), ("stop",), ("restart",), ("reload",), ("mode",),
-    ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
+    ("status",), ("wait", "--timeout", "0"), ("start",), ("stop",), ("restart",), ("reload",),
+    ("mode",), ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
 ]  # fmt: skip
 
 
@@ -222,6 +222,15 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
             {"state": "FAILED", "last_failure": {"failure": "hang", "text": "h"}, "failures": 5},
             "failure   hang: h (5 in a row)",
         ),
+        (
+            {
+                "state": "FAILED",
+                "reason": "no room",
+                "last_failure": {"failure": "hang", "text": "no"},
+            },
+            "  failure   hang\n",
+        ),
+        ({"state": "FAILED", "reason": "no room"}, "nothing by itself; fix the cause, then `caov"),
         ({"state": "STOPPED", "model": None, "mtp": 0, "engine_pid": None}, "MTP off"),
         ({"state": "STARTING", "degraded": DEGRADED, "warnings": ["w"]}, "degraded  mtp-2; since"),
         ({"state": "STARTING", "degraded": DEGRADED}, "MTP 3 -> 2, because of hang"),
@@ -262,6 +271,26 @@ def test_wait_is_done_when_it_serves(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert [request.args["until"] for request in daemon.asked] == ["serving"] * 3
 
 
+def test_wait_waits_for_a_daemon_that_does_not_listen_yet(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[FakeDaemon] = []
+
+    def begin(_: float) -> None:
+        begun.append(FakeDaemon(folder))
+        begun[0].answers["wait"] = status(reached=True)
+
+    monkeypatch.setattr("caovand.cli.wait.time.sleep", begin)
+    try:
+        said = ctl("wait", "--timeout", "240")
+    finally:
+        for one in begun:
+            one.stop()
+    assert said.code == 0
+    assert said.err.splitlines()[0].startswith(f"cannot reach caovand at {folder}")
+    assert said.err.splitlines()[0].endswith("; waiting for it")
+
+
 def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["wait"] = status(state="FAILED", reason="no room", reached=False)
     said = ctl("wait", "--timeout", "0", "--json")
@@ -298,6 +327,26 @@ def test_a_change_that_ends_in_serving_is_exit_status_0(
     assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
 
 
+def test_a_note_of_the_daemon_is_printed_along_with_the_outcome(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    note = {"state": "SERVING", "settled": True, "note": "nothing to try: the full plan serves"}
+    daemon.answers.update({"retry": note, "wait": status()})
+    said = ctl("retry", "--full")
+    assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
+    assert said.err.startswith("nothing to try: the full plan serves\n")
+    assert ctl("retry", "--full", "--json").json["note"] == note["note"]
+
+
+def test_the_only_model_is_printed_once(daemon: FakeDaemon, ctl: Ctl) -> None:
+    slot = {"name": "main", **status()}
+    daemon.answers["status"] = status(slots=[slot])
+    found = ctl("status", "--json").json
+    assert (found["slots"], found["state"]) == ([{"name": "main"}], "SERVING")
+    daemon.answers["status"] = status(slots=[slot, {**slot, "name": "b"}])
+    assert [one["state"] for one in ctl("status", "--json").json["slots"]] == ["SERVING"] * 2
+
+
 def test_a_change_that_ends_otherwise_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"start": {"state": "STARTING"}, "wait": status(state="FAILED")})
     assert ctl("start").code == 3
@@ -312,7 +361,8 @@ def test_no_wait_tells_the_state_at_once(daemon: FakeDaemon, ctl: Ctl) -> None:
 
 def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": status(state="STOPPED")})
-    assert (ctl("stop").code, ctl("stop").out) == (0, "STOPPED\n")
+    said = ctl("stop")
+    assert (said.code, said.out, said.err) == (0, "STOPPED\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
@@ -485,6 +535,19 @@ def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
+
+
+def test_a_verb_with_effects_whose_output_nobody_reads_is_no_success(daemon: FakeDaemon) -> None:
+    daemon.answers["stop"] = daemon.answers["wait"] = status(state="STOPPED")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), "stop"]
+    with open(write, "wb") as pipe:
+        done = subprocess.run(
+            command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        )
+    assert done.stderr.splitlines()[-1].startswith("caovanctl: cannot report the outcome: ")
+    assert done.returncode == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -33,4 +33,5 @@ VERB = Verb(
     epilog="example: caovanctl incidents bundle 3 incident.tar.gz",
     arguments=arguments,
     run=run,
+    effects=True,
 )
