@@ -222,7 +222,7 @@ class Slot:
         good = self._memory.take_way_back()
         if good is not None:
             return Decision("lower", good, text="back to the plan that served")
-        used = self._planner.used(self.config.engine.gpus)
+        used = self._planner.used(self.config)
         others = occupancy.most(used, self.run.cards.others())
         healing, conflicts = self.engine.healing, self._planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
@@ -249,7 +249,7 @@ class Slot:
 
     @property
     def _cards(self) -> frozenset[int]:
-        return self._planner.cards(self.config.engine.gpus)
+        return self._planner.cards(self.config)
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -370,10 +370,16 @@ class Slot:
                 await run.clear_the_way()
             for _ in range(CHOICES):
                 coming = self._planner.next(
-                    self.config, self.modes.mode, action.plan, living, run.mode
+                    self.config,
+                    self.modes.mode,
+                    action.plan,
+                    living,
+                    run.mode,
+                    refused=self.snapshot.refusal is not None,
                 )
                 plan, endpoint = await self.part.plan(coming, living is not None)
                 if run.child is not None:
+                    await self._check_other_port(endpoint)
                     break
                 await self._prepare(plan, endpoint, coming.made or self._planner.prepared)
                 if not (outdated := self.part.outdated()):
@@ -387,10 +393,16 @@ class Slot:
         else:
             if run.child is None:
                 run.endpoint = endpoint
-            if coming.made is not None:
-                self._planner.prepared = coming.made
+            if plan.identity != self.snapshot.abandoned:
+                self._planner.take(coming)
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
         self.apply(event)
+
+    async def _check_other_port(self, endpoint: Endpoint) -> None:
+        """Raise inspection.Obstacle if a living engine is to move to a port that is taken."""
+        now_at = self.run.endpoint
+        if self.part.answers and now_at is not None and endpoint.port != now_at.port:
+            await asyncio.to_thread(inspection.check_port, endpoint.port)
 
     async def _prepare(self, plan: Plan, endpoint: Endpoint, made: Prepared | None) -> None:
         """Look at what the engine of this plan needs besides memory; raises inspection.Obstacle."""
@@ -435,6 +447,8 @@ class Slot:
         snapshot, watching = self.snapshot, self.run.watching
         if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
             return None
+        if snapshot.refusal is not None:
+            return None  # planned anew, it would be what was refused
         return Serving(
             plan=snapshot.plan,
             generation=snapshot.generation,
@@ -448,6 +462,8 @@ class Slot:
     def _tell(self, before: Snapshot, after: Snapshot) -> None:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._remember(after)
+        if after.state is State.SERVING and before.state is not State.SERVING:
+            self._planner.served()
         if after.plan is not before.plan:
             self._memory.date(after.plan)
         told = announcement(before, after)
