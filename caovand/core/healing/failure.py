@@ -57,3 +57,15 @@ class Finding:
         """The part that everybody may read: no words of the engine's log or its HTTP server."""
         own = self.phase in _OWN_PHASES and not self.line
         return self.text if own else f"{self.failure} in phase {self.phase}"
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """The failure that a start is known to end in; with `hold`, waiting may help.
+
+    A plan is tried all the same where [policy] pinned names `unless_pinned`.
+    """
+
+    finding: Finding
+    hold: bool = False
+    unless_pinned: str = ""

@@ -20,7 +20,8 @@ from caovand.engines.vllm.planning.spelling import count, option
 
 __all__ = [
     "Flag", "carried", "count", "is_hidden", "is_secret", "option", "public", "read", "redact",
-    "secret_values", "shown_text", "shown_value", "values", "without",
+    "secret_values", "shown_text", "shown_value", "unknown", "values",
+    "without",
 ]  # fmt: skip
 
 HIDDEN = "***"
@@ -77,6 +78,23 @@ def read(
         found.append(_flag(name, head, values, tuple(arguments[at:end])))
         at = end
     return tuple(found)
+
+
+def unknown(flags: Iterable[Flag], known: Iterable[str]) -> tuple[str, ...]:
+    """The flags, as typed, that the engine's parser does not know; none for one not asked.
+
+    A beginning that several names share is left to vLLM, which lists them.
+    """
+    options = {_canonical(option) for option in known}
+    heads = [flag.words[0].partition("=")[0] for flag in flags if flag.name]
+    return tuple(dict.fromkeys(head for head in heads if options and not _is_known(head, options)))
+
+
+def _is_known(head: str, options: set[str]) -> bool:
+    first = head.partition(".")[0]
+    positive = _canonical(first[5:]) if _is_negated(first) else _canonical(first)
+    short = first in SHORT or first.startswith("-O")
+    return short or any(option.startswith((_canonical(first), positive)) for option in options)
 
 
 def values(flags: Iterable[Flag]) -> dict[str, Any]:

@@ -409,13 +409,12 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
 def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     found: list[str] = []
     seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in SECRETS]
+    for word in flags.unknown(words, draft.engine.flags):
+        found.append(f"vLLM {draft.engine.version} has no {word}: it will refuse to start")
     for flag in flags.public(words):
         word = option(flag.name)
-        known = draft.engine.flags
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif known and word not in known and "--no-" + word[2:] not in known:
-            found.append(f"vLLM {draft.engine.version} has no {word}: it will refuse to start")
         elif word in draft.engine.deprecated:
             found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:
