@@ -227,8 +227,8 @@ def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> 
 
 
 def test_an_argument_that_vllm_refuses_is_not_tried_again(engine: Path, row: Begin) -> None:
-    begun = row("context longer than the model's", VLLM)
-    args = ("--max-model-len", "99999999")
+    begun = row("tokenizer mode that vLLM lacks", VLLM)
+    args = ("--tokenizer-mode", "banana")
     config = config_of(engine, free_port(), args=args)
     with fault(begun, config, found_out=found_out(engine)) as seen:
         assert seen.failure() == "bad-arguments"

@@ -73,6 +73,9 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
+# One allocation larger than a card: one odd request, or a step that must become smaller.
+BEYOND_CARD = Reaction("restart", 1)
+
 # A killed engine is no evidence against its plan; the third kill in a row may be.
 MORE_PATIENCE = 2
 
@@ -153,7 +156,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         return Decision("hold", text=text, excused=True)
     if LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
-    reaction = REACTIONS[finding.failure]
+    reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":
         return Decision("fail", text="starting again cannot help")
