@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from caovand import __version__
 from caovand.adapters.config_file import ModeMemory
@@ -58,6 +58,7 @@ from caovand.daemon.figures import SlotFigures
 from caovand.daemon.history import History
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.planning import SlotPlanner
+from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
@@ -116,6 +117,7 @@ class Slot:
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
         self.part = part_of(self._hooks())
         self.run.part = self.part
+        self._room_again = RoomAgain()
         self._inspecting: Task | None = None
         self._revision = 0
         self._failed: Counter[str] = Counter()
@@ -219,11 +221,13 @@ class Slot:
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
-        good = self._memory.take_way_back()
-        if good is not None:
-            return Decision("lower", good, text="back to the plan that served")
         used = self._planner.used(self.config)
         others = occupancy.most(used, self.run.cards.others())
+        good = self._memory.take_way_back()
+        if good is not None:
+            # With no more room than there is now, the full plan would fail again.
+            good = replace(good, others_mib=others if good.others_mib else {})
+            return Decision("lower", good, text="back to the plan that served")
         healing, conflicts = self.engine.healing, self._planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
         return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
@@ -283,10 +287,14 @@ class Slot:
         self._answers.forget()
         self.command(events.Reconfigured(at=now()))
 
-    def retry_full(self) -> None:
+    def retry_full(
+        self,
+        reason: str = "the full plan is tried again",
+        by: Literal["operator", "plan"] = "operator",
+    ) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
         self._memory.leave_out_once(self.snapshot.plan)
-        self.command(events.Restart(at=now(), reason="the full plan is tried again"))
+        self.command(events.Restart(at=now(), reason=reason, by=by))
 
     @property
     def mode(self) -> tuple[Mode, str]:
@@ -439,7 +447,14 @@ class Slot:
         if not self._made:
             self._shared.look("make the folder of its state", self._try_folder())
         self.run.look(self._cards)
-        if self._tuner.look(self._serving(), self.figures.track):
+        serving, track, quiet_s = (
+            self._serving(),
+            self.figures.track,
+            self.config.policy.tune_quiet_s,
+        )
+        if self._room_again.look(serving, track, self.run.cards.besides, quiet_s):
+            self.retry_full("others have freed memory of the cards: the full plan is tried", "plan")
+        elif self._tuner.look(serving, track):
             self.apply(events.Reconfigured(at=now()))
 
     def _serving(self) -> Serving | None:

@@ -37,10 +37,13 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon import inspection, memories, proof
+from caovand.daemon.cards import InUse
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.inspection import Obstacle, PlanRequest, Prepared
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.slot import CHOICES
+from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
 
@@ -396,6 +399,41 @@ def test_an_engine_that_serves_is_not_moved_to_a_port_that_is_taken(
         assert (daemon.s.state, daemon.s.spawns) == (State.SERVING, 1)
 
     monkeypatch.setattr(inspection, "check_port", taken)
+    play(world, story)
+
+
+def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_it_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+
+    def look(_: RoomAgain, serving: Serving | None, *rest: object) -> bool:
+        plan = serving.plan if serving and free.is_set() else None
+        return plan is not None and plan.others_mib.get(0, 0) > 10_000
+
+    async def story(daemon: Running) -> None:
+        world.script(FAILS_AT_FULL_LENGTH)
+        monkeypatch.setattr(InUse, "others", lambda _: {} if free.is_set() else {0: 12_000})
+        world.engine_works = False
+        daemon.start()
+        await daemon.until(State.BACKOFF)
+        world.engine_works = True
+        served = (await daemon.until(State.SERVING)).plan
+        assert served is not None
+        assert served.others_mib[0] == 12_000
+        world.engine_works = False
+        free.set()
+        await daemon.until(State.BACKOFF)
+        world.engine_works = True
+        again = (await daemon.until(State.SERVING)).plan
+        assert again is not None
+        assert (again.identity, again.others_mib[0]) == (served.identity, 300)
+        (text,) = (text for text in daemon.texts("state") if "others have freed" in text)
+        assert text.startswith("SERVING -> RECYCLING: ")
+        assert daemon.one.figures.restarts["plan"] == 1
+
+    monkeypatch.setattr(RoomAgain, "look", look)
+    monkeypatch.setattr("caovand.daemon.loop.POLL_S", 0.05)
     play(world, story)
 
 
