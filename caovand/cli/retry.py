@@ -22,8 +22,9 @@ VERB = Verb(
     name="retry",
     group=Group.CHANGE,
     help="try again now; --full tries the full plan once",
-    description="Try again now, from FAILED, HOLD or BACKOFF. With --full the full plan is tried"
-    " once; if it fails, the degraded plan that served comes back.",
+    description="Try again now, from FAILED, HOLD or BACKOFF, or a changed plan that was refused"
+    " while the one before serves. With --full the full plan is tried once; if it fails, the"
+    " degraded plan that served comes back.",
     epilog="example: caovanctl retry --full",
     arguments=arguments,
     run=run,
