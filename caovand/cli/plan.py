@@ -121,6 +121,8 @@ def show(found: Planned, console: Console) -> None:
         show_memory(found, found.memory, console)
     for warning in found.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
+    if found.refusal:
+        console.print(Text(f"the daemon does not start this: {found.refusal}", style="red"))
 
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:

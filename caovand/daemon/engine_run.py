@@ -170,6 +170,7 @@ class EngineRun:
             self._cgroup,
             self._figures.engine(),
             Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+            partial(self.cards.taken_since, prepared.inventory.gpus),
             answers=self.part.answers,
         )
 
