@@ -66,7 +66,7 @@ def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
         assert reported >= context
 
         flag = "--no-such-flag-at-all"
-        stays(one, configured(port, share, flag), f"has no {flag}; leave it out")
+        stays(one, configured(port, share, flag), f"cannot pass {flag}: vLLM ")
         stays(one, configured(port, share, "--kv-cache-dtype", "int3"), "--kv-cache-dtype int3")
         stays(one, configured(port, share, policy="strict = true\n"), "it does not fit: ")
 

@@ -54,13 +54,12 @@ def refused(text: str, machine: Inventory, *words: str) -> Foreseen:
 def test_a_flag_that_the_release_does_not_have_is_named_as_it_was_typed() -> None:
     asked = inventory(engine=replace(CUDA, flags=FLAGS))
     found = refused(
-        "cannot start: vLLM 0.21.0 has no --kv-cache-dtyp2; write --kv-cache-dtype, or leave it"
-        " out",
+        "cannot pass --kv-cache-dtyp2: vLLM 0.21.0 has no such flag; use --kv-cache-dtype",
         asked, "--kv-cache-dtyp2", "fp8",
     )  # fmt: skip
     assert (found.finding.failure, found.hold) == ("bad-arguments", False)
-    text = "cannot start: vLLM 0.21.0 has no --no-such-flag-at-all; leave it out"
-    refused(text, asked, "--no-such-flag-at-all")
+    text = "cannot pass --no-such-flag-at-all: vLLM 0.21.0 has no such flag; remove it from"
+    refused(f"{text} [engine] extra_args", asked, "--no-such-flag-at-all")
     assert any("has no --no-such-flag-at-all: it will" in one for one in planned(
         asked, "--no-such-flag-at-all")[1].warnings)  # fmt: skip
 

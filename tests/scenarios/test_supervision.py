@@ -279,7 +279,7 @@ def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -
         one.config_path.write_text(config.replace("[watch]", f"{typo}\n[watch]"))
         done = one.ctl("reload")
         assert done.returncode == 1
-        assert "has no --enforce-eagre; write --enforce-eager, or leave it out" in done.stderr
+        assert "has no such flag; use --enforce-eager" in done.stderr
         assert one.status()["engine_pid"] == pid
 
 
