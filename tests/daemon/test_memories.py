@@ -16,6 +16,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.adapters.stale_files import StaleFiles
 from caovand.core.config_parser import parse
+from caovand.core.facts.ledger import Marks
 from caovand.core.healing import degraded
 from caovand.core.health.canary import Greedy, to_document
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
