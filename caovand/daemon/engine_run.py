@@ -190,7 +190,7 @@ class EngineRun:
                 file=self.file,
                 cgroup=self._cgroup,
                 on_lines=on_lines,
-                secrets=self.secrets(env, plan),
+                hidden=self.secrets(env, plan),
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
             )

@@ -29,7 +29,7 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
-from caovand.core.checkpoint.safetensors import BadShard
+from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
@@ -194,7 +194,7 @@ def _negative_scale(card: ModelCard) -> str | None:
     for shard in shards:
         try:
             found = scales.negative(shard)
-        except BadShard as problem:
+        except BadHeader as problem:
             fact, remedy = str(problem), "download the file again"
             raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
         except OSError as problem:
