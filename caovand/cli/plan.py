@@ -23,6 +23,7 @@ from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
+    cache_of,
     check_key,
     chosen_mode,
     configuration,
@@ -82,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
         )
         inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
-        made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
+        made = make(
+            config, over.inventory, mode, kept, cache_of(daemon), records, no_rdma=over.no_rdma
+        )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))

@@ -203,6 +203,12 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     return path
 
 
+def cache_of(daemon: Mapping[str, Any]) -> Path:
+    """The folder of a running daemon's caches, else of one that would be started here."""
+    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not tell
+    return Path(told) if told else directories(os.environ, os.getuid()).cache
+
+
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     """What `caovanctl mode` chose, None where the file decides.
 

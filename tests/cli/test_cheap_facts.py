@@ -34,6 +34,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         raise AssertionError("the engine was asked")
 
     monkeypatch.setattr(plan_verb, "look", asked)
+    monkeypatch.setattr(doctor, "_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
         path = tmp_path / "caovan.toml"
@@ -100,6 +101,26 @@ def test_the_doctor_fails_an_empty_path_and_a_missing_key(
     assert failed["model"]["text"] == "cannot choose a model: [model] path is empty"
     assert "api_key_file /etc/nokey" in failed["key"]["text"]
     assert failed["key"]["remedy"].startswith("write the secret to a file")
+
+
+def test_the_doctor_checks_the_caches_of_the_running_daemon(
+    configured: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+    )
+    cache = tmp_path / "of-the-daemon"
+    answer = {"daemon": {"cache": str(cache)}, "mode_origin": "file", "mode": "auto"}
+    monkeypatch.setattr(doctor, "running", lambda _: answer)
+    main(["doctor", *configured(""), "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    (found,) = (one["text"] for one in checks if one["group"] == "caches")
+    assert found.endswith(f" under {cache}")
+    assert survey.cache_of({}) == tmp_path / "cache"
+    assert survey.cache_of({"daemon": {}}) == tmp_path / "cache", "of a daemon before an upgrade"
 
 
 def test_the_port_of_the_daemons_own_engine_is_neither_free_nor_taken() -> None:
