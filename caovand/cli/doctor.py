@@ -35,7 +35,6 @@ from caovand.cli.survey import (
     Machine,
     add_config,
     cache_of,
-    check_key,
     chosen_mode,
     configuration,
     daemon_config,
@@ -124,11 +123,10 @@ def run(args: argparse.Namespace) -> int:
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
     page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
-    key = () if options.inventory else key_checks(config)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *key, *page)
+        found = (*checks, _planned_by(config.cluster.head), *page)
     else:
-        found = (*checks, *_alternatives(engine, facts, checks), *key, *page)
+        found = (*checks, *_alternatives(engine, facts, checks), *page)
     return report(found, as_json=options.json)
 
 
@@ -149,15 +147,6 @@ def _alternatives(
         if kind != engine.name:
             other = registry.engine_of(kind).planning.alternative
             yield from other(facts.model, facts.gpus, facts.host, tokens_s)
-
-
-def key_checks(config: Config) -> Iterator[CheckResult]:
-    """An API key that cannot be used."""
-    try:
-        check_key(config)
-    except CommandError as problem:
-        text, _, fix = problem.message.partition("; ")
-        yield CheckResult("key", "FAIL", text, fix)
 
 
 def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckResult]:

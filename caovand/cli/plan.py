@@ -24,7 +24,6 @@ from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
     cache_of,
-    check_key,
     chosen_mode,
     configuration,
     daemon_config,
@@ -68,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
-    if not args.inventory:
-        check_key(config)
     kept, own = remembered_here(args.inventory), chosen_engine(config)
     records = tuned_here(args.inventory)
 

@@ -75,32 +75,18 @@ def test_a_missing_engine_is_the_first_thing_to_be_fixed(configured: Configure) 
         survey.read_first(here)
 
 
-def test_of_a_key_that_this_user_may_not_read_only_the_daemon_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "key"
-    path.write_text("two\nlines\n")
-    config = replace(Config(), server=replace(Config().server, api_key_file=str(path)))
-    with pytest.raises(CommandError, match="one line of plain ASCII"):
-        survey.check_key(config)
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    survey.check_key(config)
-
-
-def test_the_doctor_fails_an_empty_path_and_a_missing_key(
+def test_the_doctor_fails_an_empty_path(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
-    words = configured('[server]\napi_key_file = "/etc/nokey"')
-    assert main(["doctor", *words, "--json"]) == Exit.FAILED
+    assert main(["doctor", *configured(""), "--json"]) == Exit.FAILED
     checks = json.loads(capsys.readouterr().out)["checks"]
-    failed = {one["group"]: one for one in checks if one["verdict"] == "FAIL"}
-    assert failed.keys() == {"model", "key"}
-    assert failed["model"]["text"] == "cannot choose a model: [model] path is empty"
-    assert "api_key_file /etc/nokey" in failed["key"]["text"]
-    assert failed["key"]["remedy"].startswith("write the secret to a file")
+    (failed,) = (one for one in checks if one["verdict"] == "FAIL")
+    assert failed["group"] == "model"
+    assert failed["text"] == "cannot choose a model: [model] path is empty"
+    assert failed["remedy"] == "set it to a model's folder"
 
 
 def test_the_doctor_checks_the_caches_of_the_running_daemon(
