@@ -209,6 +209,7 @@ class Api:
     at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
     None for an engine that counts only what it completes. `constrained` makes a JSON schema the
     fields of a request whose answer must follow it, None for an engine that cannot do that.
+    `scraped` ends the line that the engine prints each time its metrics are read, "" for none.
     """
 
     health: str
@@ -223,9 +224,12 @@ class Api:
     tokenize: Tokenize | None = None
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     chat: str = "/v1/chat/completions"
+    scraped: str = ""
 
     def polled(self, line: str) -> bool:
         """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        if self.scraped and line.endswith(self.scraped):
+            return True
         if "GET " not in line:
             return False
         words = [word.strip('"') for word in line.split()]

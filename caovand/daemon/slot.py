@@ -347,6 +347,7 @@ class Slot:
             mode_origin=self.mode[1],
             engine_mode=self.run.mode if child else "",
             config_path=str(self._shared.config_path),
+            cache_path=str(self._shared.directories.cache),
             engine_pid=child.pid if child else None,
             reported=reported,
             figures={
