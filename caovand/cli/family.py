@@ -46,6 +46,7 @@ class Family:
         run: Callable[[argparse.Namespace], int],
         arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
         description: str = "",
+        effects: bool = False,
     ) -> Verb:
         """One of them; `run` may raise the family's error."""
 
@@ -63,6 +64,7 @@ class Family:
             epilog=f"example: {example}",
             arguments=all_arguments,
             run=lambda args: self._ended(run, args),
+            effects=effects,
         )
 
     def _ended(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -219,6 +220,14 @@ class Api:
     tokenize: Tokenize | None = None
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     chat: str = "/v1/chat/completions"
+
+    def polled(self, line: str) -> bool:
+        """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        if "GET " not in line:
+            return False
+        words = [word.strip('"') for word in line.split()]
+        asked = {path for get, path in pairwise(words) if get == "GET"}
+        return "200" in words and not asked.isdisjoint((self.health, self.metrics, self.pending))
 
 
 @dataclass(frozen=True, kw_only=True)

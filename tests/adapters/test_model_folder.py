@@ -254,10 +254,22 @@ def test_what_is_no_folder_is_refused(folder: Path) -> None:
     assert "no config.json" in refused(folder / "..")
     assert "it is a file" in refused(folder / "config.json")
     assert "no such folder" in refused("/does/not/exist")
-    assert "none is named" in refused("")
+    assert "[model] path is empty" in refused("")
     for shard in folder.glob("*.safetensors*"):
         shard.unlink()
     assert "no weights" in refused(folder)
+
+
+def test_a_mistyped_path_is_no_name_on_a_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert "there is no such folder; set [model] path to one" in refused("models/Qwen3-8B")
+    assert "by its full path" in refused("models/Qwen3-8B")
+    assert f'did you mean "{folder}"? Otherwise set' in refused(folder.with_name(f"{folder.name}x"))
+    assert "no such file; set [model] path to a GGUF file" in refused("/srv/none.gguf")
+    assert "no such file" in refused("owner/none.gguf")
+    assert 'no such folder; did you mean "/usr/bin"?' in refused("usr/bin")
 
 
 def test_a_name_on_the_hub_is_left_to_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,24 @@ def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Pa
 
     found = asyncio.run(kernel())
     assert [line for line in (ours, other, disk) if line in found] == [ours, disk]
+
+
+def test_what_is_noticed_reaches_the_daemons_log(tmp_path: Path) -> None:
+    logged: list[tuple[str, str]] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Callable[[str], None]:
+            return lambda text: logged.append((level, text))
+
+    async def story() -> None:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, Log(), echo)
+        logged.clear()
+        one.notice("failure", "it died")
+        one.notice("spawn", "engine started")
+
+    asyncio.run(story())
+    assert logged == [("error", "it died"), ("info", "engine started")]
 
 
 def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
