@@ -614,6 +614,17 @@ def test_what_served_is_not_gone_back_to_twice() -> None:
     assert (s.state, s.next_plan, s.refusal) == (State.STARTING, PLANS[0], OOM)
     s = after(s, Refused(at=6.0, inspection=s.inspection, finding=OOM, hold=False))
     assert (s.state, s.finding, s.fallback) == (State.FAILED, OOM, None)
+    s = after(s, Start(at=7.0))
+    assert (s.state, s.next_plan, s.refusal) == (State.STARTING, None, None)
+
+
+def test_what_is_gone_back_to_waits_for_the_world_as_what_it_is() -> None:
+    """It is planned by its own configuration, as long as the file's is refused."""
+    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(s, Gone(at=4.0, generation=s.generation))
+    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
+    s = after(s, Refused(at=6.0, inspection=s.inspection, finding=BUSY, hold=True))
+    assert (s.state, s.next_plan, s.refusal) == (State.HOLD, PLANS[0], OOM)
 
 
 def test_a_restart_with_the_plan_that_served_has_nothing_to_go_back_to() -> None:

@@ -84,8 +84,10 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
     state = State.HOLD if event.hold else State.FAILED
     deadline = event.at + rules.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
+    if s.next_plan is None:
+        s = replace(s, refusal=None, abandoned="")
     s = s.enter(
-        state, since, deadline, reason=event.finding.text, remedy=None, refusal=None,
+        state, since, deadline, reason=event.finding.text, remedy=None,
         fallback=s.fallback if event.hold else None,
     )  # fmt: skip
     return s.met(event.finding, event.at), ()
