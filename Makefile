@@ -45,6 +45,10 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 oldest: .venv/ready
 	@packaging/oldest.sh --version
 
+.PHONY: compiler
+compiler:
+	@packaging/prerequisites.sh "build the kernels" compiler
+
 .PHONY: lint
 lint: .venv/ready ## ruff and mypy
 	$(PY) -m ruff check .
@@ -205,7 +209,7 @@ bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tab
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels
-kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
+kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
 	@$(MAKE) -C csrc
 
 .PHONY: bench-gpu
