@@ -43,7 +43,7 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 # libraries are skipped.
 .PHONY: oldest
 oldest: .venv/ready
-	@packaging/oldest.sh --version
+	@packaging/oldest.sh --version > /dev/null
 
 .PHONY: compiler
 compiler:
