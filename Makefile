@@ -230,4 +230,6 @@ docs: .venv/ready ## the generated parts of packaging/docs from the code
 
 .PHONY: clean
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-oldest .engines .caovan csrc/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .engines .caovan csrc/build plugin/build plugin/*/lib build dist
+	rm -rf *.egg-info plugin/*.egg-info .hypothesis .benchmarks .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -r {} +

@@ -67,6 +67,17 @@ class Bare:
     """A fresh machine with README's packages and a checkout in root's home, of mode 700."""
 
     root: BareRoot
+    copied: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.copied = self.files()
+
+    def files(self) -> frozenset[str]:
+        """What is in the checkout."""
+        checkout = self.root.path / THERE.lstrip("/")
+        return frozenset(
+            str(path.relative_to(checkout)) for path in checkout.rglob("*") if not path.is_dir()
+        )
 
     def make_run(self, line: str = "make run") -> Terminal:
         """The first terminal."""
@@ -204,8 +215,7 @@ def test_a_new_user_s_first_half_hour(bare: Bare) -> None:
     assert bare.processes() == []
 
     subprocess.run(bare.root.command("make clean", THERE), check=True, capture_output=True)
-    left = bare.root.path / THERE.lstrip("/")
-    assert not [name for name in (".venv", ".engines", ".caovan") if (left / name).exists()]
+    assert bare.files() == bare.copied
     assert bare.left_elsewhere() == []
 
 
