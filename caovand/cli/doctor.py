@@ -33,9 +33,11 @@ from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
     add_config,
+    check_key,
     chosen_mode,
     configuration,
     daemon_config,
+    engine_processes,
     look,
     running,
 )
@@ -111,14 +113,16 @@ def run(args: argparse.Namespace) -> int:
     if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
         cache = own_directories(os.environ, os.getuid()).cache
         machine = replace(machine, host=memory_speed.known(machine.host, measure_in=cache))
-    facts = gather(config, machine, seen, options.inventory, mode, served=bool(pid))
+    living = engine_processes(pid) if pid else frozenset()
+    facts = gather(config, machine, seen, options.inventory, mode, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
     page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
+    key = () if options.inventory else key_checks(config)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *page)
+        found = (*checks, _planned_by(config.cluster.head), *key, *page)
     else:
-        found = (*checks, *_alternatives(engine, facts, checks), *page)
+        found = (*checks, *_alternatives(engine, facts, checks), *key, *page)
     return report(found, as_json=options.json)
 
 
@@ -139,6 +143,15 @@ def _alternatives(
         if kind != engine.name:
             other = registry.engine_of(kind).planning.alternative
             yield from other(facts.model, facts.gpus, facts.host, tokens_s)
+
+
+def key_checks(config: Config) -> Iterator[CheckResult]:
+    """An API key that cannot be used."""
+    try:
+        check_key(config)
+    except CommandError as problem:
+        text, _, fix = problem.message.partition("; ")
+        yield CheckResult("key", "FAIL", text, fix)
 
 
 def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckResult]:
@@ -165,13 +178,13 @@ def gather(
     seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,
-    *,
-    served: bool,
+    own: frozenset[int] = frozenset(),
 ) -> DoctorFacts:
-    """Look at everything the checks need; a daemon's engine owns its port and its processes."""
+    """Gather everything the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
     worker = config.cluster.role == "worker"  # its head plans and has the port
     cache = directories(os.environ, os.getuid()).cache
+    elsewhere = saved is not None or worker
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
@@ -182,9 +195,8 @@ def gather(
         memory=None,
         plan_problem="",
         plan_warnings=(),
-        port=config.server.port,
-        listeners=_listeners(config.server.port, saved, served or worker),
-        orphans=() if served or saved else _orphans(),
+        **_port(config.server.port, own, elsewhere=elsewhere),
+        orphans=() if own or saved else _orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
@@ -205,7 +217,7 @@ def gather(
         return replace(facts, plan_problem=problem.message)
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
-        facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
+        facts = replace(facts, **_port(port, own, elsewhere=elsewhere))
     speed = chosen_engine(config).planning.speed(found.plan, inventory)
     sums = None if saved else _sums(chosen_engine(config), found.plan, inventory, cache)
     facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp, tokens_s=speed, sums=sums)
@@ -223,16 +235,18 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums
     return None
 
 
-def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] | None:
-    """Who has the port; nothing is known of the machine of a saved inventory."""
-    if saved is not None:
-        return None
-    return () if served else tuple(map(str, ports.listeners(port)))
+def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
+    """The facts about a port that is used here, or `elsewhere`, of which nothing is known.
+
+    A process that this user may not read is taken for the engine's, where there is one.
+    """
+    found = [] if elsewhere else ports.listeners(port)
+    others = [one for one in found if one.pid not in own and not (own and one.pid is None)]
+    listeners = None if elsewhere else tuple(map(str, others))
+    return {"port": port, "listeners": listeners, "own_port": len(others) < len(found)}
 
 
 def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
-    if not config.model.path:
-        return None, None
     try:
         return read_model(config, os.environ), None
     except model_folder.ModelProblem as problem:

@@ -50,6 +50,7 @@ class Family:
         run: Callable[[argparse.Namespace], int],
         arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
         description: str = "",
+        effects: bool = False,
     ) -> Verb:
         """One of them; `run` may raise the family's error."""
 
@@ -67,6 +68,7 @@ class Family:
             epilog=f"example: {example}",
             arguments=all_arguments,
             run=lambda args: self._ended(run, args),
+            effects=effects,
         )
 
     def root_of(self, args: argparse.Namespace, of_daemon: Callable[[Config], Path | None]) -> Path:

@@ -23,10 +23,12 @@ from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
+    check_key,
     chosen_mode,
     configuration,
     daemon_config,
     look,
+    read_first,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
+    if not args.inventory:
+        check_key(config)
     kept, own = remembered_here(args.inventory), chosen_engine(config)
     records = tuned_here(args.inventory)
 
@@ -72,10 +76,11 @@ def run(args: argparse.Namespace) -> int:
         if args.inventory and (other := chosen_engine(config)) is not own:
             text = f"cannot plan for {other.title}: the saved inventory was made for {own.title}"
             raise CommandError(Exit.FAILED, text, f'set [engine] kind = "{other.name}" there')
+        model = None if args.inventory else read_first(config)
         machine = look(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
-        inventory = machine.with_model(config)
+        inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
         made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
@@ -136,23 +141,24 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         console.print(Text(_place(rank)))
         if rank.cards:
             console.print(_bar("     ", rank.parts, rank.total_mib))
-        console.print(_legend(rank.parts, cards=bool(rank.cards)))
+        _print_legend(rank.parts, console, cards=bool(rank.cards))
     if not memory.ranks:
         for gpu in gpus:
             console.print(bar(gpu, memory))
-        console.print(_legend(memory.parts, cards=bool(gpus)))
+        _print_legend(memory.parts, console, cards=bool(gpus))
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 
-def _legend(parts: Iterable[tuple[str, float]], *, cards: bool) -> Text:
-    """The size of each part, which the processor's memory has not all of."""
+def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards: bool) -> None:
+    """Print the size of each part, which the processor's memory has not all of."""
     legend = Text("       ")
     for name, size in parts:
         if round(size) and (cards or name in ("weights", "kv")):
             legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
-    return legend.append("GiB")
+    if legend.plain.strip():
+        console.print(legend.append("GiB"))
 
 
 def _place(rank: RankForecast) -> str:

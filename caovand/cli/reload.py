@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     name="reload",
     group=Group.CHANGE,
+    effects=True,
     help="reload the configuration; the engine restarts only if its plan changes",
     description="Read the configuration again. An invalid file changes nothing. The engine"
     " restarts only if its plan changes; a stopped or stopping engine stays stopped and uses the"

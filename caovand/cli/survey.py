@@ -30,7 +30,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
-from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.facts.occupancy import reclaimed
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
@@ -54,14 +54,14 @@ class Machine:
     engine_problem: Problem | None = None
     half_asked: bool = False
 
-    def with_model(self, config: Config) -> Inventory:
-        """Everything a plan is made from; CommandError where engine or model is missing."""
+    def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
+        """Everything a plan is made from, `model` where it was read already.
+
+        CommandError where engine or model is missing.
+        """
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
-        try:
-            model = read_model(config, os.environ)
-        except model_folder.ModelProblem as problem:
-            raise CommandError(Exit.FAILED, str(problem)) from None
+        model = model or model_of(config)
         found = Inventory(self.gpus, self.host, self.engine, model)
         nodes = chosen_engine(config).nodes
         with contextlib.suppress(Unplannable):  # which the plan will be, too
@@ -69,6 +69,50 @@ class Machine:
                 others = assumed(config.cluster, nodes.offered(config, found))
                 return replace(found, others=others)
         return found
+
+
+def model_of(config: Config) -> ModelCard:
+    """The configured model; CommandError where it cannot be served."""
+    try:
+        return read_model(config, os.environ)
+    except model_folder.ModelProblem as problem:
+        raise CommandError(Exit.FAILED, str(problem)) from None
+
+
+def read_first(config: Config) -> ModelCard | None:
+    """The model, read before an engine is asked that may take half a minute; CommandError.
+
+    None where no such engine is here, which is found at once and is the first thing to be fixed.
+    """
+    slow = chosen_engine(config).install.elsewhere is None
+    if slow and os.path.exists(PlanRequest(config, None, os.environ).python):
+        return model_of(config)
+    return None
+
+
+def check_key(config: Config) -> None:
+    """Raise CommandError where the engine's API key cannot be used.
+
+    Of a file that this user may not read, only the daemon can know.
+    """
+    path = config.server.api_key_file
+    if path and _closed(path):
+        return
+    try:
+        config_file.api_key(
+            config, config.engine.extra_args, os.environ, chosen_engine(config).arguments
+        )
+    except ConfigError as problem:
+        raise CommandError(Exit.FAILED, str(problem)) from None
+
+
+def _closed(path: str) -> bool:
+    """Whether a file, or a folder above it, may not be read by this user."""
+    try:
+        os.stat(path)
+    except OSError as problem:
+        return isinstance(problem, PermissionError)
+    return not os.access(path, os.R_OK)
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
@@ -85,6 +129,7 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     else:
         try:
             config = config_file.load(path or SYSTEM_CONFIG)
+            config_file.check_secret_files(config)
         except ConfigError as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
     if model is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -174,7 +175,7 @@ class Arguments:
     named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
     the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
     file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
-    engine to load dummy weights.
+    engine to load dummy weights. `refused` are those that a probed engine will not take.
     """
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
@@ -183,6 +184,7 @@ class Arguments:
     api_key_variable: str
     chat_template: Callable[[Config], str]
     invents_weights: Callable[[Config], bool]
+    refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +220,14 @@ class Api:
     tokenize: Tokenize | None = None
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     chat: str = "/v1/chat/completions"
+
+    def polled(self, line: str) -> bool:
+        """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        if "GET " not in line:
+            return False
+        words = [word.strip('"') for word in line.split()]
+        asked = {path for get, path in pairwise(words) if get == "GET"}
+        return "200" in words and not asked.isdisjoint((self.health, self.metrics, self.pending))
 
 
 @dataclass(frozen=True, kw_only=True)

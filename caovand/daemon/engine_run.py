@@ -75,7 +75,8 @@ class EngineRun:
         places = shared.directories
         self._cache = str(places.cache)
         log = "engine.log" if name == ONLY else f"engine-{name}.log"
-        self.ring, self.file = Ring(section.log_lines), RotatedFile(places.logs / log)
+        self.ring = Ring(section.log_lines, hides=engine.api.polled)
+        self.file = RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
         self._ledgers = memories.ledgers(places.state, name)
         self._stale = StaleFileCleaner(places, name, notice)

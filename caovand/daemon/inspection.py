@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from caovand.adapters import (
     chat_template,
     child,
+    config_file,
     host,
     memory_speed,
     model_folder,
@@ -31,7 +33,7 @@ from caovand.core.checkpoint.safetensors import BadShard
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
-from caovand.core.facts.inventory import Inventory, ModelCard, device_name
+from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, device_name
 from caovand.core.facts.ownership import Process
 from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
@@ -161,6 +163,18 @@ def check_port(port: int, setting: str = "[server] port") -> None:
         )
 
 
+def check_cheap(request: PlanRequest) -> None:
+    """Check what needs no engine, which may take a minute to answer (blocking).
+
+    Raises Obstacle, and ConfigError where the key's file is bad.
+    """
+    config = request.config
+    config_file.api_key(config, config.engine.extra_args, request.environ, request.engine.arguments)
+    typed = any(word.startswith("--port") for word in config.engine.extra_args)
+    if request.before is None and not typed:
+        check_port(config.server.port)
+
+
 def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
     engine = chosen_engine(config)
@@ -215,9 +229,16 @@ def unplannable(problem: Unplannable) -> Obstacle:
     return Obstacle(problem.failure, str(problem), hold=hold)
 
 
-def look(request: PlanRequest, directories: Directories) -> Inventory:
-    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
-    config = request.config
+def _model(request: PlanRequest) -> ModelCard:
+    try:
+        return read_model(request.config, request.environ)
+    except model_folder.ModelProblem as problem:
+        text = _reachable(problem, request.config.model.path)
+        hold = bool(limits.reached(problem))
+        raise Obstacle("model-missing", text, hold=hold) from problem
+
+
+def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
     try:
         trust.require(request.python, request.source)
         engine = probe.probe_engine(request.engine.probe, request.python, directories.cache)
@@ -227,18 +248,18 @@ def look(request: PlanRequest, directories: Directories) -> Inventory:
         raise Obstacle("unknown", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
         raise Obstacle("unknown", _reachable(problem, request.python), hold=True) from problem
-    if not config.model.path:
-        raise Obstacle(
-            "model-missing",
-            "cannot start: [model] path is empty; set it to a model folder",
-            hold=False,
-        )
-    try:
-        model = read_model(config, request.environ)
-    except model_folder.ModelProblem as problem:
-        text = _reachable(problem, config.model.path)
-        hold = bool(limits.reached(problem))
-        raise Obstacle("model-missing", text, hold=hold) from problem
+    return engine
+
+
+def look(request: PlanRequest, directories: Directories) -> Inventory:
+    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
+    # An engine that is here may take a minute to answer; one that is missing is known at once.
+    if os.path.exists(request.python):
+        model = _model(request)
+        engine = _engine(request, directories)
+    else:
+        engine = _engine(request, directories)
+        model = _model(request)
     gpus = request.before.gpus if request.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
         raise no_card(request.engine)

@@ -139,8 +139,9 @@ class NextPlan:
                 self._keep_steps()  # `mode --defer` waited for this start
 
     async def look(self) -> Inventory:
-        """What is here; raises inspection.Obstacle."""
+        """What is here; raises inspection.Obstacle, and ConfigError for a bad file of the key."""
         if self._again is None:
+            await asyncio.to_thread(inspection.check_cheap, self._wishes)
             self._machine = await self._planner.inspect(self._wishes)
         else:
             # It needs no second look: engine and model are its own.

@@ -82,6 +82,18 @@ def test_an_mtp_head_that_is_only_spoken_of_is_none(folder: Path) -> None:
     assert "MTP head" in card.notes[0].fact
 
 
+def test_a_head_that_no_key_announces_is_found_by_its_weights(folder: Path) -> None:
+    """Qwen3-Next's config.json does not count it; a quantised copy lacks it, without a note."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["mtp_num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen3_next"}))
+    assert read_model(str(folder)).mtp_layers == 1
+    write_shard(folder / "model-00002-of-00002.safetensors", ["model.layers.0.mlp.up_proj.weight"])
+    (folder / "model.safetensors.index.json").unlink()
+    card = read_model(str(folder))
+    assert (card.mtp_layers, card.notes) == (0, ())
+
+
 def test_a_chat_template_is_found_where_it_may_be(folder: Path) -> None:
     assert read_model(str(folder)).chat_template is None
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "inner"}))
@@ -242,10 +254,22 @@ def test_what_is_no_folder_is_refused(folder: Path) -> None:
     assert "no config.json" in refused(folder / "..")
     assert "it is a file" in refused(folder / "config.json")
     assert "no such folder" in refused("/does/not/exist")
-    assert "none is named" in refused("")
+    assert "[model] path is empty" in refused("")
     for shard in folder.glob("*.safetensors*"):
         shard.unlink()
     assert "no weights" in refused(folder)
+
+
+def test_a_mistyped_path_is_no_name_on_a_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert "there is no such folder; set [model] path to one" in refused("models/Qwen3-8B")
+    assert "by its full path" in refused("models/Qwen3-8B")
+    assert f'did you mean "{folder}"? Otherwise set' in refused(folder.with_name(f"{folder.name}x"))
+    assert "no such file; set [model] path to a GGUF file" in refused("/srv/none.gguf")
+    assert "no such file" in refused("owner/none.gguf")
+    assert 'no such folder; did you mean "/usr/bin"?' in refused("usr/bin")
 
 
 def test_a_name_on_the_hub_is_left_to_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,24 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
     assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
 
 
+def test_a_fault_of_a_card_goes_to_the_slots_that_use_it() -> None:
+    told: list[tuple[str, str]] = []
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: told.append(("daemon", line)))
+        for name, used in (("a", {0}), ("b", {1}), ("both", {0, 1})):
+
+            def heard(line: str, name: str = name) -> None:
+                told.append((name, line))
+
+            one.share(InUse(lambda sample: None, heard, lambda text: None)).engine(used, ())
+        one._xid(1, "Xid 79")
+        one._xid(2, "Xid 48")
+
+    asyncio.run(scenario())
+    assert told == [("daemon", "Xid 79"), ("b", "Xid 79"), ("both", "Xid 79")]
+
+
 def test_a_sample_of_a_driver_that_answers_no_more_is_not_shown_for_ever() -> None:
     async def scenario() -> None:
         one, at = Cards(1.0, lambda line: None), time.monotonic()

@@ -188,7 +188,7 @@ def test_a_new_user_s_first_half_hour(bare: Bare) -> None:
     for verb in ("plan", "inventory", "doctor", "check-config", "engine list", "engine verify"):
         bare.second_terminal(f"caovanctl {verb}")
     if "vLLM" in screen:
-        assert drafts_a_round() == 3
+        assert bare.status()["mtp"] == 0  # the CPU build and a hybrid
         bare.second_terminal("caovanctl mode fast")
         bare.second_terminal(chat)
         assert (bare.status()["mtp"], drafts_a_round()) == (4, 4)

@@ -10,12 +10,13 @@ import reprlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
@@ -27,6 +28,9 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
+NO_OWNERS = ("models", "datasets", "spaces")
+"""First parts of a path which the hubs' own addresses begin with: nobody there has such a name."""
+SIMILAR = 0.8
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
 LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
@@ -49,7 +53,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
-        raise ModelProblem("choose a model", "none is named", "set [model] path")
+        raise unnamed()
     try:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
@@ -68,19 +72,42 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         raise ModelProblem(
             f"read model {path}", "it is a file", "set [model] path to the folder around it"
         )
-    elif not HUB_NAME.match(path):
-        raise ModelProblem(
-            f"read model {path}",
-            "there is no such folder",
-            "set [model] path to one with a config.json in it, or to a name on the hub such as"
-            " Qwen/Qwen3-0.6B",
-        )
+    elif not _may_be_on_a_hub(path):
+        raise _absent(path, place)
     else:
         kept = _downloaded(path)
         if kept is None:
             return ModelCard(path, "", "", (), 0, folder=False)
         return replace(_read(kept, weights), path=path, folder=False)
     return _read(folder, weights)
+
+
+def unnamed() -> ModelProblem:
+    """The problem of a configuration without a model."""
+    return ModelProblem("choose a model", "[model] path is empty", "set it to a model's folder")
+
+
+def _may_be_on_a_hub(path: str) -> bool:
+    """Whether a path that leads nowhere can be a model's name; a path without its "/" is none."""
+    owner, _, name = path.partition("/")
+    is_path = owner in NO_OWNERS or name.endswith(SUFFIX) or Path("/", path).exists()
+    return HUB_NAME.match(path) is not None and not is_path
+
+
+def _absent(path: str, place: Path) -> ModelProblem:
+    is_gguf = place.suffix == SUFFIX
+    fact = f"there is no such {'file' if is_gguf else 'folder'}"
+    if not place.is_absolute() and Path("/", place).exists():
+        return ModelProblem(f"read model {path}", fact, f'did you mean "/{path}"?')
+    wanted = "a GGUF file" if is_gguf else "one with a config.json in it"
+    remedy = (
+        f"set [model] path to {wanted}, by its full path, or to a name on the hub such as"
+        " Qwen/Qwen3-0.6B"
+    )
+    with suppress(OSError):
+        if close := get_close_matches(place.name, os.listdir(place.parent), 1, SIMILAR):
+            remedy = f'did you mean "{place.with_name(close[0])}"? Otherwise {remedy}'
+    return ModelProblem(f"read model {path}", fact, remedy)
 
 
 def shards_of(card: ModelCard) -> list[Path]:
@@ -126,13 +153,14 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
-            notes += (
-                Problem(
-                    "",
-                    "config.json declares an MTP head, but the weights have none",
-                    "to draft with MTP, download a checkpoint that has one",
-                ),
-            )
+            if declares_mtp(config):
+                notes += (
+                    Problem(
+                        "",
+                        "config.json declares an MTP head, but the weights have none",
+                        "to draft with MTP, download a checkpoint that has one",
+                    ),
+                )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):

@@ -153,4 +153,5 @@ VERB = model_verb(
     example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
     arguments=arguments,
     run=run,
+    effects=True,
 )
