@@ -24,7 +24,7 @@ class System:
     def __init__(self, folder: Path) -> None:
         self.checkout, self.programs = folder / "checkout", folder / "bin"
         self.apt_log = folder / "apt.log"
-        for name in ("prerequisites.sh", "alive.sh", "find-python.sh", "demo/kind.sh"):
+        for name in ("prerequisites.sh", "alive.sh", "find-python.sh", "engine.sh", "demo/kind.sh"):
             (self.checkout / "packaging" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / "packaging" / name, self.checkout / "packaging" / name)
         self.programs.mkdir()
@@ -94,6 +94,18 @@ def test_what_apt_cannot_help_is_refused(system: System, need: str, fact: str) -
 def test_the_engine_is_the_one_that_answers_soonest(system: System, cores: int, kind: str) -> None:
     system.has("python3.11")
     system.has("nproc", f"#!/bin/sh\necho {cores}\n")
+    (system.checkout / "packaging/engine.sh").write_text("#!/bin/sh\n")  # needs nothing
     done = system.run("demo/kind.sh", user=0)
     assert done.stdout == f"{kind}\n"
     assert "MiB to download" in done.stderr
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="chooses for a machine without a card")
+def test_without_root_it_is_one_whose_needs_are_met(system: System) -> None:
+    system.has("nproc", "#!/bin/sh\necho 8\n")
+    system.has("python3.11")
+    system.has("c++")
+    (system.checkout / "packaging/engine.sh").write_text("#!/bin/sh\n[ $2 = vllm ] || echo curl\n")
+    assert system.run("demo/kind.sh", user=1000).stdout == "vllm\n"
+    system.has("curl")
+    assert system.run("demo/kind.sh", user=1000).stdout == "llamacpp\n"
