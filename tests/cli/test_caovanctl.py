@@ -130,6 +130,8 @@ def test_version_needs_no_daemon(ctl: Ctl) -> None:
 
 def test_a_socket_that_may_not_be_used_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["status"] = status()
+    for verb in ("stop", "status"):
+        ctl(verb)  # imports it: where this checkout is in root's home, others could not
     if os.geteuid() == 0:
         os.seteuid(65534)
     else:

@@ -32,7 +32,7 @@ for path; do
 done
 exec chroot "$root" sleep infinity
 """
-SEEN = ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
+SEEN = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 
 class BareRoot:
