@@ -71,9 +71,9 @@ tell_when_it_serves() {
             *) exit 0 ;;
         esac
         case $state in
-            STARTING* | PLANNING* | BACKOFF*) echo "      $state" ;;
-            SERVING*) ;;
-            *) exit 0 ;;
+            FAILED* | STOP*) exit 0 ;;
+            SERVING* | "") ;;
+            *) echo "      $state" ;;
         esac
     done
     cat <<TEXT
