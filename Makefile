@@ -43,7 +43,11 @@ $(MODELS)/%: packaging/demo/make_model.py | engine
 # libraries are skipped.
 .PHONY: oldest
 oldest: .venv/ready
-	@$(OLDEST) --version
+	@$(OLDEST) --version > /dev/null
+
+.PHONY: compiler
+compiler:
+	@packaging/prerequisites.sh "build the kernels" compiler
 
 .PHONY: lint
 lint: .venv/ready ## ruff and mypy
@@ -51,8 +55,13 @@ lint: .venv/ready ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Before anything is downloaded.
+.PHONY: test-system
+test-system:
+	@packaging/prerequisites.sh "run the tests" python compiler $$(packaging/engine.sh --needs vllm)
+
 .PHONY: test
-test: .venv/ready ## all but the long tests
+test: test-system .venv/ready ## all but the long tests
 	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
 
 # What pip fetches comes while mypy reads.
@@ -207,7 +216,7 @@ bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tab
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels
-kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
+kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
 	@$(MAKE) -C csrc
 
 .PHONY: bench-gpu
@@ -228,4 +237,6 @@ docs: .venv/ready ## the generated parts of packaging/docs from the code
 
 .PHONY: clean
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-oldest .engines .caovan csrc/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .engines .caovan csrc/build plugin/build plugin/*/lib build dist
+	rm -rf *.egg-info plugin/*.egg-info .hypothesis .benchmarks .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -r {} +

@@ -22,6 +22,8 @@ kind=$1
 needs=$(packaging/engine.sh --needs "$kind")
 [ -n "$needs" ] || exit 0
 # shellcheck disable=SC2086 # one word a need
+export PATH="$PWD/.venv/bin:$PATH" # uv
+export TORCHINDUCTOR_CACHE_DIR="$PWD/.caovan/cache/inductor"
 packaging/prerequisites.sh "install an engine" $needs
 if [ "$kind" = llamacpp ]; then
     exec .venv/bin/python -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks what this system must have, before anything is downloaded: prerequisites.sh FOR NEED...
 # FOR is what it is for, in words. A NEED is python, compiler, numa, curl, avx2 or disk=MIB.
-# As root, what is missing is installed with apt; else one line names the command.
+# As root, what is missing is installed with apt; else one line names the command. Where FOR is
+# --missing, the packages are only printed.
 set -eu
 here=$(dirname "$0")
 root=$(cd "$here/.." && pwd)
@@ -37,6 +38,10 @@ for what; do
             ;;
     esac
 done
+if [ "$purpose" = --missing ]; then
+    echo "$missing"
+    exit 0
+fi
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     refuse "missing:$missing; run: sudo apt-get install$missing"

@@ -102,6 +102,15 @@ def command_of(pid: int) -> str:
     return one_line(words.replace(b"\0", b" ").decode("utf-8", "replace").strip())
 
 
+def has_terminal() -> bool:
+    """Whether our session has a terminal: it has none once its first process has ended."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def every() -> list[Process]:
     """All processes there are."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())

@@ -12,7 +12,7 @@ from pathlib import Path
 from caovand.adapters import config_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
-from caovand.cli.survey import look
+from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, look, running
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, ConfigError
 
@@ -20,26 +20,29 @@ PATIENCE_S = 20.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", type=Path, default=Path("/etc/caovan.toml"))
+    parser.add_argument(
+        "file", nargs="?", type=Path, help=f"default: that of the daemon, else {SYSTEM_CONFIG}"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """check-config."""
+    file = args.file or daemon_config(running(args.runtime)) or SYSTEM_CONFIG
     findings: tuple[str, ...] = ()
     unchecked = ""
     try:
-        config = config_file.load(args.file)
-        config_file.check_secrets(config, args.file)
+        config = config_file.load(file)
+        config_file.check_secrets(config, file)
     except ConfigError as problem:
         findings = problem.findings
     else:
-        findings, unchecked = _flags(config, args.file)
+        findings, unchecked = _flags(config, file)
     if args.json:
         found = {"ok": not findings, "findings": findings, "unchecked": unchecked}
-        print(json.dumps({"file": str(args.file), **found}))
+        print(json.dumps({"file": str(file), **found}))
     else:
-        print("\n".join(findings) or f"{args.file}: valid{unchecked and f', but {unchecked}'}")
+        print("\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}")
     return Exit.FAILED if findings else Exit.DONE
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -217,14 +218,21 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
     gpus = nvml.read_gpus()
     own = own_directories(os.environ, os.getuid()).cache
     seen = memory_speed.known(host.read_host(cache), own, cache)
+    asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
+
+    def announce() -> None:
+        text = f"asking {python} for the options of its {asks.name}, once; up to a minute ..."
+        print(text, file=sys.stderr, flush=True)
+
     try:
         engine = probe.probe_engine(
-            chosen_engine(config).probe,
-            PlanRequest(config, None, os.environ).python,
+            asks,
+            python,
             own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
             patience_s=patience_s,
             named_by=source if config.engine.python else None,
             also_kept_in=cache,
+            before_details=announce,
         )
     except probe.EngineMissing as problem:
         return Machine(gpus, seen, None, problem.problem)

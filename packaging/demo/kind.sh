@@ -36,12 +36,14 @@ if [ -e /dev/nvidiactl ]; then vllm=900; else vllm=220; fi
 . /etc/os-release 2>/dev/null || VERSION_CODENAME=
 command -v python3.11 >/dev/null || { [ "${VERSION_CODENAME:-}" = bookworm ] && ! command -v python3 >/dev/null; } ||
     vllm=$((vllm + 300))
-# Without root nothing can be installed: an engine whose needs are met goes first.
-if [ "$(id -u)" != 0 ]; then
-    command -v c++ >/dev/null || llamacpp=$((llamacpp + 10000))
-    for library in /usr/lib*/libnuma.so.1 /usr/lib/*/libnuma.so.1 none; do [ ! -e "$library" ] || break; done
-    [ "$library" != none ] || vllm=$((vllm + 10000))
-fi
+# Whether an engine cannot be installed: without root, a missing package is for somebody else.
+lacks() {
+    # shellcheck disable=SC2046 # one word a need
+    missing=$("$root/packaging/prerequisites.sh" --missing $("$root/packaging/engine.sh" --needs "$1") 2>/dev/null) || return 0
+    [ "$(id -u)" != 0 ] && [ -n "$missing" ]
+}
+! lacks llamacpp || llamacpp=$((llamacpp + 10000))
+! lacks vllm || vllm=$((vllm + 10000))
 if [ $llamacpp -lt $vllm ]; then
     echo "the engine that answers soonest here is llama.cpp: 64 MiB to download, then $(nproc) cores compile it" >&2
     [ ! -e /dev/nvidiactl ] || echo "it uses the processor; for vLLM on the GPU (3.6 GiB): make run KIND=vllm" >&2

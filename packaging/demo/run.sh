@@ -15,8 +15,17 @@ kind=$(packaging/demo/kind.sh)
 # shellcheck disable=SC2046 # one word a need
 packaging/prerequisites.sh "run the demo" python curl $(packaging/engine.sh --needs "$kind")
 packaging/venv.sh run
-packaging/engine.sh "$kind"
 mkdir -p "$place/models"
+cat >"$place/env" <<ENV
+# For a shell in which caovanctl is to use the demo: . $place/env
+export PATH="$root/.venv/bin:\$PATH"
+export RUNTIME_DIRECTORY="$place/run" STATE_DIRECTORY="$place/state"
+export CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
+export CAOVAN_ENGINES="$root/.engines" CAOVAN_MODELS="$place/models"
+export TORCHINDUCTOR_CACHE_DIR="$place/cache/inductor"
+ENV
+. "$place/env"
+packaging/engine.sh "$kind"
 case $kind in
     vllm)
         model=$place/models/demo engine=$root/.engines/current fast="MTP 4: the engine restarts"
@@ -45,15 +54,6 @@ python = "$engine/bin/python"
 TOML
     mv "$config.part" "$config"
 fi
-cat >"$place/env" <<ENV
-# For a shell in which caovanctl is to use the demo: . $place/env
-export PATH="$root/.venv/bin:\$PATH"
-export RUNTIME_DIRECTORY="$place/run" STATE_DIRECTORY="$place/state"
-export CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
-export CAOVAN_ENGINES="$root/.engines" CAOVAN_MODELS="$place/models"
-export TORCHINDUCTOR_CACHE_DIR="$place/cache/inductor"
-ENV
-. "$place/env"
 cat <<TEXT
 
 caovand starts in the foreground on a tiny model that knows one sentence.
@@ -71,9 +71,9 @@ tell_when_it_serves() {
             *) exit 0 ;;
         esac
         case $state in
-            STARTING* | PLANNING* | BACKOFF*) echo "      $state" ;;
-            SERVING*) ;;
-            *) exit 0 ;;
+            FAILED* | STOP*) exit 0 ;;
+            SERVING* | "") ;;
+            *) echo "      $state" ;;
         esac
     done
     cat <<TEXT

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from caovand.adapters import model_folder, page_process
+from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Process
 from caovand.cli import doctor, serve, survey
+from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
+from caovand.core.config import Config
 from caovand.core.facts.all_reduce import Sums
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
@@ -760,3 +763,40 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
     (warned,) = doctor.page_checks(on, None)
     assert "aiohttp" in warned.text
     assert "python3-aiohttp" in warned.remedy
+
+
+def test_the_verbs_follow_the_running_daemon_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = tmp_path / "engines/vllm-9.9.9-cpu"
+    engine.mkdir(parents=True)
+    places.finish(
+        places.Engine("vllm-9.9.9-cpu", engine, "9.9.9", "cpu", "3.11.2", None, None, None, "", "")
+    )
+    config = tmp_path / "daemon.toml"
+    config.write_text(f'[model]\npath = "/m"\n[engine]\npython = "{engine}/bin/python"\n')
+    asked: list[Any] = []
+
+    def look(config: Config, saved: Path | None, source: Path) -> survey.Machine:
+        asked.append((config.engine.python, source))
+        return survey.Machine((), HOST, CUDA)
+
+    monkeypatch.setattr(inventory_verb, "look", look)
+    monkeypatch.delenv(places.ROOT_VARIABLE, raising=False)
+    with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
+        daemon = FakeDaemon(Path(folder))
+        try:
+            daemon.answers["status"] = status(
+                daemon={"version": "1", "pid": 7, "config": str(config)}
+            )
+            assert main(["--runtime", folder, "inventory"]) == Exit.DONE
+            assert asked == [(f"{engine}/bin/python", config)]
+            capsys.readouterr()
+            assert main(["--runtime", folder, "check-config"]) == Exit.DONE
+            assert capsys.readouterr().out == f"{config}: valid\n"
+            assert main(["--runtime", folder, "engine", "list", "--json"]) == Exit.DONE
+            found = printed(capsys)
+            assert found["root"] == str(tmp_path / "engines")
+            assert [one["name"] for one in found["engines"]] == ["vllm-9.9.9-cpu"]
+        finally:
+            daemon.stop()

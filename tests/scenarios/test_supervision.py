@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -618,6 +619,21 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
     terminal.close()
     assert terminal.until_ended() == 0
     assert one.tree() == []
+    shutil.rmtree(one.folder)
+
+
+@pytest.mark.long
+def test_a_killed_shell_ends_everything_too(model: Path) -> None:
+    """The terminal stays open then, without anybody to press Ctrl-C."""
+    one = Daemon(Path(tempfile.mkdtemp(prefix="caovan-")), configuration(model))
+    command = shlex.join([*one.caovand, "--config", str(one.config_path)])
+    terminal = Terminal(["sh", "-c", f"{command}; true"], one.environ, one.folder)
+    terminal.until_it_says("-> SERVING")
+    pid = one.status()["daemon"]["pid"]
+    terminal.process.kill()
+    terminal.until_ended()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon's end")
+    assert "-> STOPPED" in terminal.text
     shutil.rmtree(one.folder)
 
 
