@@ -14,15 +14,15 @@ import pytest
 
 from caovand.core.fieldtest.trials import FORCE
 from caovand.daemon import canary, memories
-from tests.cards.conftest import OUR_KERNELS, configuration, serves, shown
-from tests.daemon_process import ROOT, daemon, free_port
+from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
+from tests.daemon_process import ROOT, free_port
 from tests.e2e.test_tuning import APPLY, asked_until
 from tests.patience import until
 
 
 def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(cards: int) -> None:
     port = free_port()
-    with daemon(configuration("hybrid", port, [0], more=APPLY)) as one:
+    with running(configuration("hybrid", port, [0], more=APPLY)) as one:
         first = serves(one)
         depth = first["mtp"]
         assert depth
