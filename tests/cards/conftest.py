@@ -59,6 +59,7 @@ def configuration(
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     more: str = "",
+    python: str | Path = ENGINE,
 ) -> str:
     """A configuration that serves such a model on these cards; `more` begins in [watch]."""
     variables = {
@@ -73,7 +74,7 @@ served_name = "tiny"
 port = {port}
 [engine]
 kind = "vllm"
-python = "{ENGINE}"
+python = "{python}"
 gpus = {list(gpus)}
 extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
