@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -25,6 +25,9 @@ from tests.patience import PATIENCE_S, until
 
 SETTLED_S = 3.0
 LONG, NEW, SHORT, DECODED = 25_000, 364, 4_096, 128
+SOME, LENGTHS = (7, 300, 1_500, 9_000), range(1_024, 0, -1)
+CLOSE = 0.1
+"""How far logprobs may be apart: half precision rounds otherwise with other kernels and batches."""
 DRAWN = itertools.count(1)
 Answers = list[tuple[list[int], list[float]]]
 
@@ -37,13 +40,10 @@ class Server:
     port: int
 
     def reloads(self, *args: str, **env: str) -> dict[str, Any]:
-        """Serve another plan by `reload`."""
-        before = self.daemon.status()["generation"]
+        """Serve this plan, by `reload` where another one serves."""
         self.daemon.config_path.write_text(configured(self.port, *args, **env))
         assert self.daemon.ctl("reload").returncode == 0
-        after = serves(self.daemon)
-        assert after["generation"] > before
-        return after
+        return serves(self.daemon)
 
     def answer(self, prompt: Sequence[int], tokens: int = 1) -> tuple[float, dict[str, Any]]:
         """Seconds until so many tokens are there, and the answer."""
@@ -124,22 +124,24 @@ def speeds(server: Server, way: str) -> dict[str, float]:
     return found
 
 
-def answers(server: Server) -> Answers:
-    """The tokens of fixed prompts, each with its logprob."""
-    found = (server.answer(drawn(length, seed=length), 48)[1] for length in (7, 300, 1_500, 9_000))
+def answers(server: Server, lengths: Iterable[int], tokens: int) -> Answers:
+    """So many tokens after the beginnings of one prompt, each with its logprob."""
+    whole = drawn(9_000, seed=1)
+    found = (server.answer(whole[:length], tokens)[1] for length in lengths)
     return [(one["token_ids"], one["logprobs"]["token_logprobs"]) for one in found]
 
 
 def farthest(ours: Answers, theirs: Answers) -> float:
     """The largest difference of logprobs up to where answers part, printed with that."""
-    most = 0.0
+    most, equal = 0.0, 0
     for (tokens, sure), (others, as_sure) in zip(ours, theirs, strict=True):
         pairs = zip(tokens, others, strict=True)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         rows = list(zip(sure, as_sure, strict=True))[: same + 1]
         most = max(most, *(abs(one - other) for one, other in rows))
-        print(f"{same} of {len(tokens)} tokens equal", flush=True)
-    print(f"largest difference of logprobs {most:.4f}", flush=True)
+        equal += same
+    count = sum(len(tokens) for tokens, _ in ours)
+    print(f"{equal} of {count} tokens equal before answers part, logprobs within {most:.4f}")
     return most
 
 
@@ -149,15 +151,15 @@ def test_the_kernels_answer_as_vllm_does_and_a_second_turn_reads_only_what_is_ne
     status = serves(server.daemon)
     shown(server.daemon, "status")
     print(json.dumps({name: status[name] for name in ("reported", "forecast", "start")}))
-    ours, fast = answers(server), speeds(server, "kernels on")
+    ours, fast = answers(server, SOME, 48), speeds(server, "kernels on")
     off = server.reloads(CAOVAN_KERNELS="off")
-    theirs, slow = answers(server), speeds(server, "kernels off")
+    theirs, slow = answers(server, SOME, 48), speeds(server, "kernels off")
     most = farthest(ours, theirs)
     assert status["reported"]["gdn_kernels"] == "SM75"
     assert "gdn_kernels" not in off["reported"]
     for found in (fast, slow):
         assert found["second turn s"] < found["first turn s"] / 2
-    assert most < 0.1
+    assert most < CLOSE
 
 
 def kill_core(one: Daemon, before: int) -> float:
@@ -192,7 +194,11 @@ def test_two_kills_from_outside_cost_a_restart_each_and_nothing_of_the_plan(
     shown(one, "incidents")
 
 
-def test_the_price_of_the_prefix_cache(server: Server) -> None:
+def test_the_prefix_cache_changes_no_answer_at_any_length_and_has_a_price(server: Server) -> None:
+    server.reloads(CAOVAN_KERNELS="off")
+    cached = answers(server, LENGTHS, 4)
     server.reloads("--no-enable-prefix-caching", CAOVAN_KERNELS="off")
-    found = speeds(server, "kernels off, no prefix cache")
-    assert found["second turn s"] > found["first turn s"] / 2
+    speed = speeds(server, "kernels off, no prefix cache")
+    most = farthest(cached, answers(server, LENGTHS, 4))
+    assert speed["second turn s"] > speed["first turn s"] / 2
+    assert most < CLOSE
