@@ -27,6 +27,8 @@ from tests.daemon_process import ROOT, Daemon, daemon
 
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
 MODELS = Path(os.environ.get("CAOVAN_CARDS_MODELS", "/tmp/caovan-cards-models"))
+CARD = int(os.environ.get("CAOVAN_CARDS_CARD", "0"))
+"""What tests of one card use."""
 CACHE = Path(os.environ.get("CAOVAN_CARDS_CACHE", "/tmp/caovan-cards-cache"))
 collect_ignore_glob = [] if ENGINE else ["test_*.py"]
 SERVES_S = 900.0

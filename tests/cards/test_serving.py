@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from caovand.core.fieldtest.trials import FORCE
-from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
+from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 from tests.patience import PATIENCE_S, until
 
@@ -84,7 +84,7 @@ class Server:
 def configured(port: int, *args: str, **env: str) -> str:
     """The configuration that serves the hybrid, with these flags and variables more."""
     words = ["--max-num-seqs", "8", *OUR_KERNELS, *args]
-    return configuration("hybrid", port, [0], words, {FORCE: "1", **env}, "stable_after_s = 2")
+    return configuration("hybrid", port, [CARD], words, {FORCE: "1", **env}, "stable_after_s = 2")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.engine_install import places
-from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
+from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 
 ENGINES = Path(os.environ.get("CAOVAN_CARDS_ENGINES", "/var/lib/caovan/engines"))
@@ -23,7 +23,7 @@ def test_a_model_moves_to_another_engine_and_back(cards: int) -> None:
     if before is None or not others:
         pytest.skip(f"needs two engines in {ENGINES}")
     python = ENGINES / "current/bin/python"
-    config = configuration("hybrid", free_port(), [0], OUR_KERNELS, python=python)
+    config = configuration("hybrid", free_port(), [CARD], OUR_KERNELS, python=python)
     with running(config) as one:
         assert serves(one)["reported"]["version"] == before.version
         moved(one, "use", others[0].name)
