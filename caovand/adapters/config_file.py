@@ -85,6 +85,15 @@ def check_secrets(config: Config, source: Path) -> None:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
 
 
+def check_secret_files(config: Config) -> None:
+    """Raise ConfigError if a file with a secret is missing, or every user may read it."""
+    typed = chosen_engine(config).arguments.api_keys(config.engine.extra_args)
+    if config.server.api_key_file and typed is None:
+        secret_file.check(config.server.api_key_file, secret_file.API_KEY_FILE)
+    if config.page.listen and config.page.token_file:
+        secret_file.check(config.page.token_file, secret_file.TOKEN_FILE)
+
+
 class ModeMemory:
     """The operator's mode, in its own file; None while the configuration decides."""
 

@@ -1,4 +1,7 @@
-"""`caovanctl check-config`: the daemon's own check of a file, with no daemon."""
+"""`caovanctl check-config`: the daemon's own check of a file, with no daemon.
+
+Verbatim flags are compared with those of the engine, whose answer is kept once it was asked.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import json
 from pathlib import Path
 
 from caovand.adapters import config_file
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
+from caovand.cli.survey import look
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import ConfigError
+from caovand.core.config import Config, ConfigError
+
+PATIENCE_S = 20.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,22 +27,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """check-config."""
     findings: tuple[str, ...] = ()
+    unchecked = ""
     try:
-        config_file.check_secrets(config_file.load(args.file), args.file)
+        config = config_file.load(args.file)
+        config_file.check_secrets(config, args.file)
     except ConfigError as problem:
         findings = problem.findings
-    if args.json:
-        print(json.dumps({"file": str(args.file), "ok": not findings, "findings": findings}))
     else:
-        print("\n".join(findings) or f"{args.file}: valid")
+        findings, unchecked = _flags(config, args.file)
+    if args.json:
+        found = {"ok": not findings, "findings": findings, "unchecked": unchecked}
+        print(json.dumps({"file": str(args.file), **found}))
+    else:
+        print("\n".join(findings) or f"{args.file}: valid{unchecked and f', but {unchecked}'}")
     return Exit.FAILED if findings else Exit.DONE
+
+
+def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
+    """The verbatim flags that the engine refuses, or why it could not be asked for its flags."""
+    words = config.engine.extra_args
+    if not words:
+        return (), ""
+    machine = look(config, patience_s=PATIENCE_S, source=file)
+    if machine.engine is None or machine.half_asked:
+        why = machine.engine_problem or "the engine is still being asked for them; run this again"
+        return (), f"[engine] extra_args are not checked: {why}"
+    refused = chosen_engine(config).arguments.refused(words, machine.engine)
+    return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""
 
 
 VERB = Verb(
     name="check-config",
     group=Group.OFFLINE,
     help="check a configuration file",
-    description="Check a configuration file as the daemon would. Exit status 1 if it is invalid.",
+    description="Check a configuration file as the daemon would, and [engine] extra_args as the"
+    " engine would. Exit status 1 if it is invalid.",
     epilog="example: caovanctl check-config ./caovan.toml",
     arguments=arguments,
     run=run,

@@ -84,6 +84,7 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     else:
         try:
             config = config_file.load(path or SYSTEM_CONFIG)
+            config_file.check_secret_files(config)
         except ConfigError as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
     if model is None:

@@ -174,7 +174,7 @@ class Arguments:
     named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
     the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
     file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
-    engine to load dummy weights.
+    engine to load dummy weights. `refused` are those that a probed engine will not take.
     """
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
@@ -183,6 +183,7 @@ class Arguments:
     api_key_variable: str
     chat_template: Callable[[Config], str]
     invents_weights: Callable[[Config], bool]
+    refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
 
 
 @dataclass(frozen=True, kw_only=True)

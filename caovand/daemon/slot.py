@@ -20,6 +20,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.kernel_log import without_other_cards
 from caovand.adapters.pump import RING_BYTES
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
@@ -529,7 +530,9 @@ class Slot:
             watching.evidence() if watching else (),
             {},
             samples=tuple(self._shared.cards.history),
-            kernel=tuple(self._shared.kernel.kept),
+            kernel=tuple(
+                without_other_cards(self._shared.kernel.kept, watching.buses if watching else ())
+            ),
             secrets=self.run.secrets(env, self.snapshot.plan),
         )
 

@@ -198,7 +198,8 @@ class DraftTuner:
     def _show(self, record: Record, plan: Plan) -> None:
         """Suggest a depth; one that was typed is measured only."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
-        self._found, self._text = found, found.text if found else ""
+        waits = moves.awaited(record, plan.mtp) if plan.policy_drafts else ""
+        self._found, self._text = found, found.text if found else waits
         if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
             self._shown = (found.depth, found.best)
             self._notice("tune", found.text)

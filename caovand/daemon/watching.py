@@ -271,7 +271,7 @@ class Watching:
             child.drain(DRAIN_S)  # no thread available; this is short
         phase = self._phase
         cause = await self._cause(phase)
-        if cause is None and kills.any():
+        if (cause is None or cause.maybe_killed) and kills.any():
             text = "the kernel killed a process of the engine at its memory limit"
             cause = Finding("host-oom", text, phase)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"

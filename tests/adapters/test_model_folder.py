@@ -82,6 +82,18 @@ def test_an_mtp_head_that_is_only_spoken_of_is_none(folder: Path) -> None:
     assert "MTP head" in card.notes[0].fact
 
 
+def test_a_head_that_no_key_announces_is_found_by_its_weights(folder: Path) -> None:
+    """Qwen3-Next's config.json does not count it; a quantised copy lacks it, without a note."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["mtp_num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen3_next"}))
+    assert read_model(str(folder)).mtp_layers == 1
+    write_shard(folder / "model-00002-of-00002.safetensors", ["model.layers.0.mlp.up_proj.weight"])
+    (folder / "model.safetensors.index.json").unlink()
+    card = read_model(str(folder))
+    assert (card.mtp_layers, card.notes) == (0, ())
+
+
 def test_a_chat_template_is_found_where_it_may_be(folder: Path) -> None:
     assert read_model(str(folder)).chat_template is None
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "inner"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,21 @@ import pytest
 
 from caovand import __version__
 from caovand.adapters.engine_install import places
-from caovand.cli import reach
+from caovand.cli import check_config, reach
 from caovand.cli.client import Client, runtime_directory
 from caovand.cli.errors import CommandError
+from caovand.cli.incidents import files
 from caovand.cli.parser import parser
+from caovand.cli.survey import Machine
 from caovand.core.lifecycle.events import Gone, Start, Stop
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
+from caovand.core.problem import Problem
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
+from tests.core.machines import CPU, HOST
 
 ROOT = Path(__file__).parents[2]
 
@@ -572,7 +578,9 @@ def test_a_valid_file_is_exit_status_0(ctl: Ctl) -> None:
         0,
         f"{path}: valid\n",
     )
-    assert ctl("check-config", path, "--json").json == {"file": path, "ok": True, "findings": []}
+    assert ctl("check-config", path, "--json").json == {
+        "file": path, "ok": True, "findings": [], "unchecked": "",
+    }  # fmt: skip
 
 
 def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path) -> None:
@@ -587,11 +595,79 @@ def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path
     assert len(ctl("check-config", str(path), "--json").json["findings"]) == 2
 
 
+def test_flags_that_the_engine_refuses_are_found(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, engine = tmp_path / "a.toml", CPU
+    file.write_text('[engine]\nextra_args = ["--no-such-flag-at-all"]\n')
+    machine = Machine((), HOST, replace(engine, flags=frozenset({"--port"})))
+    monkeypatch.setattr(check_config, "look", lambda *config, **how: machine)
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        1,
+        f"{file}: [engine] extra_args: cannot pass --no-such-flag-at-all: vLLM {engine.version}"
+        " has no such flag; remove it from [engine] extra_args\n",
+    )
+    machine = Machine((), HOST, None, Problem("use x as the engine", "it is missing", "install it"))
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        0,
+        f"{file}: valid, but [engine] extra_args are not checked: cannot use x as the engine: it is"
+        " missing; install it\n",
+    )
+    assert ctl("check-config", str(file), "--json").json["unchecked"]
+
+
 def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[server]\napi_key_file = "/nowhere/key"\n')
     said = ctl("check-config", str(tmp_path / "a.toml"))
     where = f"{tmp_path}/a.toml: cannot read [server] api_key_file /nowhere/key: No such file"
     assert (said.code, said.out.startswith(where)) == (1, True)
+
+
+# -- incidents ---
+
+
+def piece(data: bytes, following: Any = None, files: Any = ("incident.json",)) -> dict[str, Any]:
+    """A piece of an incident's file, as a daemon sends it."""
+    sizes = dict.fromkeys(files, 1) if isinstance(files, tuple) else files
+    return {"files": sizes, "data": base64.b64encode(data).decode(), "next": following}
+
+
+HOSTILE = {
+    "a name that leads out": (
+        lambda _: piece(b"x", files=("../etc/cron.d/x",)),
+        "not a file name",
+    ),
+    "a full path": (lambda _: piece(b"x", files=("/etc/passwd",)), "not a file name"),
+    "two dots": (lambda _: piece(b"x", files=("..",)), "not a file name"),
+    "a name with a line end": (lambda _: piece(b"x", files=("a\nb",)), "not a file name"),
+    "many names": (lambda _: piece(b"x", files=tuple(map(str, range(1000)))), "1000 files"),
+    "empty pieces without end": (lambda args: piece(b"", args["offset"]), "goes on at byte 0"),
+    "the same piece again": (lambda _: piece(b"x", 0), "goes on at byte 0 after 1"),
+    "pieces without end": (lambda args: piece(bytes(9), args["offset"] + 9), "more than 9 pieces"),
+    "bytes without end": (lambda args: piece(bytes(300), args["offset"] + 300), "more than 0 MiB"),
+    "no Base64": (lambda _: {**piece(b""), "data": "%%%"}, "malformed"),
+    "no table": (lambda _: piece(b"", files=7), "malformed"),
+    "another kind of place": (lambda _: piece(b"x", "1"), "malformed"),
+}
+
+
+@pytest.mark.parametrize(("answer", "fact"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("verb", [("bundle", "1", "b.tar.gz"), ("show", "1")], ids=lambda v: v[0])
+def test_an_incident_of_a_hostile_daemon_leads_nowhere_and_ends(
+    daemon: FakeDaemon, ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Mapping[str, Any]], dict[str, Any]], fact: str, verb: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "MAX_PIECES", 9)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    daemon.answers["incident"] = answer
+    said = ctl("incidents", *verb)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("caovanctl: cannot read incident 1: ")
+    assert fact in said.err
+    assert not list(tmp_path.iterdir())
 
 
 # -- completion ---

@@ -41,6 +41,7 @@ from tests.core.machines import (
     weights,
 )
 from tests.core.machines import plan as planned
+from tests.secret_files import secret_file
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -94,6 +95,19 @@ def test_a_plan_is_printed_as_json(
     assert found["memory"]["kv_tokens"] > found["memory"]["max_model_len"] == 4096
     assert found["memory"]["reserve_mib"] > 0
     assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("verb", ["plan", "doctor", "inventory", "check-config"])
+def test_a_key_that_every_user_can_open_is_refused_by_every_verb_that_reads_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    key, config = secret_file(tmp_path / "key", "sesame"), tmp_path / "c.toml"
+    key.chmod(0o644)
+    config.write_text(f'[server]\napi_key_file = "{key}"\n')
+    words = [verb, str(config)] if verb == "check-config" else [verb, "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    said = capsys.readouterr()
+    assert f"run `sudo chmod 640 {key}`" in said.out + said.err
 
 
 def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(

@@ -602,8 +602,8 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
         (Finding("hang", "nothing moves"), 0.0),
         (Finding("illegal-access", "said by a process of an engine that hangs"), 0.0),
         (Finding("gpu-lost", "fell off the bus"), 0.0),
-        (Finding("draft-collapse", "slow, and answers"), 15.0),
-        (Finding("host-oom", "the kernel killed a process of it"), 15.0),
+        (Finding("draft-collapse", "slow, and answers"), 12.0),
+        (Finding("host-oom", "the kernel killed a process of it"), 12.0),
     ],
     ids=lambda value: getattr(value, "failure", ""),
 )
@@ -622,7 +622,7 @@ def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
         Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1]),
         LifecycleRules(drain_s=10.0),
     )
-    assert end == End(s.generation, 15.0)
+    assert end == End(s.generation, 12.0)
 
 
 def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:

@@ -8,6 +8,8 @@ import subprocess
 import time
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -16,6 +18,7 @@ from caovand.adapters import child, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.core.config import Config, WatchSection
+from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
 from caovand.core.slot import ONLY
@@ -44,6 +47,24 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         asyncio.run(story())
 
 
+def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Path) -> None:
+    ours, other, disk = (
+        "NVRM: Xid (PCI:0000:01:00): 31, pid=9, name=VLLM::EngineCore",
+        "NVRM: Xid (PCI:0000:02:00): 31, pid=8, name=VLLM::EngineCore",
+        "EXT4-fs error (device sda1)",
+    )
+
+    async def kernel() -> tuple[str, ...]:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
+        one._shared.kernel.kept.extend((ours, other, disk))
+        watching: Any = SimpleNamespace(evidence=tuple, buses={"00000000:01:00.0"})
+        return one.slots[ONLY]._case(Finding("illegal-access", "x"), watching).kernel
+
+    found = asyncio.run(kernel())
+    assert [line for line in (ours, other, disk) if line in found] == [ours, disk]
+
+
 def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
     async def rules(watch: WatchSection) -> LifecycleRules:
         places = Directories(*[tmp_path] * 4)
@@ -52,6 +73,16 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
         one = Supervisor(tmp_path / "c", config, places, {}, structlog.get_logger(), echo)
         return one.slots[ONLY]._rules()
 
+    async def look_s(watch: WatchSection) -> float:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        config = Config(watch=watch)
+        return Supervisor(
+            tmp_path / "c", config, places, {}, structlog.get_logger(), echo
+        )._poll_s()
+
+    # Counters are read at least twice before a third of hang_s has passed.
+    assert asyncio.run(look_s(WatchSection(hang_s=6.0))) == 1.0
+    assert asyncio.run(look_s(WatchSection())) == 5.0
     watch = WatchSection(
         failures=7, stall_s=11.0, stable_after_s=12.0, shutdown_timeout_s=13.0, recheck_s=14.0
     )

@@ -114,7 +114,7 @@ def test_a_new_user_s_first_half_hour(checkout: Checkout) -> None:
     assert "SERVING" in checkout.second_terminal("caovanctl status")
     answer = json.loads(checkout.second_terminal(chat))
     assert answer["usage"]["completion_tokens"] > 0
-    assert drafts_a_round() == 3
+    assert checkout.status()["mtp"] == 0  # the CPU build and a hybrid
     checkout.second_terminal("caovanctl mode fast")
     checkout.second_terminal(chat)
     assert (checkout.status()["mtp"], drafts_a_round()) == (4, 4)

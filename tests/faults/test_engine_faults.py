@@ -323,7 +323,7 @@ def test_mtp_with_prefix_caching_dies_after_readiness_and_is_climbed_down(
 ) -> None:
     begun = row("MTP with prefix caching (CPU build)", VLLM)
     args = ("--enable-prefix-caching",)
-    config = config_of(engine, free_port(), args=args)
+    config = config_of(engine, free_port(), args=args, more='[policy]\nmode = "stable"')
     with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.at_spawn()
         assert seen.failure() == "engine-died"

@@ -23,6 +23,7 @@ import zmq
 from caovand.adapters import processes
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import until
+from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
 from tests.terminal import Terminal
 
@@ -335,7 +336,7 @@ def test_an_api_key_reaches_the_engine_by_environment_and_is_printed_nowhere(
     model: Path, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     orders = {"print": ["the key is sesame-4711, says a careless engine"]}
     config = configuration(model, orders, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
@@ -463,7 +464,7 @@ def test_each_failure_leaves_an_incident_that_can_be_read_and_packed(
     model: Path, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     config = configuration(model, orders, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
@@ -529,7 +530,7 @@ def test_a_stop_does_not_wait_for_an_inspection(model: Path) -> None:
 @pytest.mark.long
 def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: Path) -> None:
     config, key = configuration(model), tmp_path / "key"
-    key.write_text("sesame-4711")
+    secret_file(key, "sesame-4711")
     with daemon(config) as one:
         pid = one.until_state("SERVING")["engine_pid"]
         port = "[server]\n"
@@ -537,7 +538,7 @@ def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: 
         assert one.ctl("reload").returncode == 0
         second = one.status()["engine_pid"]
         assert second != pid
-        key.write_text("sesame-4712")
+        secret_file(key, "sesame-4712")
         assert one.ctl("reload").returncode == 0
         assert one.status()["engine_pid"] != second
 
@@ -588,7 +589,7 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
 @pytest.mark.long
 def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     config = configuration(model, watch=RECHECK, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
         pid = one.until_state("SERVING")["engine_pid"]

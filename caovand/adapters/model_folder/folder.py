@@ -15,7 +15,7 @@ from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
@@ -126,13 +126,14 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
-            notes += (
-                Problem(
-                    "",
-                    "config.json declares an MTP head, but the weights have none",
-                    "to draft with MTP, download a checkpoint that has one",
-                ),
-            )
+            if declares_mtp(config):
+                notes += (
+                    Problem(
+                        "",
+                        "config.json declares an MTP head, but the weights have none",
+                        "to draft with MTP, download a checkpoint that has one",
+                    ),
+                )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):

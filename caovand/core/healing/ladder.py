@@ -153,6 +153,9 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         return Decision("hold", text=text, excused=True)
     if LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
+    if finding.signature in rules.healing.blameless:
+        text = "the same plan again: a request ended it, and no setting helps"
+        return Decision("again", text=text, excused=True)
     reaction = REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":

@@ -67,7 +67,7 @@ class Healing:
 
     `cures` names rungs for each failure and phase, best first; `blamed` the rung for a component
     named by a traceback; `whatever_phase` are signatures that mean the same in every phase.
-    `option` spells the flag of a setting.
+    `blameless` are those of requests that no setting helps. `option` spells the flag of a setting.
     A change of mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types of settings that
     a kept plan may restore and that are used in calculations.
     """
@@ -77,6 +77,7 @@ class Healing:
     option: Callable[[str], str]
     blamed: Mapping[str, str] = field(default_factory=dict)
     whatever_phase: frozenset[str] = frozenset()
+    blameless: frozenset[str] = frozenset()
     mode_rungs: frozenset[str] = frozenset()
     mode_settings: tuple[str, ...] = ()
     kinds: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
@@ -88,6 +89,8 @@ class Healing:
 
     def against(self, finding: Finding) -> tuple[Rung, ...]:
         """The rungs that help against a failure, best first; a blamed component's before all."""
+        if finding.signature in self.blameless:
+            return ()
         phase = ANY if finding.signature in self.whatever_phase else finding.phase
         names = self.cures.get((finding.failure, phase), self.cures.get((finding.failure, ANY), ()))
         blamed = self.blamed.get(finding.captures.get("component", ""))

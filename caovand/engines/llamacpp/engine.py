@@ -64,6 +64,7 @@ ENGINE = Engine(
         api_key_variable="LLAMA_API_KEY",
         chat_template=_chat_template,
         invents_weights=lambda config: False,
+        refused=options.refused,
     ),
     log=LOG,
     explain=explain,

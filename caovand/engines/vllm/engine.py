@@ -25,6 +25,7 @@ from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, Workload
 from caovand.engines.vllm.planning.planner import make_plan
+from caovand.engines.vllm.planning.refused import refused
 from caovand.engines.vllm.planning.spanning import nodes_of
 from caovand.engines.vllm.probe import PROBE
 
@@ -102,6 +103,7 @@ ENGINE = Engine(
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
+        refused=refused,
     ),
     log=LOG,
     explain=explain,

@@ -87,9 +87,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.exception", "generic", "engine-died",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
     signature("sglang.crashed", "consequence", "engine-died",
-         r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"(?P<code>-?\d{1,4})"
-         r"|scheduler died during initialization \(exit code: (?P<status>-?\d{1,4})"),
+         r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
+         r"|scheduler died during initialization \(exit code: )"
+         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
     signature("sglang.sigquit", "wrapper", "engine-died",
          r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),

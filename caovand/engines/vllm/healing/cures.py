@@ -84,12 +84,16 @@ BLAMED: Mapping[str, str] = {
 # Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
 WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
+# A client's request ends the engine, whatever the plan.
+BLAMELESS = frozenset({"prompt.short"})
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
     option=option,
     blamed=BLAMED,
     whatever_phase=WHATEVER_PHASE,
+    blameless=BLAMELESS,
     mode_rungs=frozenset({"mtp", "mtp-safe", "mtp-off"}),
     mode_settings=("speculative_config",),
     kinds=KINDS,

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure, Finding
+from caovand.engines.common.hit import vanished
 from caovand.engines.common.signature import LONGEST, Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.phases import figures, phase_of
@@ -39,6 +40,7 @@ _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 # Components in a traceback, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
 _DRAFTER = "/spec_decode/"
+_DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
 _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
@@ -64,13 +66,17 @@ _DEALT_WITH = re.compile(
     rf"|{_CALL_FAILED.pattern}"
 )
 _WORKER = re.compile(r"(?:Vllm)?Worker")
-_WRAPPER = BY_ID["engine.dead"].pattern
+_UNEVEN = BY_ID["drafts.uneven"]
+_WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
 _CHAINED = ("The above exception was", "During handling of the above exception")
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
 
-# These report that a process is gone, but not why: perhaps something else killed it.
-_SILENT = frozenset({"worker.died", "engine.exited"})
+# These report that a process is gone, but not why: perhaps something else killed it. vLLM 0.21
+# prints only the last one for its engine core. A core that ends by an error reports that itself.
+_SILENT = frozenset({"worker.died", "engine.exited", "engine.lost"})
+_OF_THE_CORE = _SILENT - {"worker.died"}
+_CORE = "(EngineCore"
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
@@ -125,7 +131,7 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and stopped and _is_an_end(hit):
             return None
-    return _finding(hit, lines) if hit else None
+    return _finding(hit, hits, lines) if hit else None
 
 
 def announces(line: str) -> bool:
@@ -133,7 +139,11 @@ def announces(line: str) -> bool:
     if "ERROR" not in line:
         return False
     parts = take_apart(line)
-    return parts.level == "ERROR" and bool(_WRAPPER.match(parts.message))
+    return parts.level == "ERROR" and _is_wrapper(parts.message)
+
+
+def _is_wrapper(message: str) -> bool:
+    return any(row.pattern.match(message) for row in _WRAPPERS)
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
@@ -179,10 +189,13 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
             if found is None and not is_exception(message):
                 continue
             row, captures = found or (None, {})
+            behind = tuple(frames.get(writer, ()))
+            if row is _UNEVEN and not any(_DRAFTED_STATES in one for one in behind):
+                row, captures = None, {}
             if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(_Hit(index, parts, here, row, captures, tuple(frames.get(writer, ()))))
+            hits.append(_Hit(index, parts, here, row, captures, behind))
     return hits, stopped
 
 
@@ -230,7 +243,7 @@ class _Aside:
         if self._logged.get(process) != record:
             return False
         # The engine's end may be logged in the same second from the same file.
-        if _WRAPPER.match(message):
+        if _is_wrapper(message):
             del self._logged[process]
             return False
         return True
@@ -317,7 +330,8 @@ def _first_symptom(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
     told = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
-    return next(iter(told or rest), wrapper)
+    reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
+    return next(iter(told or rest or reported), wrapper)
 
 
 def _is_an_end(hit: _Hit) -> bool:
@@ -330,18 +344,34 @@ def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
+def _says_nothing(hit: _Hit, hits: Sequence[_Hit], lines: Sequence[str]) -> bool:
+    """Whether a process is gone and nothing explains it, neither its own words nor its status."""
+    row, code = hit.signature, hit.captures.get("code", "0")
+    if row is None or row.id not in _SILENT or code.lstrip("0").isdecimal():
+        return False
+    if row.id in _OF_THE_CORE and any(one.signature is BY_ID["engine.dead"] for one in hits):
+        return False
+    # The end of a log alone does not show that the core printed nothing.
+    return (
+        hit.phase == "serving"
+        or row.id != "engine.lost"
+        or any(line.startswith(_CORE) for line in lines)
+    )
+
+
+def _finding(hit: _Hit, hits: Sequence[_Hit], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
     component = _component(hit)
     if component:
         captures["component"] = component
-    if hit.signature and hit.signature.id in _SILENT:
-        captures["silent"] = "yes"
     row = hit.signature
+    silent = "silent" in captures or _says_nothing(hit, hits, lines)
+    if silent:
+        captures["silent"] = "yes"
     failure = row.means(hit.phase) if row else _unnamed(hit, component)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(component, failure)
-    if row is BY_ID["engine.dead"] and hit.phase != "serving":
+    if row in _WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
     text = _short(hit.parts.message)
     if row is None and text.isidentifier():
@@ -350,6 +380,8 @@ def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
+    elif silent:
+        text = vanished(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 
@@ -373,6 +405,8 @@ def _component(hit: _Hit) -> str:
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
     exception only nearby frames do.
     """
+    if hit.signature is _UNEVEN:
+        return "drafter"
     near = hit.frames if hit.signature else hit.frames[-4:]
     if any(_PLUGIN.search(frame) for frame in near):
         return "plugin"

@@ -110,6 +110,12 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("cublas.failed", "generic", "launch-failure",
          r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"),
     kernel.XID_APP,
+    # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
+    signature("drafts.uneven", "generic", "engine-died",
+         r"^RuntimeError: The size of tensor a \((?P<wanted>\d+)\) must match the size of tensor b "
+         r"\((?P<found>\d+)\)"),
+    signature("prompt.short", "cause", "engine-died",
+         r"causal_conv1d_fwd_cpu: expect x to be transposed"),
     # The plugin
     signature("plugin.load", "cause", "plugin-error",
          r"Failed to load plugin (?P<plugin>caovan\S*)"),
@@ -292,7 +298,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
          r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
-         r"|OwnerDiedError)(?:: |$)"),
+         r"|OwnerDiedError)(?:: (?P<silent>The (?:actor|worker) died unexpectedly)?|$)"),
     signature("ray.node.died", "consequence", "node-lost",
          r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
          r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
@@ -300,13 +306,20 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
          r"MPClient: engine core exited unexpectedly"
-         r"|Engine core proc (?P<engine>\S+) died unexpectedly"),
+         r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
+         r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
+         r"(?P<code>-?\d+)"),
+    # A process reports what ends it
     signature("engine.dead", "wrapper", "engine-died",
-         r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"
-         r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
+         r"EngineCore (?:failed to start|encountered a fatal error)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Worker failed with error"),
+    # The API server lost the engine core: after the lines of the last row, or without a word
+    signature("engine.lost", "wrapper", "engine-died",
+         r"AsyncLLM output_handler failed|EngineDeadError|EngineCore encountered an issue"
+         r"|Engine core initialization failed"
+         r"(?:.{0,200}Failed core proc\(s\): \{'\w{1,40}': (?P<code>-?\d{1,3}))?"),
     # Alarming but harmless
     signature("benign.flash-attention", "benign", "unknown",
          r"Cannot use FA version (?P<version>\d+) is not supported due to"),
