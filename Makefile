@@ -6,60 +6,48 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
-OLDEST := .venv-oldest/bin/python
+OLDEST := packaging/oldest.sh
 ENGINE := .engines/current/bin/python
-LLAMACPP := .engines/current-llamacpp/bin/llama-server
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
+# Nothing is left in the home folder.
+export PIP_CACHE_DIR ?= $(CURDIR)/.caovan/pip
 # A test run starts hundreds of Pythons: none is to compile caovan again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install -q --disable-pip-version-check
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-.PHONY: run run-vllm run-llamacpp
-run: .venv/ready ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
-	@kind=$$(packaging/demo/kind.sh) && $(MAKE) -s --no-print-directory run-$$kind
+.PHONY: run
+run: ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
+	@packaging/demo/run.sh
 
-run-vllm: engine $(MODELS)/hybrid_copy
-	@exec packaging/demo/run.sh vllm
-
-run-llamacpp: llamacpp
-	@exec packaging/demo/run.sh llamacpp
-
-# With a card the plugin goes into the engine, and into the plugin its library.
-HAS_CARD = $(PY) -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'
 .PHONY: engine
 engine: .venv/ready ## the engine environment, made on the first call
-	@test -x $(ENGINE) || { ! $(HAS_CARD) || $(MAKE) -C csrc package; }
-	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
+	@packaging/engine.sh vllm
 
-# Two cores need five minutes for it.
 .PHONY: llamacpp
 llamacpp: .venv/ready ## llama.cpp's engine, built here on the first call
-	@test -x $(LLAMACPP) || $(PY) -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
+	@packaging/engine.sh llamacpp
 
 $(MODELS)/%: packaging/demo/make_model.py | engine
 	@mkdir -p $(MODELS)
 	@$(ENGINE) $< $@ --kind $*
 
-.venv/ready: pyproject.toml packaging/find-python.sh
-	@echo "making .venv: its libraries come from the package index, a minute or so"
-	@python=$$(packaging/find-python.sh 10 13) && $$python -m venv .venv
-	@$(PY) $(PIP) -e '.[dev]' 2> .venv/pip.log || { echo "cannot install what caovand needs: is the package index reachable? pip's words are in .venv/pip.log" >&2; exit 1; }
-	@touch $@
+.venv/ready: pyproject.toml packaging/venv.sh
+	@packaging/venv.sh dev
 
-# Python 3.10 from the system or pyenv, else brought by uv.
-.venv-oldest/ready: tests/oldest.txt packaging/find-python.sh .venv/ready
-	@echo "making .venv-oldest"
-	@python=$$(packaging/find-python.sh 10 10 2>/dev/null) \
-		|| { .venv/bin/uv python install -q 3.10 && python=$$(.venv/bin/uv python find 3.10); } \
-		|| { echo "cannot test the oldest libraries: no Python 3.10 is here, and none could be brought; install one (pyenv install 3.10)" >&2; exit 1; }; \
-	$$python -m venv .venv-oldest
-	@$(OLDEST) $(PIP) -r tests/oldest.txt 2> .venv-oldest/pip.log || { echo "cannot install the oldest libraries: is the package index reachable? pip's words are in .venv-oldest/pip.log" >&2; exit 1; }
-	@touch $@
+# Python 3.10 from the system or pyenv, else fetched by uv; without one the tests over the oldest
+# libraries are skipped.
+.PHONY: oldest
+oldest: .venv/ready
+	@$(OLDEST) --version > /dev/null
+
+.PHONY: compiler
+compiler:
+	@packaging/prerequisites.sh "build the kernels" compiler
 
 .PHONY: lint
 lint: .venv/ready ## ruff and mypy
@@ -67,32 +55,29 @@ lint: .venv/ready ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Before anything is downloaded.
+.PHONY: test-system
+test-system:
+	@packaging/prerequisites.sh "run the tests" python compiler $$(packaging/engine.sh --needs vllm)
+
 .PHONY: test
-test: .venv/ready ## all but the long tests
-	@echo "testing on two cores, some minutes; what was found comes at the end of each part"
-	@$(MAKE) -s -j2 --output-sync=target lint test-needs
-	@$(MAKE) -s -j2 --output-sync=target test-newest test-others
+test: test-system .venv/ready ## all but the long tests
+	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
 
-# What pip brings comes while mypy reads.
+# What pip fetches comes while mypy reads.
 .PHONY: test-needs
-test-needs: engine $(TEST_MODELS) .venv-oldest/ready
+test-needs: engine $(TEST_MODELS) oldest
 
-# Half of this time is waiting for daemons: three at a time, and test-others next to them, keep two
+# Half of this time is waiting for daemons: three at a time, and the lane next to them, keep two
 # cores busy.
+BRIEF := --hypothesis-profile=brief
 .PHONY: test-newest
-test-newest: .venv/ready
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief
-
-.PHONY: test-others
-test-others:
-	@$(MAKE) -s test-engine
-	@$(MAKE) -s test-oldest
+test-newest: .venv/ready ## the tests that start no real engine
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF)
 
 .PHONY: test-engine
 test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 	$(PY) -m pytest -m 'engine and not long'
-	@$(MAKE) -s test-torch
 
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
@@ -101,18 +86,16 @@ USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu
 WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
-test-oldest: .venv-oldest/ready ## what touches the libraries, on the oldest that must do
-	$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief $(USES_LIBRARIES) $(WHOLE_DAEMONS)
+test-oldest: .venv/ready ## what touches the libraries, on the oldest that must do
+	@$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
+		$(BRIEF) $(USES_LIBRARIES) $(WHOLE_DAEMONS)
 
-# The daemon's other tests, and all examples of the pure core's properties: packaging and most of the
-# kernels do not depend on its libraries.
+# All others that can depend on them: packaging and most of the kernels do not.
 .PHONY: test-oldest-all
-test-oldest-all: .venv-oldest/ready
-	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		tests/core tests/engines tests/kernels/test_states.py
-	$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' \
-		--hypothesis-profile=brief tests/adapters tests/cli tests/daemon tests/scenarios \
+test-oldest-all: .venv/ready
+	@$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
+		tests/core tests/engines tests/kernels/test_states.py \
+		tests/adapters tests/cli tests/daemon tests/scenarios \
 		$(addprefix --deselect=,$(USES_LIBRARIES) $(WHOLE_DAEMONS))
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
@@ -189,30 +172,42 @@ firewall:
 		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nftables; } \
 		|| { echo "cannot test closed links: there is no nft, and apt could not install one: apt install nftables" >&2; exit 1; }
 
-# The attacks of strangers are timed: nothing else may run. Then a real vLLM has one core to itself,
-# and what is built and installed, a test at a time, the other. Many at a time come after them.
+# The long tests: LONG is which of them. The attacks of strangers are timed: nothing else may run.
+# Then a real vLLM has one core to itself, and what is built and installed, a test at a time, the
+# other. Many at a time come after them.
+LONG := long and not exhaustive
+.PHONY: test-long
+test-long: .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
+	@packaging/parts.py test-fetched test-strangers test-real,llamacpp+test-made test-daemons
+
 .PHONY: test-all
-test-all: engine llamacpp $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall .venv-oldest/ready ## the long tests, half an hour
-	$(PY) -m pytest -m long tests/faults/test_strangers.py
-	@$(MAKE) -s -j2 --output-sync=target test-real test-made
-	@$(MAKE) -s test-long
-	@$(MAKE) -s test-oldest-all
+test-all: .venv/ready ## every test there is, with all examples of the properties; an hour and more
+	@$(MAKE) -s --no-print-directory test BRIEF=
+	@$(MAKE) -s --no-print-directory test-long LONG='long or exhaustive' BRIEF=
+	@packaging/parts.py test-oldest-all
+
+.PHONY: test-fetched
+test-fetched: engine $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall oldest
+
+.PHONY: test-strangers
+test-strangers: .venv/ready
+	$(PY) -m pytest -m '$(LONG)' tests/faults/test_strangers.py
 
 # llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
 # of its own.
 ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
 .PHONY: test-real
-test-real:
-	$(PY) -m pytest --durations=12 -m 'long and engine' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))
+test-real: engine $(TEST_MODELS)
+	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))
 
 .PHONY: test-made
-test-made:
-	$(PY) -m pytest --durations=12 -m long tests/packaging tests/kernels $(ELSEWHERE)
+test-made: .venv/ready
+	$(PY) -m pytest --durations=12 -m '$(LONG)' tests/packaging tests/kernels $(ELSEWHERE)
 
-.PHONY: test-long
-test-long:
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'long and not engine' --ignore=tests/packaging \
-		--ignore=tests/kernels --ignore=tests/faults/test_strangers.py
+.PHONY: test-daemons
+test-daemons: .venv/ready
+	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not engine and ($(LONG))' $(BRIEF) \
+		--ignore=tests/packaging --ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 
 .PHONY: bench
 bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables
@@ -221,7 +216,7 @@ bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tab
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels
-kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
+kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
 	@$(MAKE) -C csrc
 
 .PHONY: bench-gpu
@@ -242,4 +237,6 @@ docs: .venv/ready ## the generated parts of packaging/docs from the code
 
 .PHONY: clean
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-oldest .engines .caovan csrc/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .engines .caovan csrc/build plugin/build plugin/*/lib build dist
+	rm -rf *.egg-info plugin/*.egg-info .hypothesis .benchmarks .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -r {} +

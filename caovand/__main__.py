@@ -125,11 +125,11 @@ async def _run(
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
-    terminal = echo.isatty()
+    terminal = echo.isatty() and processes.has_terminal()
 
     def hang_up() -> None:
-        # The terminal we were started on sends it too, when it is closed.
-        if terminal and not echo.isatty():
+        # The terminal we were started on sends it too, when it is closed or its shell is killed.
+        if terminal and not (echo.isatty() and processes.has_terminal()):
             stop()
             return
         task = loop.create_task(handle(Request("reload")))

@@ -37,6 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is exhaustive is long, too."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("long")
+
+
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether files with an expected text are to be written anew."""

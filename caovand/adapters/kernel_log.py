@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
@@ -22,7 +22,7 @@ _CARD = re.compile(
 _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 
 
-def without_other_cards(lines: Sequence[str], buses: Collection[str]) -> list[str]:
+def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[str]:
     """The lines without those that name a card at none of these PCI addresses.
 
     If an address is unknown every card's line stays: one too many restarts an engine, one too few

@@ -25,7 +25,7 @@ SOCKET = "page"
 NO_LIBRARY = Problem(
     "serve the page",
     "the library aiohttp (3.8.1 or newer) is not installed",
-    "apt install python3-aiohttp, or pip install 'caovan[page]' into caovan's environment",
+    "apt install python3-aiohttp, or pip install 'aiohttp>=3.8.1' into caovan's environment",
 )
 HOME = str(Path(__file__).parents[2])
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")

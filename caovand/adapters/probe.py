@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -50,11 +51,13 @@ def probe_engine(
     *,
     named_by: Path | None = None,
     also_kept_in: Path | None = None,
+    before_details: Callable[[], None] = lambda: None,
 ) -> EngineInfo:
     """What this Python has of the engine; slow answers are kept in `cache_dir` where one is given.
 
     `named_by` is the file that names it: if another user could have, root asks as that user only.
-    Answers `also_kept_in` another's folder are read there. After `patience_s`, `flags` and all that
+    Answers `also_kept_in` another's folder are read there; `before_details` is called where none
+    is kept. After `patience_s`, `flags` and all that
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
@@ -71,6 +74,8 @@ def probe_engine(
     name = _cache_name(asks, python, found.pop("stamp"), found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
     kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
+    if kept is None:
+        before_details()
     if kept is None and cache_dir is not None and patience_s is not None:
         left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
         more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)

@@ -255,7 +255,12 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
                 " digits and _"
             )
     host = config.server.host
-    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
+    if with_port := re.fullmatch(r"([A-Za-z0-9._-]+):([0-9]+)", host):
+        yield (
+            f"[server] host must be an address without a port, is {toml(host)}; write host ="
+            f" {toml(with_port[1])} and port = {with_port[2]}"
+        )
+    elif not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
         everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
         yield (
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'

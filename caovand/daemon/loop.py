@@ -20,6 +20,7 @@ from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.config import Config, unapplied
+from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -36,7 +37,7 @@ from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
 
 LONGEST_TICK_S = 5.0
-POLL_S = 5.0
+POLL_S = 5.0  # at most
 NOTICES = 1000
 RECORD_S = 5.0
 
@@ -102,7 +103,7 @@ class Supervisor:
             for slot in self._working():
                 slot.apply(Tick(at=at, chance=random.random()))
             if at >= next_poll:
-                next_poll = at + POLL_S
+                next_poll = at + self._poll_s()
                 try:
                     self._look()
                 except Exception as problem:
@@ -111,7 +112,7 @@ class Supervisor:
                 self._shared.shortage.look()
             deadlines = (slot.snapshot.deadline for slot in self._working())
             due = min((at for at in deadlines if at is not None), default=at + beat_s)
-            wait_s = min(beat_s, max(due - at, 0.01))
+            wait_s = min(beat_s, self._poll_s(), max(due - at, 0.01))
             self._extend_stop()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), wait_s)
@@ -126,6 +127,10 @@ class Supervisor:
                 raise
         if self._fault is not None:
             raise self._fault
+
+    def _poll_s(self) -> float:
+        """The seconds between two looks: the least patient slot needs several before it asks."""
+        return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
 
     def _working(self) -> list[Slot]:
         """The slots that have not quit."""

@@ -113,7 +113,7 @@ class DraftTuner:
             self._context = None
         if before is None or latest is before:
             return False
-        if _is_busy(before, latest, serving.probed_at):
+        if is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         record = self._measure(serving, before, latest)
         applies = self.policy.tune == "apply" and not serving.replanning
@@ -198,7 +198,8 @@ class DraftTuner:
     def _show(self, record: Record, plan: Plan) -> None:
         """Suggest a depth; one that was typed is measured only."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
-        self._found, self._text = found, found.text if found else ""
+        waits = moves.awaited(record, plan.mtp) if plan.policy_drafts else ""
+        self._found, self._text = found, found.text if found else waits
         if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
             self._shown = (found.depth, found.best)
             self._notice("tune", found.text)
@@ -218,7 +219,7 @@ class DraftTuner:
         return True
 
 
-def _is_busy(before: Point, latest: Point, probed_at: float) -> bool:
+def is_busy(before: Point, latest: Point, probed_at: float) -> bool:
     """Whether others than caovan asked for something between two scrapes."""
     if latest.running or latest.waiting:
         return True

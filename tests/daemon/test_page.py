@@ -15,6 +15,7 @@ from caovand.core.config import Config, PageSection
 from caovand.daemon import page as module
 from caovand.daemon.page import Page, url
 from tests.patience import soon
+from tests.secret_files import secret_file
 
 ON = Config(page=PageSection(listen="127.0.0.1:9480"))
 TAKEN = "cannot serve the page: 127.0.0.1:9480: Address already in use; set another [page] listen"
@@ -107,11 +108,11 @@ def test_a_reload_leaves_what_did_not_change_and_moves_what_did() -> None:
 def test_another_token_in_the_same_file_counts_from_a_reload_on(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         file = tmp_path / "token"
-        file.write_text("one\n")
+        secret_file(file, "the first one of all\n")
         config = Config(page=PageSection("0.0.0.0:9480", str(file)))
         world.page.settle(config)
         world.latest.on_line(READY)
-        file.write_text("two\n")
+        file.write_text("another one than that\n")
         world.page.settle(config)
         assert len(world.started) == 2
         assert world.latest.token_file == str(file)

@@ -204,6 +204,7 @@ def test_who_may_do_what(serving: Machine) -> None:
     assert serving.status()["state"] == "SERVING"
 
 
+@pytest.mark.exhaustive
 def test_a_crash_of_the_engine_core_is_healed_by_the_daemon(serving: Machine) -> None:
     main, old = serving.show("MainPID"), serving.status()["engine_pid"]
     serving.must("pkill", "-9", "-f", "^VLLM::EngineCor")

@@ -101,7 +101,7 @@ class Worker(Part):
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(self._head, self._pairs, self._on_frame)
+        return WorkerLink(self._head, self._pairs, self._on_frame, self._slot.runtime)
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:

@@ -7,7 +7,9 @@ import os
 import signal
 import time
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,38 +103,56 @@ def test_a_model_split_over_two_nodes_is_healed_as_one(
             assert text_of(answer.result()) == text_of(two.complete(port, **LONG))
         assert ranks(two) == second
 
+        # A cut for good, and the head's daemon does not live to see its end.
         two.nodes.cut()
         assert "1 of 2 nodes missing: n2" in two.head.until_state("HOLD")["reason"]
         two.worker.until_state("HOLD")
         two.until_nothing_runs(two.head)
         two.until_nothing_runs(two.worker)
+        two.head.kill()
         two.nodes.join()
-        before = healed(two, second, "TP1")
-        for killed in (two.worker, two.head):
-            killed.kill()
-            killed.start()
-            before = healed(two, before, "TP1")
+        two.head.start()
+        healed(two, second, "TP1")
         assert text_of(two.complete(port, **QUESTION)) == alone
 
 
-def test_stages_on_two_nodes_are_healed_as_one_and_leave_nothing(
+def test_stages_on_two_nodes_answer_as_one_node_and_leave_nothing(
     engine: Path, tmp_path: Path, alone: str
 ) -> None:
-    port = free_port()
-    config = configuration(engine, "dense", port, f"hang_s = 15\n{EXACT}")
-    staged = config.replace("extra_args = [", 'extra_args = ["--pipeline-parallel-size", "2", ')
-    with pair(staged, config, tmp_path, found_out=found_out(engine)) as two:
+    with staged(engine, tmp_path) as (two, port):
         first = serving(two, "PP1")
         assert set(first["n1"]) == {"EngineCore", "PP0"}
         assert set(first["n2"]) == {"PP1"}
-        assert text_of(two.complete(port, **QUESTION)) == alone
-
-        os.kill(first["n2"]["PP1"], signal.SIGSTOP)
-        assert two.complete(port, **QUESTION) is None
-        healed(two, first, "PP1")
         assert text_of(two.complete(port, **QUESTION)) == alone
 
         assert two.head.ctl("stop").returncode == 0
         two.worker.until_state("HOLD")
         two.until_nothing_runs(two.head)
         two.until_nothing_runs(two.worker)
+
+
+@pytest.mark.exhaustive
+def test_a_frozen_stage_and_a_killed_daemon_of_a_worker_are_healed_as_one(
+    engine: Path, tmp_path: Path, alone: str
+) -> None:
+    with staged(engine, tmp_path) as (two, port):
+        first = serving(two, "PP1")
+        os.kill(first["n2"]["PP1"], signal.SIGSTOP)
+        assert two.complete(port, **QUESTION) is None
+        second = healed(two, first, "PP1")
+        assert text_of(two.complete(port, **QUESTION)) == alone
+
+        two.worker.kill()
+        two.worker.start()
+        healed(two, second, "PP1")
+        assert text_of(two.complete(port, **QUESTION)) == alone
+
+
+@contextmanager
+def staged(engine: Path, folder: Path) -> Iterator[tuple[Pair, int]]:
+    """Two nodes with a stage of the model each, and the engine's port."""
+    port = free_port()
+    config = configuration(engine, "dense", port, f"hang_s = 15\n{EXACT}")
+    head = config.replace("extra_args = [", 'extra_args = ["--pipeline-parallel-size", "2", ')
+    with pair(head, config, folder, found_out=found_out(engine)) as two:
+        yield two, port

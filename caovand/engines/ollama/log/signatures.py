@@ -23,8 +23,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
          r"\((?P<free>[\d.]+ \w{1,5})\)"
          r"|requested model \((?P<size>[\d.]+ \w{1,5})\) is too large for this system"),
+    # While a model is loaded the OOM killer does that; later anything may
     signature("ollama.ram.killed", "cause", "host-oom",
-         r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: kill"),
+         r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
+         r".{0,40}\berror=\"?)(?P<silent>signal: kill)", {"serving": "engine-died"}),
     signature("ollama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate buffer for kv cache"
          r"|failed to allocate " + cuda.BUFFER + r" for kv cache"),

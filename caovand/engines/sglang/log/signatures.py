@@ -87,14 +87,14 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
+    signature("sglang.crashed", "consequence", "engine-died",
+         r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
+         r"|scheduler died during initialization \(exit code: )"
+         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
-    signature("sglang.crashed", "consequence", "engine-died",
-         r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"(?P<code>-?\d{1,4})"
-         r"|scheduler died during initialization \(exit code: (?P<status>-?\d{1,4})"),
     signature("sglang.sigquit", "wrapper", "engine-died",
          r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),

@@ -250,6 +250,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),
+    "drafts.uneven": (
+        "Requests of one step had different numbers of drafts, as answers in JSON have: vLLM's CPU "
+        "build ends there with a Gated DeltaNet hybrid. Draft nothing ([policy] mtp = 0).",
+    ),
+    "prompt.short": (
+        "A prompt of a single token ends vLLM's CPU build with a Gated DeltaNet hybrid, and no "
+        "setting helps: let clients send two tokens or more.",
+    ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
         "whole process group and start again.",

@@ -95,6 +95,9 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
 }
 
+# A client's request ends the engine, whatever the plan.
+BLAMELESS = frozenset({"prompt.short"})
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
@@ -102,6 +105,7 @@ HEALING = Healing(
     blamed=BLAMED,
     whatever_phase=WHATEVER_PHASE,
     precise=PRECISE,
+    blameless=BLAMELESS,
     mode_rungs=frozenset({"mtp", "mtp-safe", "mtp-off"}),
     mode_settings=("speculative_config",),
     kinds=KINDS,

@@ -15,10 +15,19 @@ import re
 from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Failure, Finding
+from caovand.engines.common.hit import vanished
 from caovand.engines.common.signature import Signature
-from caovand.engines.vllm.log.component import Hit, Traces, component_of, place, unnamed
-from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPER, Aside
+from caovand.engines.vllm.log.component import (
+    Hit,
+    Traces,
+    component_of,
+    keeps_drafted_states,
+    place,
+    unnamed,
+)
+from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPERS, Aside, is_wrapper
 from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.lost import SILENT, says_nothing
 from caovand.engines.vllm.log.phases import figures, phase_of
 from caovand.engines.vllm.log.signatures import (
     BY_ID,
@@ -37,11 +46,9 @@ _TEXT = 500  # characters kept of a causing line
 
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
+_UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
-
-# These report that a process is gone, but not why: perhaps something else killed it.
-_SILENT = frozenset({"worker.died", "engine.exited"})
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
@@ -81,7 +88,7 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and stopped and _is_an_end(hit):
             return None
-    return _finding(hit) if hit else None
+    return _finding(hit, hits, lines) if hit else None
 
 
 def announces(line: str) -> bool:
@@ -89,7 +96,7 @@ def announces(line: str) -> bool:
     if "ERROR" not in line:
         return False
     parts = take_apart(line)
-    return parts.level == "ERROR" and bool(WRAPPER.match(parts.message))
+    return parts.level == "ERROR" and is_wrapper(parts.message)
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
@@ -121,10 +128,16 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
                 _drop_call(hits, index)
         elif not traces.take(parts) and (told or is_evidence(parts)):
             found = texts.match(index, parts)
-            if found is None or (here == "serving" and _is_a_requests(parts, found[1])):
+            if found is None:
+                continue
+            text, row, captures = found
+            behind = traces.of(parts)
+            if row is _UNEVEN and not keeps_drafted_states(behind):
+                row, captures = None, {}
+            if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(Hit(index, parts, here, *found, traces.of(parts), not answered))
+            hits.append(Hit(index, parts, here, text, row, captures, behind, not answered))
     return hits, stopped
 
 
@@ -233,37 +246,42 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
     told = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
-    return next(iter(told or rest), wrapper)
+    reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
+    return next(iter(told or rest or reported), wrapper)
 
 
 def _is_an_end(hit: Hit) -> bool:
     """Whether it only reports that a process is gone, as in every stop, but not why."""
     row = hit.signature
-    return row is not None and (row.id in _SILENT or row.kind == "wrapper")
+    return row is not None and (row.id in SILENT or row.kind == "wrapper")
 
 
 def _after(hit: Hit, wrapper: Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: Hit) -> Finding:
+def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
-    component = component_of(hit)
-    if component:
-        captures["component"] = component
-    if hit.signature and hit.signature.id in _SILENT:
+    row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
+    blamed = "drafter" if row is _UNEVEN else component_of(hit)
+    if blamed:
+        captures["component"] = blamed
+    silent = row is not None and says_nothing(row.id, captures, hit.phase, rows, lines)
+    silent = silent or "silent" in captures
+    if silent:
         captures["silent"] = "yes"
-    row = hit.signature
-    failure = row.means(hit.phase) if row else unnamed(hit, component)
+    failure = row.means(hit.phase) if row else unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
-        failure = _NOT_OPERATORS.get(component, failure)
-    if row is BY_ID["engine.dead"] and hit.phase != "serving":
+        failure = _NOT_OPERATORS.get(blamed, failure)
+    if row in WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
     text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
+    elif silent:
+        text = vanished(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 

@@ -18,6 +18,7 @@ _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 # Components in a traceback, by a piece of `file:function`.
 _PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
 _DRAFTER = "/spec_decode/"
+_DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
 _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
@@ -89,6 +90,11 @@ def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)
     return raised_at(one.message for one in before if (one.process, one.pid) == mine)
+
+
+def keeps_drafted_states(frames: Sequence[str]) -> bool:
+    """Whether the CPU build's Gated DeltaNet is there, which keeps a state for each draft."""
+    return any(_DRAFTED_STATES in frame for frame in frames)
 
 
 def component_of(hit: Hit) -> str:

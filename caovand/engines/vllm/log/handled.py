@@ -8,7 +8,7 @@ from caovand.engines.common.signature import LONGEST
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.signatures import BY_ID, is_crash, is_exception
 
-WRAPPER = BY_ID["engine.dead"].pattern
+WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
 _CHAINED = ("The above exception was", "During handling of the above exception")
 CALL_FAILED = re.compile(r"^Invocation of \w+ method failed")
 # Several contain a request's name, which clients choose.
@@ -20,6 +20,11 @@ _DEALT_WITH = re.compile(
     r"|^Exception in thread \S+ \(_report_usage_worker\)"
     rf"|{CALL_FAILED.pattern}"
 )
+
+
+def is_wrapper(message: str) -> bool:
+    """Whether a message announces that something else failed."""
+    return any(row.pattern.match(message) for row in WRAPPERS)
 
 
 class Aside:
@@ -47,7 +52,7 @@ class Aside:
         if self._logged.get(process) != record:
             return False
         # The engine's end may be logged in the same second from the same file.
-        if WRAPPER.match(message):
+        if is_wrapper(message):
             del self._logged[process]
             return False
         return True

@@ -43,6 +43,12 @@ ROWS: tuple[Signature, ...] = (
     signature("cublas.failed", "generic", "launch-failure",
          r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
     kernel.XID_APP,
+    # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
+    signature("drafts.uneven", "generic", "engine-died",
+         r"^RuntimeError: The size of tensor a \((?P<wanted>\d+)\) must match the size of tensor b "
+         r"\((?P<found>\d+)\)"),
+    signature("prompt.short", "cause", "engine-died",
+         r"causal_conv1d_fwd_cpu: expect x to be transposed"),
     # The plugin
     signature("plugin.load", "cause", "plugin-error",
          r"Failed to load plugin (?P<plugin>caovan\S*)"),

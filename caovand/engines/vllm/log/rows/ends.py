@@ -33,7 +33,8 @@ ROWS: tuple[Signature, ...] = (
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
-         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4}))?",
+         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4})"
+         r"(?: has a total capacity of (?P<total>[\d.]{1,20} \w{1,10}))?)?",
          OOM_BY_PHASE),
     signature("cuda.other", "generic", "launch-failure",
          r"(?:torch\.AcceleratorError|RuntimeError): (?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): "
@@ -66,7 +67,7 @@ ROWS: tuple[Signature, ...] = (
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
          r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
-         r"|OwnerDiedError)(?:: |$)"),
+         r"|OwnerDiedError)(?:: (?P<silent>The (?:actor|worker) died unexpectedly)?|$)"),
     signature("ray.node.died", "consequence", "node-lost",
          r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
          r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
@@ -75,13 +76,20 @@ ROWS: tuple[Signature, ...] = (
     signature("engine.exited", "consequence", "engine-died",
          r"MPClient: engine core exited unexpectedly|MQLLMEngine is already dead"
          r"|(?:RuntimeError\(')?Engine process \(pid \d{1,10}\) died|Engine loop has died"
-         r"|Engine core proc (?P<engine>\S+) died unexpectedly"),
+         r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
+         r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
+         r"(?P<code>-?\d+)"),
+    # A process reports what ends it
     signature("engine.dead", "wrapper", "engine-died",
-         r"EngineCore (?:failed to start|encountered a fatal error|encountered an issue)"
-         r"|AsyncLLM output_handler failed|EngineDeadError|Engine core initialization failed"
+         r"EngineCore (?:failed to start|encountered a fatal error)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Worker failed with error"),
+    # The API server lost the engine core: after the lines of the last row, or without a word
+    signature("engine.lost", "wrapper", "engine-died",
+         r"AsyncLLM output_handler failed|EngineDeadError|EngineCore encountered an issue"
+         r"|Engine core initialization failed"
+         r"(?:.{0,200}Failed core proc\(s\): \{'\w{1,40}': (?P<code>-?\d{1,3}))?"),
     # Alarming but harmless
     signature("benign.flash-attention", "benign", "unknown",
          r"Cannot use FA version (?P<version>\d+) is not supported due to"),
