@@ -10,8 +10,8 @@ import pytest
 from caovand.cli.planned import make
 from caovand.cli.survey import configuration as read
 from caovand.cli.survey import look
-from tests.cards.conftest import configuration, serves, shown
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.cards.conftest import CARD, configuration, running, serves, shown
+from tests.daemon_process import Daemon, free_port
 
 LONGEST = 32768  # the models' own limit
 
@@ -19,7 +19,7 @@ LONGEST = 32768  # the models' own limit
 def configured(port: int, share: float, *args: str, policy: str = "") -> str:
     """The hybrid with its whole context and this share of the card."""
     more = f"[policy]\ngpu_memory_utilization = {share}\n{policy}"
-    text = configuration("hybrid", port, [0], args, more=more)
+    text = configuration("hybrid", port, [CARD], args, more=more)
     return text.replace("[server]", f"max_model_len = {LONGEST}\n[server]")
 
 
@@ -52,9 +52,9 @@ def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
     cards: int, tmp_path: Path
 ) -> None:
     port, share = free_port(), too_small(tmp_path)
-    print(f"share {share} of GPU 0", flush=True)
+    print(f"share {share} of GPU {CARD}", flush=True)
     first = configured(port, share)
-    with daemon(first) as one:
+    with running(first) as one:
         status = serves(one)
         shown(one, "status")
         (rung,) = status["rungs"]
