@@ -58,6 +58,6 @@ def test_an_answer_without_the_program_is_a_problem(monkeypatch: pytest.MonkeyPa
     whole = {"stamp": [], "version": "1", "cuda": False, "python_version": "3.11"}
     monkeypatch.setattr(probe, "_ask", lambda *_: json.loads(json.dumps(whole)))
     with pytest.raises(
-        EngineMissing, match=r"its answer is not understood .KeyError: 'executable'"
+        EngineMissing, match=r"not understood .KeyError: 'executable'"
     ):
         probe_engine(LLAMACPP, "/e/bin/python", None)
