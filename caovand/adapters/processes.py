@@ -238,10 +238,18 @@ class Engines:
 
 
 def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
-    return owners(table, engines, os.getpid(), os.getsid(0), _outputs)
+    return owners(table, engines, os.getpid(), os.getsid(0), outputs)
 
 
-def _outputs(process: Process) -> set[str]:
+def environ_of(process: Process) -> frozenset[bytes]:
+    """The variables that a process began with; empty where it has changed its title, or is gone."""
+    try:
+        return frozenset(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def outputs(process: Process) -> set[str]:
     """What a process writes its output and its errors to, such as `pipe:[17]`."""
     found = set()
     for number in (1, 2):

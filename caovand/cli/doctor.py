@@ -17,6 +17,7 @@ from typing import Any
 
 from caovand.adapters import (
     all_reduce,
+    host,
     memory_speed,
     model_folder,
     page_process,
@@ -33,7 +34,7 @@ from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
     add_config,
-    check_key,
+    cache_of,
     chosen_mode,
     configuration,
     daemon_config,
@@ -111,18 +112,21 @@ def run(args: argparse.Namespace) -> int:
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
-        cache = own_directories(os.environ, os.getuid()).cache
-        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=cache))
+        own_cache = own_directories(os.environ, os.getuid()).cache
+        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=own_cache))
+    cache = cache_of(status)
+    if not options.inventory:
+        free_mib = host.read_host(cache).cache_free_mib
+        machine = replace(machine, host=replace(machine.host, cache_free_mib=free_mib))
     living = engine_processes(pid) if pid else frozenset()
-    facts = gather(config, machine, seen, options.inventory, mode, living)
+    facts = gather(config, machine, seen, options.inventory, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
     page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
-    key = () if options.inventory else key_checks(config)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *key, *page)
+        found = (*checks, _planned_by(config.cluster.head), *page)
     else:
-        found = (*checks, *_alternatives(engine, facts, checks), *key, *page)
+        found = (*checks, *_alternatives(engine, facts, checks), *page)
     return report(found, as_json=options.json)
 
 
@@ -143,15 +147,6 @@ def _alternatives(
         if kind != engine.name:
             other = registry.engine_of(kind).planning.alternative
             yield from other(facts.model, facts.gpus, facts.host, tokens_s)
-
-
-def key_checks(config: Config) -> Iterator[CheckResult]:
-    """An API key that cannot be used."""
-    try:
-        check_key(config)
-    except CommandError as problem:
-        text, _, fix = problem.message.partition("; ")
-        yield CheckResult("key", "FAIL", text, fix)
 
 
 def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckResult]:
@@ -178,12 +173,14 @@ def gather(
     seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,
-    own: frozenset[int] = frozenset(),
+    cache: Path,
+    own: frozenset[int],
 ) -> DoctorFacts:
     """Gather everything the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
     worker = config.cluster.role == "worker"  # its head plans and has the port
-    cache = directories(os.environ, os.getuid()).cache
+    # A daemon reports itself where its caches cannot be written.
+    daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
     facts = DoctorFacts(
         gpus=machine.gpus,
@@ -203,7 +200,7 @@ def gather(
         unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
         service_user=SERVICE_USER,
         cache_dir=str(cache),
-        cache_writable=saved is not None or _writable(cache),
+        cache_writable=saved is not None or daemons or _writable(cache),
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),

@@ -61,12 +61,6 @@ def run(args: argparse.Namespace) -> int:
         text = f"only the end of {args.logfile} is explained: {skipped} earlier lines are skipped"
         print(text, file=sys.stderr)
     engine, explanation = explained(raw.decode("utf-8", errors="replace"))
-    if explanation.empty:
-        engines = ", ".join(registry.engine_of(kind).title for kind in registry.MODULES)
-        name = "standard input" if args.logfile == "-" else args.logfile
-        fact = f"caovan knows none of its lines from a log of {engines}" if raw else "it is empty"
-        remedy = "name the log of an engine, from its start on"
-        raise CommandError(Exit.FAILED, f"cannot explain {name}: {fact}", remedy, "no-log")
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=explanation.finding.line + skipped)
         explanation = replace(explanation, finding=finding)
@@ -186,8 +180,7 @@ VERB = Verb(
     name="explain",
     group=Group.OFFLINE,
     help="explain an engine's log: phases, memory, the failure and its fix",
-    description="Read an engine's log, from any supervisor or none, and explain what happened."
-    " Exit status 1 where it is no log of an engine.",
+    description="Read an engine's log, from any supervisor or none, and explain what happened.",
     epilog="example: journalctl -u vllm | caovanctl explain -",
     arguments=arguments,
     run=run,

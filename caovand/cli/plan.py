@@ -23,7 +23,7 @@ from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
-    check_key,
+    cache_of,
     chosen_mode,
     configuration,
     daemon_config,
@@ -67,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
-    if not args.inventory:
-        check_key(config)
     kept, own = remembered_here(args.inventory), chosen_engine(config)
     records = tuned_here(args.inventory)
 
@@ -82,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         )
         inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
-        made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
+        made = make(
+            config, over.inventory, mode, kept, cache_of(daemon), records, no_rdma=over.no_rdma
+        )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
@@ -121,6 +121,8 @@ def show(found: Planned, console: Console) -> None:
         show_memory(found, found.memory, console)
     for warning in found.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
+    if found.refusal:
+        console.print(Text(f"the daemon does not start this: {found.refusal}", style="red"))
 
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:

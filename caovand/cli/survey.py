@@ -90,31 +90,6 @@ def read_first(config: Config) -> ModelCard | None:
     return None
 
 
-def check_key(config: Config) -> None:
-    """Raise CommandError where the engine's API key cannot be used.
-
-    Of a file that this user may not read, only the daemon can know.
-    """
-    path = config.server.api_key_file
-    if path and _closed(path):
-        return
-    try:
-        config_file.api_key(
-            config, config.engine.extra_args, os.environ, chosen_engine(config).arguments
-        )
-    except ConfigError as problem:
-        raise CommandError(Exit.FAILED, str(problem)) from None
-
-
-def _closed(path: str) -> bool:
-    """Whether a file, or a folder above it, may not be read by this user."""
-    try:
-        os.stat(path)
-    except OSError as problem:
-        return isinstance(problem, PermissionError)
-    return not os.access(path, os.R_OK)
-
-
 def configuration(path: Path | None, model: str | None = None) -> Config:
     """The file's configuration (the system's where none is named), with this model."""
     if path is not None and path.suffix in (".yaml", ".yml"):
@@ -202,6 +177,12 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
             "run this as that daemon's user, or name a file with --config FILE",
         )
     return path
+
+
+def cache_of(daemon: Mapping[str, Any]) -> Path:
+    """The folder of a running daemon's caches, else of one that would be started here."""
+    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not tell
+    return Path(told) if told else directories(os.environ, os.getuid()).cache
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:

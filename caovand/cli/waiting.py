@@ -70,7 +70,8 @@ def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapp
 
 def _outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
     if answer["refusal"] and answer["state"] == "SERVING":
-        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}")
+        hint = "correct it and reload, or try it once more: caovanctl retry"
+        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}", hint)
     if answer["state"] == "SERVING":
         if not quiet:
             served = answer["served"]

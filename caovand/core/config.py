@@ -114,7 +114,8 @@ class PolicySection:
     )
     tune_quiet_s: float = key(
         900.0,
-        "Seconds without a request before the draft tuner restarts the engine.",
+        "Seconds without a request before caovan restarts the engine for a better plan: the draft"
+        " tuner's, or the full one once others have freed memory.",
         low=5,
         high=86400,
     )
@@ -148,7 +149,10 @@ class PolicySection:
     )
     strict: bool = key(False, "Never degrade: fail instead of lowering a setting.")
     pinned: tuple[str, ...] = key(
-        (), "Keys of [model] and [policy] that must not be lowered.", example='["mtp"]'
+        (),
+        "Keys of [model] and [policy] that must not be lowered; max_model_len is then started"
+        " whatever its forecast is.",
+        example='["mtp"]',
     )
     ladder: tuple[str, ...] | None = key(
         None, 'Fallback rungs that may be used; "auto" is all of them.'

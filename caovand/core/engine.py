@@ -19,6 +19,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.figures.counters import Reading
+from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.rung import Healing
 from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
@@ -75,8 +76,9 @@ class Modelled:
 class Planning:
     """From configuration and inventory to a running command.
 
-    `conflicts` are settings that cannot run, however much memory there is. `command` takes the
-    folder for compiled code, None for the engine's default. `cards` are those a plan uses,
+    `conflicts` are settings that cannot run, however much memory there is. `foreseen` is the
+    failure that a start is known to end in, None where nothing is known against it. `command` takes
+    the folder for compiled code, None for the engine's default. `cards` are those a plan uses,
     `context` its longest request in tokens, None if the engine chooses it. `overruling` names the
     setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
     doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
@@ -103,6 +105,7 @@ class Planning:
     alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
         lambda model, gpus, host, tokens_s: ()
     )
+    foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
 
@@ -206,6 +209,7 @@ class Api:
     at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
     None for an engine that counts only what it completes. `constrained` makes a JSON schema the
     fields of a request whose answer must follow it, None for an engine that cannot do that.
+    `scraped` ends the line that the engine prints each time its metrics are read, "" for none.
     """
 
     health: str
@@ -220,9 +224,12 @@ class Api:
     tokenize: Tokenize | None = None
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     chat: str = "/v1/chat/completions"
+    scraped: str = ""
 
     def polled(self, line: str) -> bool:
         """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        if self.scraped and line.endswith(self.scraped):
+            return True
         if "GET " not in line:
             return False
         words = [word.strip('"') for word in line.split()]

@@ -31,12 +31,6 @@ class Explanation:
     configured: Mapping[str, Any]
     harmless: Mapping[str, int]
 
-    @property
-    def empty(self) -> bool:
-        """Whether no line of the log is one that the engine writes."""
-        seen = (self.phases, self.finding, self.figures, self.configured, self.harmless)
-        return self.engine_version is None and not any(seen)
-
 
 class FindCause(Protocol):
     """Finds the first cause in a log, in a phase; `alive` if the engine has not ended."""

@@ -170,6 +170,7 @@ class EngineRun:
             self._cgroup,
             self._figures.engine(),
             Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+            partial(self.cards.taken_since, prepared.inventory.gpus),
             answers=self.part.answers,
         )
 
@@ -189,7 +190,7 @@ class EngineRun:
                 file=self.file,
                 cgroup=self._cgroup,
                 on_lines=on_lines,
-                secrets=self.secrets(env, plan),
+                hidden=self.secrets(env, plan),
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
             )

@@ -29,13 +29,13 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
-from caovand.core.checkpoint.safetensors import BadShard
+from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, device_name
 from caovand.core.facts.ownership import Process
-from caovand.core.healing import degraded
+from caovand.core.healing import degraded, foreseen
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
@@ -194,7 +194,7 @@ def _negative_scale(card: ModelCard) -> str | None:
     for shard in shards:
         try:
             found = scales.negative(shard)
-        except BadShard as problem:
+        except BadHeader as problem:
             fact, remedy = str(problem), "download the file again"
             raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
         except OSError as problem:
@@ -212,14 +212,19 @@ def _reachable(error: ProblemError, path: str) -> str:
 
 
 def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
-    """The plan for what was inspected. Raises Obstacle."""
-    mark = degraded.fingerprint(request.config, inventory)
+    """The plan for what was inspected. Raises Obstacle, also for one that is known to fail."""
+    config, engine = request.config, request.engine
+    mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
     used = None if request.before else occupancy.used(inventory.gpus)
     try:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
         raise unplannable(problem) from problem
+    plan = foreseen.lowered(engine, config, plan, inventory)
+    known = foreseen.foreseen(engine, config, plan, inventory)
+    if known is not None:
+        raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
     return Prepared(plan, inventory, mark, request.chosen_mode)
 
 

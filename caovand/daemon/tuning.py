@@ -113,7 +113,7 @@ class DraftTuner:
             self._context = None
         if before is None or latest is before:
             return False
-        if _is_busy(before, latest, serving.probed_at):
+        if is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         record = self._measure(serving, before, latest)
         applies = self.policy.tune == "apply" and not serving.replanning
@@ -219,7 +219,7 @@ class DraftTuner:
         return True
 
 
-def _is_busy(before: Point, latest: Point, probed_at: float) -> bool:
+def is_busy(before: Point, latest: Point, probed_at: float) -> bool:
     """Whether others than caovan asked for something between two scrapes."""
     if latest.running or latest.waiting:
         return True

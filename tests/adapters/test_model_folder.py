@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.adapters.model_folder import folder as folders
 from tests.examples import examples
+from tests.tiny_gguf import ARRAY, BOOL, assemble, value
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -242,7 +243,7 @@ def test_half_a_download_is_refused(folder: Path) -> None:
         ("{", "not JSON"),
         ("[]", "contains no table"),
         ("{}", "architectures"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "nested more than 64 levels deep"),
     ],
 )
 def test_a_config_that_is_none_is_refused(folder: Path, content: str, said: str) -> None:
@@ -340,8 +341,29 @@ def test_a_file_behind_a_link_is_read_as_the_hub_s_caches_have_it(folder: Path) 
     assert read_model(str(folder)).architecture
 
 
+def test_many_links_to_one_file_cost_no_more_than_the_budget_of_one_model(tmp_path: Path) -> None:
+    """A split file of 20 links took 2.7 GiB; shards may be links as well."""
+    values = {"a": value(ARRAY, (BOOL, []))}
+    data = assemble(values, {}, {})
+    at = data.index(b"a" + value(ARRAY, (BOOL, []))) + 9
+    data = data[:at] + struct.pack("<Q", 4_000_000) + bytes(4_000_064)
+    (tmp_path / "data").write_bytes(data)
+    for number in range(1, 21):
+        (tmp_path / f"m-{number:05}-of-00020.gguf").symlink_to("data")
+    with pytest.raises(ModelProblem, match="those before it have more than 64 MiB"):
+        read_model(str(tmp_path / "m-00001-of-00020.gguf"))
+    shards, head = tmp_path / "shards", b'{"__metadata__":{"a":"' + b"x" * 4_000_000 + b'"}}'
+    shards.mkdir()
+    (shards / "config.json").write_text(json.dumps(CONFIG))
+    (shards / "data").write_bytes(struct.pack("<Q", len(head)) + head)
+    for number in range(1, 21):
+        (shards / f"m-{number:05}-of-00020.safetensors").symlink_to("data")
+    with pytest.raises(ModelProblem, match=r"m-00017-of-00020.*before it have more than 64 MiB"):
+        read_model(str(shards))
+
+
 def test_a_table_of_too_many_values_is_refused_before_it_is_parsed(folder: Path) -> None:
     keys = ",".join(f'"{n:x}":1' for n in range(600_000))
     (folder / "tokenizer_config.json").write_text("{" + keys + "}")
-    with pytest.raises(ModelProblem, match="more than 500000 values"):
+    with pytest.raises(ModelProblem, match="more than 500,000 values"):
         read_model(str(folder))

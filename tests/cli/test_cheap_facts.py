@@ -34,6 +34,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         raise AssertionError("the engine was asked")
 
     monkeypatch.setattr(plan_verb, "look", asked)
+    monkeypatch.setattr(doctor, "_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
         path = tmp_path / "caovan.toml"
@@ -74,32 +75,38 @@ def test_a_missing_engine_is_the_first_thing_to_be_fixed(configured: Configure) 
         survey.read_first(here)
 
 
-def test_of_a_key_that_this_user_may_not_read_only_the_daemon_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "key"
-    path.write_text("two\nlines\n")
-    config = replace(Config(), server=replace(Config().server, api_key_file=str(path)))
-    with pytest.raises(CommandError, match="one line of plain ASCII"):
-        survey.check_key(config)
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    survey.check_key(config)
-
-
-def test_the_doctor_fails_an_empty_path_and_a_missing_key(
+def test_the_doctor_fails_an_empty_path(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
-    words = configured('[server]\napi_key_file = "/etc/nokey"')
-    assert main(["doctor", *words, "--json"]) == Exit.FAILED
+    assert main(["doctor", *configured(""), "--json"]) == Exit.FAILED
     checks = json.loads(capsys.readouterr().out)["checks"]
-    failed = {one["group"]: one for one in checks if one["verdict"] == "FAIL"}
-    assert failed.keys() == {"model", "key"}
-    assert failed["model"]["text"] == "cannot choose a model: [model] path is empty"
-    assert "api_key_file /etc/nokey" in failed["key"]["text"]
-    assert failed["key"]["remedy"].startswith("write the secret to a file")
+    (failed,) = (one for one in checks if one["verdict"] == "FAIL")
+    assert failed["group"] == "model"
+    assert failed["text"] == "cannot choose a model: [model] path is empty"
+    assert failed["remedy"] == "set it to a model's folder"
+
+
+def test_the_doctor_checks_the_caches_of_the_running_daemon(
+    configured: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+    )
+    cache = tmp_path / "of-the-daemon"
+    answer = {"daemon": {"cache": str(cache)}, "mode_origin": "file", "mode": "auto"}
+    monkeypatch.setattr(doctor, "running", lambda _: answer)
+    main(["doctor", *configured(""), "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    (found,) = (one["text"] for one in checks if one["group"] == "caches")
+    assert found.endswith(f" under {cache}")
+    assert survey.cache_of({}) == tmp_path / "cache"
+    assert survey.cache_of({"daemon": {}}) == tmp_path / "cache", "of a daemon before an upgrade"
 
 
 def test_the_port_of_the_daemons_own_engine_is_neither_free_nor_taken() -> None:

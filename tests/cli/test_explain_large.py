@@ -46,25 +46,3 @@ def test_any_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text:
     assert text.endswith(raw)
     assert len(raw) < 6000
     assert text[: len(text) - len(raw)].count(b"\n") == skipped
-
-
-@pytest.mark.parametrize(
-    ("text", "fact"),
-    [
-        ("root:x:0:0:root:/root:/bin/bash\n", "caovan knows none of its lines from a log of vLLM,"),
-        ("\x7fELF\x00\x01", "caovan knows none of its lines"),
-        ("", "it is empty"),
-    ],
-)
-def test_what_is_no_engines_log_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, fact: str
-) -> None:
-    log = tmp_path / "passwd"
-    log.write_text(text)
-    assert main(["explain", str(log)]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert f"cannot explain {log}: {fact}" in printed.err
-    assert "name the log of an engine" in printed.err
-    assert main(["explain", str(log), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "no-log"

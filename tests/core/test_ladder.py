@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -501,3 +502,14 @@ def test_a_lower_plan_comes_with_its_words_and_nothing_else_does(
         assert decision.plan.rungs == (*plan.rungs, decision.rung)
     if REACTIONS[finding.failure].kind == "fatal":
         assert decision.verdict == "fail"
+
+
+def test_no_share_is_lowered_for_an_allocation_that_none_would_hold() -> None:
+    """One odd request may be the cause: the same plan again, and then smaller steps."""
+    captures = {"wanted": "32768.00 GiB", "total": "139.80 GiB"}
+    odd = Finding("device-oom-run", "out of memory", captures=captures, signature="oom.cuda")
+    assert decide(plan_of(), odd, 1, FREE).verdict == "again"
+    second = decide(plan_of(), odd, 2, FREE)
+    assert second.rung.startswith("batch ")
+    usual = replace(odd, captures={**captures, "wanted": "170.00 MiB"})
+    assert decide(plan_of(), usual, 1, FREE).rung.startswith("gmu-down ")

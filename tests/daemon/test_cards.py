@@ -132,6 +132,33 @@ def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
     assert found == [{}, {0: 3_200}, {0: 3_200}]
 
 
+def test_who_has_taken_memory_is_asked_of_the_driver_once_ours_were_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two samples others may take what the engine then lacks, and the engine be gone."""
+    taken = replace(CARD, users=((9, "python", 4_000),))
+    look_like(monkeypatch, always(taken))
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: None)
+        slot = one.share(InUse(lambda sample: None, lambda line: None, lambda text: None))
+        slot.engine({0}, {7})
+        assert await slot.taken_since([CARD]) == "", "in a container pids are others"
+        sample = GpuSample(0, 5_615, 22_527, None, None, None, 0.0, users=((7, 5_000),))
+        one._samples([sample])
+        assert slot.besides == {0: 615}
+        assert await slot.taken_since([CARD]) == "python (pid 9) has taken 4000 MiB of GPU 0"
+        assert slot.others() == {0: 4_000}, "what a degraded plan is kept with"
+
+        def hung() -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(cards.nvml, "read_gpus", hung)
+        assert await slot.taken_since([CARD]) == ""
+
+    asyncio.run(scenario())
+
+
 def test_the_readings_of_the_last_minutes_are_of_all_cards() -> None:
     async def scenario() -> dict[str, Any]:
         one = Cards(1.0, lambda line: None)

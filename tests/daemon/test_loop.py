@@ -19,6 +19,7 @@ from caovand.adapters import child, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.core.config import Config, WatchSection
+from caovand.core.facts.ledger import Marks
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
@@ -127,7 +128,8 @@ def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
         left = subprocess.Popen(["sleep", "600"], start_new_session=True)
         seen = processes.read(left.pid)
         assert seen is not None
-        child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen])
+        marks = Marks("pipe:[1]", "a mark")
+        child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen], marks)
         running = asyncio.ensure_future(one.run())
         await asyncio.sleep(0)
         one.command(events.Start(at=time.monotonic()))

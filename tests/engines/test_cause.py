@@ -605,3 +605,14 @@ def test_a_lost_card_outweighs_the_faults_before_it() -> None:
     finding = find_in_kernel([FAULT], pids={7})
     assert finding is not None
     assert finding.failure == "illegal-access"
+
+
+def test_an_allocation_larger_than_the_card_is_told_from_one_that_a_share_would_hold() -> None:
+    """As of a client's odd request on an H200: it asked for 32 TiB at once."""
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total"
+    rest = " capacity of 139.80 GiB of which 2.41 GiB is free."
+    for size, beyond in (("32768.00 GiB", True), ("139.81 GiB", True), ("139.80 GiB", False),
+                         ("170.00 MiB", False), ("512 bytes", False)):  # fmt: skip
+        found = cause(f"{LOADING}\n{READY}\n{text.format(size)}{rest}")
+        assert (found.failure, found.beyond_card) == ("device-oom-run", beyond), size
+    assert not cause(f"{LOADING}\n{READY}\n{text.format('9 GiB')}").beyond_card

@@ -124,6 +124,24 @@ def test_a_core_that_reports_its_end_or_leaves_a_status_is_not_excused(lines: li
     assert "vanished" not in finding.text
 
 
+@pytest.mark.long
+def test_each_text_of_sglang_for_a_lost_process_excuses_the_plan() -> None:
+    folder = ROOT / ".caovan/sglang-0.5.17/sglang/srt"
+    if not folder.is_dir():
+        pytest.skip("no SGLang 0.5.17: `make sglang-0.5.17` brings it")
+    files = ("utils/watchdog.py", "entrypoints/engine.py")
+    trees = [ast.parse((folder / file).read_text(encoding="utf-8")) for file in files]
+    texts = [
+        words(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+    ]
+    lost = [text for text in texts if re.search(r"exit code:? 1", text) and "1" in text]
+    assert len(lost) == 2
+    for text in lost:
+        killed = re.sub(r"(exit code:?) 1", r"\1 -9", text)
+        for line in (f"[2026-11-24 04:47:05] {killed}", f"RuntimeError: {killed}"):
+            is_excused(sglang.find_cause([line]))
+
+
 def test_a_killed_scheduler_of_sglang_is_excused_and_one_that_crashed_is_not() -> None:
     line = "[2026-11-24 04:47:05] Subprocess scheduler_0 (pid=9) crashed with exit code {}. Trig"
     for code in (-9, -15):

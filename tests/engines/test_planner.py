@@ -125,6 +125,29 @@ def test_a_model_with_no_mtp_head_drafts_nothing() -> None:
     assert "no MTP head" in found.settings["speculative_config"].reason
 
 
+@pytest.mark.parametrize(
+    ("layers", "policy", "depth"),
+    [
+        (1, {"mode": "fast"}, 4),
+        (3, {"mode": "fast"}, 3),
+        (3, {"mtp": 8}, 6),
+        (3, {"mtp": 2}, 2),
+        (8, {"mode": "fast"}, 4),
+    ],
+)
+def test_a_head_of_several_layers_drafts_in_whole_rounds(
+    layers: int, policy: dict[str, Any], depth: int
+) -> None:
+    """vLLM refuses another depth beyond the layers, before it loads anything."""
+    machine = inventory(replace(QWEN_27B_AWQ, mtp_layers=layers))
+    found = plan(machine, policy=policy)
+    assert found.mtp == depth
+    reason = found.settings["speculative_config"].reason
+    assert ("multiples of the 3 layers" in reason) is (layers == 3 and depth != policy.get("mtp"))
+    with pytest.raises(Unplannable, match="set mtp = 6"):
+        plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=3)), policy={"mtp": 7, "pinned": ["mtp"]})
+
+
 def test_a_pinned_depth_without_a_head_is_a_contradiction() -> None:
     with pytest.raises(Unplannable, match="no MTP head"):
         plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=0)), policy={"mtp": 3, "pinned": ["mtp"]})

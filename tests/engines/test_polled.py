@@ -19,6 +19,8 @@ from caovand.engines import registry
         ("vllm", "INFO 11-26 [x.py:1] GET /healthy 200 times", False),
         ("llamacpp", "srv  log_server_r: done request: GET /health 127.0.0.1 200", True),
         ("llamacpp", "srv  log_server_r: done request: POST /completion 127.0.0.1 200", False),
+        ("llamacpp", "0.08.152.826 I srv  update_slots: all slots are idle", True),
+        ("vllm", "0.08.152.826 I srv  update_slots: all slots are idle", False),
         ("ollama", '[GIN] 2026/11/26 | 200 | 21.1µs | 127.0.0.1 | GET      "/api/version"', True),
         (
             "sglang",

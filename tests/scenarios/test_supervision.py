@@ -276,6 +276,41 @@ def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -
         assert done.returncode == 1
         assert "/nonexistent/model" in done.stderr
         assert one.status()["engine_pid"] == pid
+        typo = 'extra_args = ["--enforce-eagre"]'
+        one.config_path.write_text(config.replace("[watch]", f"{typo}\n[watch]"))
+        done = one.ctl("reload")
+        assert done.returncode == 1
+        assert "has no such flag; use --enforce-eager" in done.stderr
+        assert one.status()["engine_pid"] == pid
+
+
+@pytest.mark.long
+def test_a_reload_whose_engine_does_not_start_comes_back_with_what_served(model: Path) -> None:
+    config = configuration(model)
+    broken = {"print": ["vllm: error: not on Thursdays"], "die_at": "resolve", "status": 2}
+    with daemon(config) as one:
+        one.until_state("SERVING")
+        first = one.commands()[-1]
+        orders = json.dumps(json.dumps(broken))
+        one.config_path.write_text(config.replace('STANDIN = "{}"', f"STANDIN = {orders}"))
+        for verb in (["reload"], ["retry"]):
+            done = one.ctl(*verb)
+            assert done.returncode == 1
+            assert "no change made: the changed plan failed: vllm: error: not on" in done.stderr
+            status = one.status()
+            assert (status["state"], status["failures"]) == ("SERVING", 0)
+            assert "not on Thursdays" in status["refusal"]["text"]
+            assert one.commands()[-1] == first
+        starts = len(one.spawned())
+        done = one.ctl("reload")
+        assert done.returncode == 1
+        assert "the changed plan failed" in done.stderr
+        assert len(one.spawned()) == starts, "what is known to fail is not tried by a reload"
+        assert "back to the plan that served before the change" in " ".join(one.events())
+        one.config_path.write_text(config)
+        assert one.ctl("reload").returncode == 0
+        assert one.status()["refusal"] is None
+        assert len(one.spawned()) == starts
 
 
 @pytest.mark.long

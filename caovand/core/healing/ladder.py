@@ -73,6 +73,9 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
+# One allocation larger than a card: one odd request, or a step that must become smaller.
+BEYOND_CARD = Reaction("restart", 1)
+
 # A killed engine is no evidence against its plan; the third kill in a row may be.
 MORE_PATIENCE = 2
 
@@ -156,7 +159,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if finding.signature in rules.healing.blameless:
         text = "the same plan again: a request ended it, and no setting helps"
         return Decision("again", text=text, excused=True)
-    reaction = REACTIONS[finding.failure]
+    reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
     kind = reaction.kind
     if kind == "fatal":
         return Decision("fail", text="starting again cannot help")

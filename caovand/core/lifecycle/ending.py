@@ -128,7 +128,7 @@ def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Lifecy
 def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """End the child, and start no other."""
     ending = Ending("quit" if event.quit else "stopped")
-    return recycle(replace(s, refusal=None), event, rules, ending, "stop requested")
+    return recycle(s.without_changes(), event, rules, ending, "stop requested")
 
 
 def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:

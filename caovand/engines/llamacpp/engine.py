@@ -71,6 +71,7 @@ ENGINE = Engine(
     api=Api(
         health="/health",
         metrics="/metrics",
+        scraped="update_slots: all slots are idle",
         read_metrics=parse_metrics,
         pending="",
         pending_key="",

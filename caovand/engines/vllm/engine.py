@@ -21,6 +21,7 @@ from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.checkup import checkup
 from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.foreseen import foreseen
 from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, Workload
@@ -92,6 +93,7 @@ ENGINE = Engine(
         checks=checkup,
         speed=_speed,
         modelled=_modelled,
+        foreseen=foreseen,
         all_reduce=all_reduce,
         coarse=_coarse,
     ),

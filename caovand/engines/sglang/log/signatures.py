@@ -84,12 +84,12 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
-    signature("sglang.exception", "generic", "engine-died",
-         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
     signature("sglang.crashed", "consequence", "engine-died",
          r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
          r"|scheduler died during initialization \(exit code: )"
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
+    signature("sglang.exception", "generic", "engine-died",
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
     signature("sglang.sigquit", "wrapper", "engine-died",
          r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),

@@ -96,7 +96,8 @@ def _gmu_up(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _gmu_down(plan: Plan, finding: Finding) -> Step | None:
-    if sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS:
+    spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
+    if spent or finding.beyond_card:
         return None
     return _to_gmu(plan, _gmu(plan) - GMU_STEP)
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import vanished
 from caovand.engines.common.signature import LONGEST, Signature
+from caovand.engines.vllm.log.component import component, keeps_drafted_states
 from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.lost import SILENT, says_nothing
 from caovand.engines.vllm.log.phases import figures, phase_of
 from caovand.engines.vllm.log.signatures import (
     BY_ID,
@@ -37,15 +39,6 @@ _CALL = 400  # lines in which workers report a failed call, before the engine co
 _TEXT = 500  # characters kept of a causing line
 _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 
-# Components in a traceback, by a piece of `file:function`.
-_PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
-_DRAFTER = "/spec_decode/"
-_DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
-_PREFIX_CACHE = "/worker/mamba_utils.py"
-_COMPILER = re.compile(
-    r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
-)
-_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
 # How that code fails if checkpoint and configuration do not match.
 _MISFIT = re.compile(
     r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
@@ -71,12 +64,6 @@ _WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
 _CHAINED = ("The above exception was", "During handling of the above exception")
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
-
-# These report that a process is gone, but not why: perhaps something else killed it. vLLM 0.21
-# prints only the last one for its engine core. A core that ends by an error reports that itself.
-_SILENT = frozenset({"worker.died", "engine.exited", "engine.lost"})
-_OF_THE_CORE = _SILENT - {"worker.died"}
-_CORE = "(EngineCore"
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
@@ -190,7 +177,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
                 continue
             row, captures = found or (None, {})
             behind = tuple(frames.get(writer, ()))
-            if row is _UNEVEN and not any(_DRAFTED_STATES in one for one in behind):
+            if row is _UNEVEN and not keeps_drafted_states(behind):
                 row, captures = None, {}
             if here == "serving" and _is_a_requests(parts, row):
                 continue
@@ -337,40 +324,27 @@ def _first_symptom(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
 def _is_an_end(hit: _Hit) -> bool:
     """Whether it only reports that a process is gone, as in every stop, but not why."""
     row = hit.signature
-    return row is not None and (row.id in _SILENT or row.kind == "wrapper")
+    return row is not None and (row.id in SILENT or row.kind == "wrapper")
 
 
 def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _says_nothing(hit: _Hit, hits: Sequence[_Hit], lines: Sequence[str]) -> bool:
-    """Whether a process is gone and nothing explains it, neither its own words nor its status."""
-    row, code = hit.signature, hit.captures.get("code", "0")
-    if row is None or row.id not in _SILENT or code.lstrip("0").isdecimal():
-        return False
-    if row.id in _OF_THE_CORE and any(one.signature is BY_ID["engine.dead"] for one in hits):
-        return False
-    # The end of a log alone does not show that the core printed nothing.
-    return (
-        hit.phase == "serving"
-        or row.id != "engine.lost"
-        or any(line.startswith(_CORE) for line in lines)
-    )
-
-
 def _finding(hit: _Hit, hits: Sequence[_Hit], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
-    component = _component(hit)
-    if component:
-        captures["component"] = component
-    row = hit.signature
-    silent = "silent" in captures or _says_nothing(hit, hits, lines)
+    row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
+    blamed = component(hit.frames, hit.phase, known=row is not None)
+    blamed = "drafter" if row is _UNEVEN else blamed
+    if blamed:
+        captures["component"] = blamed
+    silent = row is not None and says_nothing(row.id, captures, hit.phase, rows, lines)
+    silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
-    failure = row.means(hit.phase) if row else _unnamed(hit, component)
+    failure = row.means(hit.phase) if row else _unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
-        failure = _NOT_OPERATORS.get(component, failure)
+        failure = _NOT_OPERATORS.get(blamed, failure)
     if row in _WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
     text = _short(hit.parts.message)
@@ -399,39 +373,14 @@ def _place(hit: _Hit, lines: Sequence[str]) -> str:
     return ""
 
 
-def _component(hit: _Hit) -> str:
-    """The component whose code is in the traceback.
-
-    An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
-    exception only nearby frames do.
-    """
-    if hit.signature is _UNEVEN:
-        return "drafter"
-    near = hit.frames if hit.signature else hit.frames[-4:]
-    if any(_PLUGIN.search(frame) for frame in near):
-        return "plugin"
-    if any(_COMPILER.search(frame) for frame in hit.frames):
-        return "compiler"
-    if any(_PREFIX_CACHE in frame for frame in hit.frames):
-        return "prefix-cache"
-    if hit.phase == "load" and any(map(_loads_weights, near)):
-        return "weights"
-    return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
-
-
-def _loads_weights(frame: str) -> bool:
-    file, _, function = frame.rpartition(":")
-    return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
-
-
-def _unnamed(hit: _Hit, component: str) -> Failure:
-    if component == "plugin":
+def _unnamed(hit: _Hit, blamed: str) -> Failure:
+    if blamed == "plugin":
         return "plugin-error"
     # Python 3.10.0 fails like this on code that the compiler generates.
-    if component == "weights" and _MISFIT.match(hit.parts.message):
+    if blamed == "weights" and _MISFIT.match(hit.parts.message):
         return "model-missing"
     index = hit.phase == "compile" and hit.parts.message.startswith("IndexError: tuple index out")
-    if component == "compiler" or index:
+    if blamed == "compiler" or index:
         return "compile-failed"
     return "engine-died" if hit.phase == "serving" else "unknown"
 

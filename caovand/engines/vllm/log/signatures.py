@@ -265,7 +265,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
-         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4}))?",
+         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4})"
+         r"(?: has a total capacity of (?P<total>[\d.]{1,20} \w{1,10}))?)?",
          _OOM_BY_PHASE),
     signature("cuda.other", "generic", "launch-failure",
          r"(?:torch\.AcceleratorError|RuntimeError): (?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): "

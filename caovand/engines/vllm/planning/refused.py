@@ -22,10 +22,9 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
 
 def unknown(flag: flags.Flag, engine: EngineInfo) -> str:
     """The flag as it was typed where this engine has none of that name, else ""."""
-    option = flags.option(flag.name)
-    if not engine.flags or not {option, "--no-" + option[2:]}.isdisjoint(engine.flags):
-        return ""
-    return flag.words[0].partition("=")[0]
+    typed = flag.words[0].partition("=")[0]
+    known = not engine.flags or not flag.name or flags.is_known(typed, engine.flags)
+    return "" if known else typed
 
 
 def _problem(flag: flags.Flag, engine: EngineInfo) -> Sequence[Problem]:

@@ -51,8 +51,19 @@ def speculative_config(draft: Draft) -> Setting | None:
     ends = uneven_drafts_end(draft)
     if ends and setting.origin != "user":
         return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
-    config = {"method": "mtp", "num_speculative_tokens": wanted}
-    return Setting(config, setting.origin, setting.reason + _lost_prefixes(draft))
+    whole, why = _whole_rounds(wanted, draft.model.mtp_layers)
+    if why and setting.origin == "user" and draft.pinned("mtp"):
+        raise Unplannable(f"cannot draft {wanted} tokens with MTP: {why}; set mtp = {whole}")
+    config = {"method": "mtp", "num_speculative_tokens": whole}
+    reason = f"{setting.reason}, but {why}" if why else setting.reason
+    return Setting(config, setting.origin, reason + _lost_prefixes(draft))
+
+
+def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
+    """The depth that vLLM takes of a head of so many layers, and why it is less than wanted."""
+    rest = wanted % layers if wanted > layers else 0
+    why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
+    return wanted - rest, why
 
 
 def uneven_drafts_end(draft: Draft) -> str:
