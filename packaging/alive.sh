@@ -6,10 +6,10 @@ log=$1 label=$2
 shift 2
 every=5
 mkdir -p "$(dirname "$log")"
-"$@" >"$log" 2>&1 </dev/null &
+# A command in the background gets no Ctrl-C: it is ended with all that it started.
+setsid "$@" >"$log" 2>&1 </dev/null &
 child=$!
-# A command in the background gets no Ctrl-C.
-trap 'trap - INT TERM; kill -TERM $child 2>/dev/null; exit 130' INT TERM
+trap 'trap - INT TERM HUP; kill -TERM -$child 2>/dev/null; exit 130' INT TERM HUP
 seconds=0
 while sleep 1; kill -0 $child 2>/dev/null; do
     seconds=$((seconds + 1))

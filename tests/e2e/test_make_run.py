@@ -103,9 +103,11 @@ class Bare:
         for process in processes.every():
             try:
                 theirs = os.readlink(f"/proc/{process.pid}/ns/pid")
+                command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if theirs == space and process.name != "sleep":
+            # That one ends no zombies, which have no command line.
+            if theirs == space and command and process.name != "sleep":
                 found.append(f"{process.pid} {process.name}")
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.daemon_process import ROOT
 
-TOOLS = ("sh", "dirname", "df", "awk", "grep", "tail", "sleep", "mkdir", "tr", "cat")
+TOOLS = ("sh", "setsid", "dirname", "df", "awk", "grep", "tail", "sleep", "mkdir", "tr", "cat")
 # As on a fresh system: no lists of packages yet.
 APT = """#!/bin/sh
 echo "$*" >> {log}
@@ -109,3 +111,18 @@ def test_without_root_it_is_one_whose_needs_are_met(system: System) -> None:
     assert system.run("demo/kind.sh", user=1000).stdout == "vllm\n"
     system.has("curl")
     assert system.run("demo/kind.sh", user=1000).stdout == "llamacpp\n"
+
+
+def test_an_interrupt_ends_all_that_a_step_has_started(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "alive")
+    step = f"sleep 1000 > {tmp_path}/alive; true"
+    with subprocess.Popen(
+        [ROOT / "packaging/alive.sh", tmp_path / "log", "step", "sh", "-c", step],
+        stdin=subprocess.DEVNULL,
+    ) as alive:
+        held = tmp_path.joinpath("alive").open("rb")
+        alive.send_signal(signal.SIGTERM)
+        assert alive.wait() == 130
+        # The pipe's last writer is gone, which is the process that the step's shell has started.
+        assert held.read() == b""
+        held.close()
