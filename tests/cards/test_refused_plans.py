@@ -44,7 +44,7 @@ def too_small(long: Path, folder: Path) -> float:
     file.write_text(configured(long, free_port(), 0.5))
     config = read(file)
     machine = look(config, None).with_model(config)
-    for share in (thousandths / 1000 for thousandths in range(300, 49, -1)):
+    for share in (thousandths / 1000 for thousandths in range(300, 49, -5)):
         policy = replace(config.policy, gpu_memory_utilization=share)
         if make(replace(config, policy=policy), machine, None).plan.rungs:
             return share
