@@ -87,9 +87,8 @@ def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
 
         flag = "--no-such-flag-at-all"
         stays(one, configured(long, port, share, flag), f"cannot pass {flag}: vLLM ")
-        stays(
-            one, configured(long, port, share, "--kv-cache-dtype", "int3"), "--kv-cache-dtype int3"
-        )
+        wrong = ("--uvicorn-log-level", "loud")
+        stays(one, configured(long, port, share, *wrong), " ".join(wrong))
         stays(one, configured(long, port, share, policy="strict = true\n"), "it does not fit: ")
 
         # Insisted on, it is tried: vLLM refuses it, and what served comes back.
