@@ -16,7 +16,9 @@ RECORD = 8192  # bytes; a read returns one record and fails if the buffer is sho
 MOST_RECORDS = 1000  # a read, so that a flood cannot block the daemon
 # `Xid (PCI:0000:01:00): 79` and `GPU 0000:01:00.0: GPU has fallen off the bus`; NVML's addresses
 # have more zeros.
-_CARD = re.compile(r"NVRM: .{0,20}?(?:PCI:|GPU )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
+_CARD = re.compile(
+    r"(?:NVRM: .{0,20}?(?:PCI:|GPU )|nvidia )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})"
+)
 _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 
 

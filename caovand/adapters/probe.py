@@ -14,8 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 from caovand.adapters import store, trust
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
+from caovand.core.printable import one_line
 from caovand.core.probe import MARK, Probe
 from caovand.core.problem import ProblemError
 
@@ -62,7 +63,8 @@ def probe_engine(
     """
     begun_s = time.monotonic()
     found = _ask(asks, asks.versions, python, timeout_s, named_by)
-    lacking = asks.lacking(found)
+    with _understood(asks, python):
+        lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
         raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
     if lacking:
@@ -71,7 +73,7 @@ def probe_engine(
             f"{lacking} is not installed in it",
             f"install an engine with `{asks.install}`, or set [engine] python",
         )
-    name = _cache_name(asks, python, found.pop("stamp"), found)
+    name = _cache_name(asks, python, stamp, found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
     kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
     if kept is None:
@@ -82,7 +84,23 @@ def probe_engine(
     else:
         place = cache_dir / name if cache_dir else None
         more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by)
-    return asks.read(python, found, more)
+    with _understood(asks, python):
+        return asks.read(python, found, more)
+
+
+@contextmanager
+def _understood(asks: Probe, python: str) -> Iterator[None]:
+    """Take answers apart; whatever else than an engine's Python answers, EngineMissing says so."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
+        raise _unusable(asks, python, f"its answer is not understood ({what})") from None
+
+
+def _unusable(asks: Probe, python: str, fact: str) -> EngineMissing:
+    remedy = f"repair that environment, or install an engine with `{asks.install}`"
+    return EngineMissing(f"use {python} as the engine", fact, remedy)
 
 
 def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> str:
@@ -221,12 +239,9 @@ def _ask(
         ) from None
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
-            with suppress(ValueError):  # cut off: it died while printing
-                answer: dict[str, Any] = json.loads(line[len(MARK) :])
-                return answer
+            with suppress(ValueError, RecursionError):  # cut off: it died while printing
+                answer = json.loads(line[len(MARK) :])
+                if isinstance(answer, dict):
+                    return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-    raise EngineMissing(
-        f"use {python} as the engine",
-        f"{last} (exit status {done.returncode})",
-        f"repair that environment, or install an engine with `{asks.install}`",
-    )
+    raise _unusable(asks, python, f"{last} (exit status {done.returncode})")

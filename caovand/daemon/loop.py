@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import wall_clock
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
@@ -226,7 +226,7 @@ class Supervisor:
     def notice(self, kind: str, text: str, **data: Any) -> None:
         """Publish an event and log it."""
         seq = self.notices[-1].seq + 1 if self.notices else 1
-        entry = Notice(seq, time.time(), kind, text, data)
+        entry = Notice(seq, wall_clock.now(), kind, text, data)
         self.notices.append(entry)
         for listener in self.publish:
             listener(entry)

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from caovand.adapters import wall_clock
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
@@ -199,7 +199,7 @@ class Page:
         model = await self._slot(request)
         if span == "5m":
             found = await self._daemon.shared("recent", model)
-            return _json(charts.of_recent(found, time.time()))
+            return _json(charts.of_recent(found, wall_clock.now()))
         found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
         return _json(charts.of_minutes(found))
 

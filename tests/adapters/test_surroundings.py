@@ -28,6 +28,8 @@ def test_this_machine_has_memory_and_cores() -> None:
     assert host.ram_mib >= host.available_mib > 0
     assert host.cpus >= 1
     assert host.cache_free_mib is not None
+    assert host.shm_free_mib is not None
+    assert host.shm_free_mib <= host.shm_mib
 
 
 def test_what_a_process_would_give_back_is_seen() -> None:

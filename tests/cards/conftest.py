@@ -2,7 +2,7 @@
 
     CAOVAN_CARDS_ENGINE=/opt/caovan/engines/current/bin/python python3 -m pytest -s tests/cards
 
-The models have random weights and are made on the first card. Plans run eagerly, with vLLM's own
+The models have random weights and are made on the chosen card. Plans run eagerly, with vLLM's own
 sampler, and on Hopper with Triton's Gated DeltaNet, so that no start compiles for minutes: figures
 compare plans, splits and links, no more. CAOVAN_CARDS_GRAPHS=1 runs them with CUDA graphs. What
 engines compile stays in CAOVAN_CARDS_CACHE, so that only the first start is cold.
@@ -50,7 +50,9 @@ def model(kind: str) -> Path:
     """A model of this kind, made once."""
     if not (MODELS / kind / "config.json").exists():
         maker = Path(__file__).with_name("make_models.py")
-        subprocess.run([ENGINE, str(maker), kind, str(MODELS / kind)], check=True, cwd=ROOT)
+        words = [ENGINE, str(maker), kind, str(MODELS / kind)]
+        own = {**os.environ, "CUDA_VISIBLE_DEVICES": str(CARD)}
+        subprocess.run(words, check=True, cwd=ROOT, env=own)
     return MODELS / kind
 
 

@@ -194,32 +194,6 @@ def test_two_kills_from_outside_cost_a_restart_each_and_nothing_of_the_plan(
     shown(one, "incidents")
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--no-such-flag-at-all"], "--no-such-flag-at-all"),
-        (["--gpu-memory-utilization", "0.03"], "memory"),
-    ],
-    ids=["a flag that there is not", "no room for the context"],
-)
-def test_a_reload_that_cannot_serve_is_refused_and_the_engine_goes_on(
-    words: list[str], named: str, server: Server
-) -> None:
-    one = server.daemon
-    first, file = serves(one), one.config_path.read_text()
-    one.config_path.write_text(configured(server.port, *words))
-    done = one.ctl("reload")
-    print(done.stdout + done.stderr, flush=True)
-    one.config_path.write_text(file)
-    assert done.returncode
-    assert named in done.stdout + done.stderr
-    after = one.status()
-    assert (after["state"], after["engine_pid"]) == ("SERVING", first["engine_pid"])
-    server.answer(drawn(100))
-    assert one.ctl("reload").returncode == 0
-    assert one.status()["engine_pid"] == first["engine_pid"]
-
-
 def test_the_prefix_cache_changes_no_answer_at_any_length_and_has_a_price(server: Server) -> None:
     server.reloads(CAOVAN_KERNELS="off")
     cached = answers(server, LENGTHS, 4)

@@ -450,6 +450,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (replace(GOOD, host=replace(HOST, wsl=True)), "WARN", "WSL"),
         (replace(GOOD, host=replace(HOST, shm_mib=64)), "FAIL", "/dev/shm"),
         (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files may be open"),
+        (replace(GOOD, host=replace(HOST, shm_free_mib=3)), "FAIL", "/dev/shm is full: 3 of its"),
         (replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000)), "FAIL", "checkpoint"),
         (replace(GOOD, host=replace(HOST, available_mib=7000)), "WARN", "checkpoint"),
         (

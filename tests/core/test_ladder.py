@@ -103,7 +103,8 @@ def test_every_failure_has_a_reaction_and_a_row_of_cures() -> None:
 
 def test_rows_name_phases_and_rungs_that_exist_and_every_rung_is_of_use() -> None:
     assert {phase for _, phase in CURES} <= {ANY, "serving", *PHASES}
-    assert {name for names in CURES.values() for name in names} == set(HEALING.by_name)
+    rows = (*CURES.values(), *HEALING.precise.values())
+    assert {name for names in rows for name in names} == set(HEALING.by_name)
 
 
 @pytest.mark.parametrize("failure", FAILURES)

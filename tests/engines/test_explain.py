@@ -242,7 +242,7 @@ def test_secrets_inside_of_arguments_and_in_the_causing_line_are_hidden() -> Non
         "https://user:hunter2@hub/x Authorization: Bearer hunter2hunter2 --hf-token hunter2 "
         "{'api_key': 'hunter2'} max_num_batched_tokens: 8192\n"
     )
-    shown = json.dumps(verb.as_json(told)) + "\n".join(verb.page(told, "vLLM"))
+    shown = json.dumps(verb.as_json(told, "vllm")) + "\n".join(verb.page(told, "vLLM"))
     assert "hunter2" not in shown
     assert "max_num_batched_tokens: 8192" in shown
     assert told.configured["model"] == "/m"

@@ -72,6 +72,7 @@ def test_a_flag_that_the_release_does_not_have_is_named_as_it_was_typed() -> Non
         ["-tp", "1"],
         ["-O3"],
         ["--no-swap-space"],  # whether it takes the twin is vLLM's to say
+        ["--max-model-len", "4096", "word"],  # perhaps a flag with more values than we know
     ],
     ids=" ".join,
 )

@@ -220,7 +220,7 @@ def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> 
     begun = row("KV cache too small for the context", VLLM)
     port = free_port()
     # Hardly more than fits: a plan that is clearly too long would be shortened before its start.
-    config = config_of(engine, port).replace('"64M"', '"24M"').replace("2048", "22272")
+    config = config_of(engine, port).replace('"64M"', '"24M"').replace("2048", "48128")
     with fault(begun, config, found_out=found_out(engine)) as seen:
         seen.at_spawn()
         assert seen.failure() == "kv-cache-short"
@@ -230,8 +230,8 @@ def test_a_kv_cache_too_small_shortens_the_context(engine: Path, row: Begin) -> 
 
 
 def test_an_argument_that_vllm_refuses_is_not_tried_again(engine: Path, row: Begin) -> None:
-    begun = row("tokenizer mode that vLLM lacks", VLLM)
-    args = ("--tokenizer-mode", "banana")
+    begun = row("seed that is no number", VLLM)
+    args = ("--seed", "banana")
     config = config_of(engine, free_port(), args=args)
     with fault(begun, config, found_out=found_out(engine)) as seen:
         assert seen.failure() == "bad-arguments"

@@ -138,7 +138,7 @@ def evidence_of(two: Pair, number: int) -> dict[str, Any]:
 
 def test_layers_are_dealt_by_the_cards_of_both_nodes(tmp_path: Path) -> None:
     """A 3090 in the head and two 2080 Ti in the worker, which runs its stage on one of them."""
-    long = make_model(tmp_path / "long")
+    long = make_model(tmp_path / "long", hybrid=True)
     described = json.loads((long / "config.json").read_text())
     described |= {"num_hidden_layers": 16, "layer_types": described["layer_types"] * 4}
     (long / "config.json").write_text(json.dumps(described))

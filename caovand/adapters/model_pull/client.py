@@ -19,6 +19,7 @@ import urllib3
 from requests.utils import get_environ_proxies
 
 from caovand import __version__
+from caovand.adapters import wall_clock
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.hubs import Hub
 from caovand.core.addresses import is_loopback
@@ -61,7 +62,7 @@ class Answer:
         if text.isdecimal() and len(text) < 10:
             return float(text)
         try:
-            return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+            return max(parsedate_to_datetime(text).timestamp() - wall_clock.now(), 0.0)
         except (TypeError, ValueError, IndexError, OverflowError):
             return None
 

@@ -65,7 +65,8 @@ ANY = ""  # a row of CURES for every phase without its own
 class Healing:
     """An engine's rungs, and the failures that each helps against.
 
-    `cures` names rungs for each failure and phase, best first; `blamed` the rung for a component
+    `cures` names rungs for each failure and phase, best first; `precise` those for a signature that
+    says more than its failure, none where only a person can help; `blamed` the rung for a component
     named by a traceback; `whatever_phase` are signatures that mean the same in every phase.
     `blameless` are those of requests that no setting helps. `option` spells the flag of a setting.
     A change of mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types of settings that
@@ -77,6 +78,7 @@ class Healing:
     option: Callable[[str], str]
     blamed: Mapping[str, str] = field(default_factory=dict)
     whatever_phase: frozenset[str] = frozenset()
+    precise: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     blameless: frozenset[str] = frozenset()
     mode_rungs: frozenset[str] = frozenset()
     mode_settings: tuple[str, ...] = ()
@@ -92,7 +94,10 @@ class Healing:
         if finding.signature in self.blameless:
             return ()
         phase = ANY if finding.signature in self.whatever_phase else finding.phase
-        names = self.cures.get((finding.failure, phase), self.cures.get((finding.failure, ANY), ()))
+        names = self.precise.get(finding.signature)
+        if names is None:
+            of_any = self.cures.get((finding.failure, ANY), ())
+            names = self.cures.get((finding.failure, phase), of_any)
         blamed = self.blamed.get(finding.captures.get("component", ""))
         if blamed and names:
             names = (blamed, *(name for name in names if name != blamed))

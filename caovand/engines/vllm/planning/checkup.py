@@ -31,6 +31,7 @@ WITH_LIBRARY = (
     "sudo caovanctl engine install --again"
 )
 WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
+FULL_SHM_MIB = 64
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
@@ -72,8 +73,12 @@ def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    size = facts.host.shm_mib
-    if size < SMALL_SHM_MIB:
+    size, free = facts.host.shm_mib, facts.host.shm_free_mib
+    if free is not None and free < FULL_SHM_MIB < size:
+        text = f"/dev/shm is full: {free} of its {size} MiB are free"
+        fix = "see who fills it (ls -lS /dev/shm), and remove what no running program uses"
+        yield CheckResult("system", "FAIL", text, fix)
+    elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
         fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"

@@ -12,12 +12,18 @@ from caovand.engines.vllm.planning import flags
 WHERE = "[engine] extra_args"
 
 
-def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """What this engine does not take among these words; nothing of an engine that was not asked."""
+def refused(
+    words: Sequence[str], engine: EngineInfo, *, strays: bool = True
+) -> tuple[Problem, ...]:
+    """What this engine does not take among these words; nothing of an engine that was not asked.
+
+    With `strays`, also words that belong to no flag.
+    """
     if not engine.flags:
         return ()
     typed = flags.public(flags.read(words, engine.flags, engine.switches))
-    return tuple(found for flag in typed for found in _problem(flag, engine))
+    judged = (flag for flag in typed if strays or flag.name)
+    return tuple(found for flag in judged for found in _problem(flag, engine))
 
 
 def unknown(flag: flags.Flag, engine: EngineInfo) -> str:
