@@ -19,9 +19,9 @@ from caovand.adapters import (
     all_reduce,
     memory_speed,
     model_folder,
-    page_process,
     ports,
     processes,
+    server_process,
 )
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
@@ -145,8 +145,8 @@ def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckRe
     """What keeps the page from being served; `page` is what the daemon's status has of it."""
     if not listen:
         return
-    if not page_process.has_library():
-        problem = page_process.NO_LIBRARY
+    if not server_process.has_library():
+        problem = server_process.PAGE.no_library
         yield CheckResult("page", "WARN", problem.message, problem.remedy)
     elif page and page["problem"]:
         yield CheckResult("page", "WARN", page["problem"])

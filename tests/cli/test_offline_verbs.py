@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import model_folder, page_process
+from caovand.adapters import model_folder, server_process
 from caovand.adapters.processes import Process
 from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
@@ -742,7 +742,7 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
         (warned,) = doctor.page_checks(f"127.0.0.1:{port}", None)
         assert (warned.verdict, warned.remedy) == ("WARN", "set another [page] listen")
         assert str(port) in warned.text
-    monkeypatch.setattr(page_process, "has_library", lambda: False)
+    monkeypatch.setattr(server_process, "has_library", lambda: False)
     (warned,) = doctor.page_checks(on, None)
     assert "aiohttp" in warned.text
     assert "python3-aiohttp" in warned.remedy
