@@ -1,0 +1,71 @@
+"""Keeps the desk informed by the daemon, and the daemon by the desk.
+
+One question waits at the daemon until its answer has changed; another tells it what the desk has
+to say. A daemon that does not answer changes nothing: its engine may serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import daemon_socket
+from caovand.core.problem import ProblemError
+from caovand.core.reporting.wire import Request
+from caovand.gateway.desk import Desk
+from caovand.gateway.facts import Facts, read
+
+WAIT_S = 20.0  # the daemon answers after this time at the latest
+ANSWER_S = WAIT_S + 10.0
+AGAIN_S = 0.5
+REPORT_S = 0.05  # between two reports at least
+
+
+class Link:
+    """The daemon whose socket `gateway` is at `path`."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path, self._clock, self._seq = path, clock, 0
+
+    async def first(self) -> Facts:
+        """What the daemon says now; waits until it can be asked."""
+        while True:
+            if facts := await self._next():
+                return facts
+
+    async def run(self, desk: Desk) -> None:
+        """Carry news both ways as long as the loop runs."""
+        await asyncio.gather(self._hear(desk), self._report(desk))
+
+    async def _hear(self, desk: Desk) -> None:
+        while True:
+            if facts := await self._next():
+                desk.hear(facts)
+
+    async def _next(self) -> Facts | None:
+        found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
+        if found is None:
+            return None
+        self._seq = found["seq"]
+        return read(found, self._clock())
+
+    async def _report(self, desk: Desk) -> None:
+        reported: tuple[Any, ...] = ()
+        while True:
+            await desk.changed()
+            news = (self._seq, desk.counts)
+            if news == reported and not desk.reports:
+                continue
+            endings = [desk.reports.popleft() for _ in range(len(desk.reports))]
+            done = await self._ask("gateway_report", seq=self._seq, endings=endings, **desk.counts)
+            reported = news if done is not None else ()
+            await asyncio.sleep(REPORT_S)
+
+    async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
+        try:
+            return await daemon_socket.ask(self._path, Request(op, args), ANSWER_S)
+        except ProblemError:
+            await asyncio.sleep(AGAIN_S)
+            return None
