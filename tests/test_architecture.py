@@ -272,7 +272,8 @@ KNOWS_VLLM = {
     "caovand.core.config": "says in its help which flag a key becomes",
     "caovand.core.plan": "the settings that every engine has go by vLLM's names",
     "caovand.core.reporting.report": "keys of a public document",
-    "caovand.gateway": "answers at /health itself",
+    "caovand.core.gateway.protocol": "lists models with the key that clients read",
+    "caovand.gateway.server": "answers at /health itself",
 }
 
 

@@ -222,8 +222,12 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
         yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
     if any(index < 0 for index in config.engine.gpus or ()):
         yield f"[engine] gpus must be card indices from 0, is {list(config.engine.gpus or ())}"
-    metrics, page = config.metrics.listen, config.page.listen
-    for section, listen, port in (("metrics", metrics, 9400), ("page", page, 9480)):
+    metrics, page, gateway = (
+        section.listen for section in (config.metrics, config.page, config.gateway)
+    )
+    for section, listen, port in (
+        ("metrics", metrics, 9400), ("page", page, 9480), ("gateway", gateway, 8080),
+    ):  # fmt: skip
         if listen and not addresses.is_endpoint(listen):
             wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
             yield f"[{section}] listen {wanted}, is {toml(listen)}"
@@ -248,6 +252,7 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
                 f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
                 " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
             )
+    yield from _of_gateway(config)
     for name, _ in config.engine.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield (
@@ -261,3 +266,16 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
             f" {toml(host)}{everywhere}"
         )
+
+
+def _of_gateway(config: Config) -> Iterable[str]:
+    section = config.gateway
+    most, each = section.max_waiting_mib, section.max_body_mib
+    if each > most:
+        yield f"[gateway] max_body_mib must be at most max_waiting_mib, which is {most}, is {each}"
+    if not section.listen or not addresses.is_endpoint(section.listen):
+        return
+    if addresses.split(section.listen)[1] == config.server.port:
+        yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
+    if config.cluster.role == "worker":
+        yield "[gateway] listen is for the head: a worker answers no clients"

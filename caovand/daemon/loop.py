@@ -19,7 +19,7 @@ from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import Engines
-from caovand.adapters.server_process import PAGE
+from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, unapplied
 from caovand.core.lifecycle.events import Event, Tick
@@ -86,6 +86,7 @@ class Supervisor:
             several=len(configs) > 1,
         )
         self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
+        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice)
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line
@@ -195,10 +196,13 @@ class Supervisor:
             token = None  # its process reads the file as well, and prints what is wrong
         words = ("--token-file", section.token_file) if section.token_file else ()
         self.page.settle(section.listen, words, token)
+        most_mib = self._begun_with.gateway.max_waiting_mib
+        self.gateway.settle(self.config.gateway.listen, ("--max-waiting-mib", str(most_mib)))
 
     def close_servers(self) -> None:
         """End what serves people."""
         self.page.close()
+        self.gateway.close()
 
     # -- what people see --------------------------------------------------------------------
 
@@ -228,10 +232,17 @@ class Supervisor:
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}
         slots = [status.entry(n, document) for n, document in documents.items()]
-        first, page = next(iter(documents.values())), self.page
-        warnings = [*first["warnings"], *filter(None, [page.problem])]
+        first, page, gateway = next(iter(documents.values())), self.page, self.gateway
+        warnings = [*first["warnings"], *filter(None, [page.problem, gateway.problem])]
         cluster = self.slots[next(iter(documents))].part.summary()
-        more = {"page": page.describe(), "cluster": cluster, "slots": slots}
+        counts = self.slots[next(iter(documents))].clients.counts
+        served = gateway.describe()
+        more = {
+            "page": page.describe(),
+            "gateway": {**served, **counts} if served else None,
+            "cluster": cluster,
+            "slots": slots,
+        }
         return {**first, "warnings": warnings, **more}
 
     def notice(self, kind: str, text: str, **data: Any) -> None:

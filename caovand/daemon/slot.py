@@ -47,7 +47,7 @@ from caovand.core.plan import Plan
 from caovand.core.reporting import incident, starts, status
 from caovand.core.reporting.incident import Case
 from caovand.core.slot import ONLY
-from caovand.daemon import canary, degraded_plan, inspection, memories, tuning
+from caovand.daemon import canary, clients, degraded_plan, inspection, memories, tuning
 from caovand.daemon.canary import FirstAnswers
 from caovand.daemon.chronicle import Recorder, Then
 from caovand.daemon.cluster import part
@@ -116,6 +116,17 @@ class Slot:
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
         self.part = part_of(self._hooks())
         self.run.part = self.part
+        self.clients = clients.Clients(
+            clients.Slot(
+                snapshot=lambda: self.snapshot,
+                config=lambda: self.config,
+                endpoint=lambda: self.run.endpoint,
+                context=self.engine.planning.context,
+                starts=self._starts,
+                changes=shared.changes,
+                notice=self.notice,
+            )
+        )
         self._inspecting: Task | None = None
         self._revision = 0
         self._failed: Counter[str] = Counter()
@@ -204,12 +215,13 @@ class Slot:
         )
 
     def _rules(self) -> LifecycleRules:
-        watch = self.config.watch
+        watch, gateway = self.config.watch, self.config.gateway
         return LifecycleRules(
             failures=watch.failures,
             stall_s=watch.stall_s,
             stable_after_s=watch.stable_after_s,
             drain_s=watch.shutdown_timeout_s,
+            gateway_drain_s=gateway.drain_s if gateway.listen else 0.0,
             recheck_s=watch.recheck_s,
             judge=self._judge,
         )
@@ -242,10 +254,15 @@ class Slot:
                 cancel(self._inspecting)
             # A daemon that ends has no next engine to wait for.
             hurry = lambda: self.snapshot.quitting  # noqa: E731
-            self.run.end(action, self.recorder.before_kill, hurry)
+            self.clients.ends(action.drain_s, again=self.run.ending)
+            self.run.end(action, self._before_kill, hurry)
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
+
+    async def _before_kill(self) -> None:
+        await self.clients.drained()
+        await self.recorder.before_kill()
 
     @property
     def _cards(self) -> frozenset[int]:

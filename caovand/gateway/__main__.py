@@ -20,11 +20,12 @@ BACKLOG = 1024
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; the exit status."""
     parser = own_server.parser(GATEWAY, __doc__)
-    parser.add_argument("--bodies-mib", type=int, required=True, help="memory for bodies")
+    parser.add_argument("--max-waiting-mib", type=int, required=True, help="memory for bodies")
     options = parser.parse_args(argv)
+    max_bytes = options.max_waiting_mib << 20
     limit = partial(
         own_server.confine,
-        memory=MEMORY_BYTES + 2 * (options.bodies_mib << 20),
+        memory=MEMORY_BYTES + 2 * max_bytes,
         descriptors=DESCRIPTORS,
         nice=0,
         oom_score=VICTIM,
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         async def start(listener: socket.socket) -> object:
             from caovand.gateway import server  # noqa: PLC0415  (once the library is known)
 
-            return await server.start(listener, options.socket)
+            return await server.start(listener, options.socket, max_bytes)
 
         return start
 

@@ -25,7 +25,7 @@ from caovand.gateway.facts import Facts
 
 TICK_S = 0.25
 WRITE_S = 60.0  # for a client that reads nothing
-MAX_REPORTS = 16
+MAX_REPORTS = 8  # of at most one line to the daemon
 
 
 class Refused(Exception):

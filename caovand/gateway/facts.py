@@ -32,8 +32,8 @@ class Facts:
         return self.engine.engine.value
 
 
-def read(document: Mapping[str, Any], at: float) -> Facts:
-    """The facts in the daemon's answer to the op `gateway`."""
+def read(document: Mapping[str, Any], at: float, max_bytes: int) -> Facts:
+    """The facts in the daemon's answer to the op `gateway`; bodies may take `max_bytes`."""
     engine = EngineIs(
         at=at,
         engine=Engine(document["engine"]),
@@ -50,6 +50,6 @@ def read(document: Mapping[str, Any], at: float) -> Facts:
         document["context"],
         document["url"],
         document["key"],
-        GatewayRules(rules["hold_s"], rules["max_waiting"], rules["max_waiting_mib"] << 20),
+        GatewayRules(rules["hold_s"], rules["max_waiting"], max_bytes),
         rules["max_body_mib"] << 20,
     )

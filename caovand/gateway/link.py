@@ -24,10 +24,11 @@ REPORT_S = 0.05  # between two reports at least
 
 
 class Link:
-    """The daemon whose socket `gateway` is at `path`."""
+    """The daemon whose socket `gateway` is at `path`; bodies may take `max_bytes`."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path, self._clock, self._seq = path, clock, 0
+    def __init__(self, path: Path, clock: Callable[[], float], max_bytes: int) -> None:
+        self._path, self._clock, self._max_bytes = path, clock, max_bytes
+        self._seq = 0
 
     async def first(self) -> Facts:
         """What the daemon says now; waits until it can be asked."""
@@ -49,7 +50,7 @@ class Link:
         if found is None:
             return None
         self._seq = found["seq"]
-        return read(found, self._clock())
+        return read(found, self._clock(), self._max_bytes)
 
     async def _report(self, desk: Desk) -> None:
         reported: tuple[Any, ...] = ()

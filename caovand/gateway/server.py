@@ -30,6 +30,7 @@ BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
 LINGER_S = 1.0
+MAX_SHAPE = 300
 TRACES = 10  # of faults of ours: no more are printed
 BACKLOG = 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -152,7 +153,8 @@ class Gateway:
             found = await _fields(body) if "json" in request.content_type else Fields()
             self._check_model(found.model)
             named = f" with {', '.join(found.names)}" if found.names else ""
-            ticket.shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
+            shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
+            ticket.shape = shape[:MAX_SHAPE]
             call = Call(
                 request.method,
                 request.rel_url.raw_path_qs,
@@ -211,10 +213,13 @@ async def _fields(body: bytes) -> Fields:
     return found
 
 
-async def start(listener: socket.socket, daemon: Path) -> Gateway:
-    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves."""
+async def start(listener: socket.socket, daemon: Path, max_bytes: int) -> Gateway:
+    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves.
+
+    All bodies that wait may take `max_bytes`.
+    """
     loop = asyncio.get_running_loop()
-    link = Link(daemon, loop.time)
+    link = Link(daemon, loop.time, max_bytes)
     desk = Desk(await link.first(), loop.time)
     # The engine is the daemon's own child on this machine: its certificate is not checked. An
     # engine that closes an idle connection would lose the request that is sent on it.

@@ -21,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 STREAMED = {**HELLO, "stream": True}
-RULES = {"hold_s": 300.0, "max_waiting": 1000, "max_waiting_mib": 64, "max_body_mib": 1}
+RULES = {"hold_s": 300.0, "max_waiting": 1000, "max_body_mib": 1}
 
 
 class FakeDaemon:
@@ -171,7 +171,7 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     await daemon.start()
     await engine.start(port)
     listener = listening.on(f"127.0.0.1:{own}", 64)
-    gateway = await server.start(listener, daemon.path)
+    gateway = await server.start(listener, daemon.path, 64 << 20)
     try:
         async with ClientSession() as session:
             one = World(session, own, daemon, engine)
