@@ -280,14 +280,13 @@ class GatewaySection:
     max_waiting: int = key(
         1000, "Requests that may wait; more are refused with 429.", low=1, high=100_000
     )
-    max_waiting_mib: int = key(
-        256,
-        "MiB of all bodies that are kept; more are refused with 429.",
+    max_body_mib: int = key(
+        64,
+        "MiB of one request's body at most; all that wait may take eight times as much.",
         low=1,
-        high=65_536,
+        high=4096,
         once=True,
     )
-    max_body_mib: int = key(64, "MiB of one request's body at most.", low=1, high=4096)
 
 
 @dataclass(frozen=True)

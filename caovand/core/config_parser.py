@@ -269,13 +269,10 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
 
 
 def _of_gateway(config: Config) -> Iterable[str]:
-    section = config.gateway
-    most, each = section.max_waiting_mib, section.max_body_mib
-    if each > most:
-        yield f"[gateway] max_body_mib must be at most max_waiting_mib, which is {most}, is {each}"
-    if not section.listen or not addresses.is_endpoint(section.listen):
+    listen = config.gateway.listen
+    if not listen or not addresses.is_endpoint(listen):
         return
-    if addresses.split(section.listen)[1] == config.server.port:
+    if addresses.split(listen)[1] == config.server.port:
         yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
     if config.cluster.role == "worker":
         yield "[gateway] listen is for the head: a worker answers no clients"

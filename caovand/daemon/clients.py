@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, GatewaySection
+from caovand.core.config import Config
+from caovand.core.engine import Planning
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
@@ -23,6 +24,7 @@ from caovand.daemon.starts import Starts
 SILENT_S = 1.0
 """After this long without a question of the gateway, nobody waits for it."""
 LOOK_S = 0.2
+AHEAD = 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Slot:
     snapshot: Callable[[], Snapshot]
     config: Callable[[], Config]
     endpoint: Callable[[], Endpoint | None]
-    context: Callable[[Plan], int | None]
+    planning: Planning
     starts: Starts
     changes: Changes
     notice: Callable[[str, str], None]
@@ -86,16 +88,23 @@ class Clients:
             "generation": snapshot.generation,
             "returns": returns(snapshot),
             "phase": snapshot.phase if snapshot.state is State.STARTING else "",
-            "at_once": plan.value("max_num_seqs") if plan else None,
+            "at_once": self._at_once(plan) if plan else None,
             "names": _names(plan, self._slot.config()),
-            "context": self._slot.context(plan) if plan else None,
+            "context": self._slot.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._locked,
-            "rules": _rules(section),
+            "hold_s": section.hold_s,
+            "max_waiting": section.max_waiting,
         }
         if said != self._said:
             self._seq, self._said = self._seq + 1, said
         return {**said, "seq": self._seq, "expected_s": self._expected_s(snapshot)}
+
+    def _at_once(self, plan: Plan) -> int | None:
+        """How many requests the engine may have: some more than it answers, so that it never
+        waits for the gateway."""
+        most = self._slot.planning.at_once(plan)
+        return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
         """How long until an engine serves, None where nobody knows."""
@@ -131,15 +140,6 @@ class Clients:
 def _names(plan: Plan | None, config: Config) -> list[str]:
     """The names clients may ask for: the plan's, before there is one the configuration's."""
     if plan is not None:
-        names = plan.value("served_model_name") or plan.model
-        return [str(name) for name in names] if isinstance(names, list) else [str(names)]
+        return list(plan.served_names)
     name = config.model.served_name or config.model.path.rstrip("/").rpartition("/")[2]
     return [name] if name else []
-
-
-def _rules(section: GatewaySection) -> dict[str, Any]:
-    return {
-        "hold_s": section.hold_s,
-        "max_waiting": section.max_waiting,
-        "max_body_mib": section.max_body_mib,
-    }

@@ -196,8 +196,8 @@ class Supervisor:
             token = None  # its process reads the file as well, and prints what is wrong
         words = ("--token-file", section.token_file) if section.token_file else ()
         self.page.settle(section.listen, words, token)
-        most_mib = self._begun_with.gateway.max_waiting_mib
-        self.gateway.settle(self.config.gateway.listen, ("--max-waiting-mib", str(most_mib)))
+        most_mib = self._begun_with.gateway.max_body_mib
+        self.gateway.settle(self.config.gateway.listen, ("--max-body-mib", str(most_mib)))
 
     def close_servers(self) -> None:
         """End what serves people."""

@@ -121,7 +121,7 @@ class Slot:
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.run.endpoint,
-                context=self.engine.planning.context,
+                planning=self.engine.planning,
                 starts=self._starts,
                 changes=shared.changes,
                 notice=self.notice,

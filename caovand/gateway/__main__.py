@@ -9,6 +9,7 @@ from functools import partial
 
 from caovand.adapters import own_server
 from caovand.adapters.server_process import GATEWAY
+from caovand.gateway.facts import BODIES
 
 MEMORY_BYTES = 512 << 20
 """Of address space, in addition to the bodies that may wait."""
@@ -20,12 +21,12 @@ BACKLOG = 1024
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; the exit status."""
     parser = own_server.parser(GATEWAY, __doc__)
-    parser.add_argument("--max-waiting-mib", type=int, required=True, help="memory for bodies")
+    parser.add_argument("--max-body-mib", type=int, required=True, help="of one request")
     options = parser.parse_args(argv)
-    max_bytes = options.max_waiting_mib << 20
+    max_body_bytes = options.max_body_mib << 20
     limit = partial(
         own_server.confine,
-        memory=MEMORY_BYTES + 2 * max_bytes,
+        memory=MEMORY_BYTES + 2 * BODIES * max_body_bytes,
         descriptors=DESCRIPTORS,
         nice=0,
         oom_score=VICTIM,
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         async def start(listener: socket.socket) -> object:
             from caovand.gateway import server  # noqa: PLC0415  (once the library is known)
 
-            return await server.start(listener, options.socket, max_bytes)
+            return await server.start(listener, options.socket, max_body_bytes)
 
         return start
 

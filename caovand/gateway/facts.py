@@ -9,6 +9,9 @@ from typing import Any
 from caovand.core.gateway.events import Engine, EngineIs
 from caovand.core.gateway.policy import GatewayRules
 
+BODIES = 8
+"""How many bodies of the greatest size may wait."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -32,8 +35,8 @@ class Facts:
         return self.engine.engine.value
 
 
-def read(document: Mapping[str, Any], at: float, max_bytes: int) -> Facts:
-    """The facts in the daemon's answer to the op `gateway`; bodies may take `max_bytes`."""
+def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
+    """The facts in the daemon's answer to the op `gateway`."""
     engine = EngineIs(
         at=at,
         engine=Engine(document["engine"]),
@@ -42,7 +45,6 @@ def read(document: Mapping[str, Any], at: float, max_bytes: int) -> Facts:
         expected_s=document["expected_s"],
         returns=document["returns"],
     )
-    rules = document["rules"]
     return Facts(
         engine,
         document["phase"],
@@ -50,6 +52,6 @@ def read(document: Mapping[str, Any], at: float, max_bytes: int) -> Facts:
         document["context"],
         document["url"],
         document["key"],
-        GatewayRules(rules["hold_s"], rules["max_waiting"], max_bytes),
-        rules["max_body_mib"] << 20,
+        GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
+        max_body_bytes,
     )

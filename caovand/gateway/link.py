@@ -24,10 +24,10 @@ REPORT_S = 0.05  # between two reports at least
 
 
 class Link:
-    """The daemon whose socket `gateway` is at `path`; bodies may take `max_bytes`."""
+    """The daemon whose socket `gateway` is at `path`."""
 
-    def __init__(self, path: Path, clock: Callable[[], float], max_bytes: int) -> None:
-        self._path, self._clock, self._max_bytes = path, clock, max_bytes
+    def __init__(self, path: Path, clock: Callable[[], float], max_body_bytes: int) -> None:
+        self._path, self._clock, self._max_body_bytes = path, clock, max_body_bytes
         self._seq = 0
 
     async def first(self) -> Facts:
@@ -50,7 +50,7 @@ class Link:
         if found is None:
             return None
         self._seq = found["seq"]
-        return read(found, self._clock(), self._max_bytes)
+        return read(found, self._clock(), self._max_body_bytes)
 
     async def _report(self, desk: Desk) -> None:
         reported: tuple[Any, ...] = ()

@@ -213,13 +213,10 @@ async def _fields(body: bytes) -> Fields:
     return found
 
 
-async def start(listener: socket.socket, daemon: Path, max_bytes: int) -> Gateway:
-    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves.
-
-    All bodies that wait may take `max_bytes`.
-    """
+async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
+    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves."""
     loop = asyncio.get_running_loop()
-    link = Link(daemon, loop.time, max_bytes)
+    link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
     # The engine is the daemon's own child on this machine: its certificate is not checked. An
     # engine that closes an idle connection would lose the request that is sent on it.

@@ -15,7 +15,6 @@ from caovand.gateway import connections, desk, exchange, server
 from tests.gateway.world import (
     CHAT,
     HELLO,
-    RULES,
     STREAMED,
     World,
     events,
@@ -210,8 +209,7 @@ def test_beyond_the_bounds_it_says_when_to_come_again(tmp_path: Path) -> None:
         status, found = await waiting
         assert (status, found["error"]["code"]) == (503, "no_engine")
 
-    rules = {**RULES, "max_waiting": 1}
-    run(tmp_path, test, engine="starting", expected_s=40.0, rules=rules)
+    run(tmp_path, test, engine="starting", expected_s=40.0, max_waiting=1)
 
 
 # -- an engine that ends ---

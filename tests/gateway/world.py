@@ -21,7 +21,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 STREAMED = {**HELLO, "stream": True}
-RULES = {"hold_s": 300.0, "max_waiting": 1000, "max_body_mib": 1}
 
 
 class FakeDaemon:
@@ -32,7 +31,7 @@ class FakeDaemon:
         self.says: dict[str, Any] = {
             "engine": "serving", "generation": 1, "at_once": None, "expected_s": None,
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
-            "url": f"http://127.0.0.1:{port}", "key": "", "rules": RULES,
+            "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self._news = asyncio.Event()
@@ -171,7 +170,7 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     await daemon.start()
     await engine.start(port)
     listener = listening.on(f"127.0.0.1:{own}", 64)
-    gateway = await server.start(listener, daemon.path, 64 << 20)
+    gateway = await server.start(listener, daemon.path, 1 << 20)
     try:
         async with ClientSession() as session:
             one = World(session, own, daemon, engine)

@@ -122,7 +122,7 @@ _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
     Why.QUEUE_FULL: (429, "queue_full", Problem(
         "answer", "as many requests wait as [gateway] max_waiting allows", _AGAIN)),
     Why.BYTES_FULL: (429, "queue_full", Problem(
-        "answer", "as many bytes wait as [gateway] max_waiting_mib allows", _AGAIN)),
+        "answer", "the bodies that wait take eight times [gateway] max_body_mib", _AGAIN)),
     Why.ENGINE_ENDED: (503, "engine_ended", Problem(
         "answer", "the engine ended while it had the request", "send it again")),
     Why.KILLER: (422, "ends_engine", Problem(

@@ -9,6 +9,7 @@ from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
     End,
     Event,
+    Exited,
     Failed,
     Gone,
     Quit,
@@ -43,7 +44,7 @@ def recycle(
     gentle = _ends_gently(s, event)
     grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
     grace_s = rules.drain_s + DRAIN_MARGIN_S if gentle else grace_s
-    drain_s = rules.gateway_drain_s if gentle else 0.0
+    drain_s = rules.gateway_drain_s if gentle and not isinstance(event, Exited) else 0.0
     deadline = event.at + drain_s + grace_s + KILL_S
     if s.ending is not None and s.deadline is not None:
         deadline = max(deadline, s.deadline)  # answers that finish go on finishing
