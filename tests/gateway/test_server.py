@@ -48,9 +48,9 @@ def test_requests_and_answers_pass_unchanged(tmp_path: Path) -> None:
             assert await got.json() == {"choices": [{"text": "hi"}]}
         method, path, headers, seen = one.engine.asked[0]
         assert (method, path, seen) == ("POST", "/v1/completions?a=b%20c", body)
-        assert headers == {
-            **sent, "Content-Length": str(len(body)), "Accept": "*/*", "Connection": "close",
-            "Host": headers["Host"], "Accept-Encoding": headers["Accept-Encoding"],
+        ours = {"Host", "Connection", "Accept", "Accept-Encoding"}
+        assert {name: value for name, value in headers.items() if name not in ours} == {
+            **sent, "Content-Length": str(len(body)),
         }  # fmt: skip
         for path in ("/v1/messages", "/v1/responses", "/tokenize", "/v1/audio/transcriptions"):
             assert (await one.post(path, data=b"x"))[0] == 200
