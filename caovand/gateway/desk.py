@@ -81,6 +81,8 @@ class Desk:
 
     def __init__(self, facts: Facts, clock: Callable[[], float]) -> None:
         self.facts = facts
+        self.listed: tuple[str, ...] = ()
+        """The names that the engine lists, those of adapters among them."""
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
         """The shapes of requests that were refused for ending engines, for the daemon."""
         self.now = clock
@@ -89,6 +91,11 @@ class Desk:
         self._tickets: dict[int, Ticket] = {}
         self._last = 0
         self._changed = asyncio.Event()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name clients may ask for."""
+        return tuple(dict.fromkeys((*self.facts.names, *self.listed)))
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
@@ -19,6 +20,7 @@ from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, Engine, Grew
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.problem import Problem
+from caovand.gateway import names
 from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.exchange import Call, Exchange, to_engine
@@ -122,7 +124,7 @@ class Gateway:
         facts = self._desk.facts
         expected_s = facts.engine.expected_s
         return web.json_response(
-            protocol.models(facts.names, facts.context, facts.state, expected_s)
+            protocol.models(self._desk.names, facts.context, facts.state, expected_s)
         )
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -132,9 +134,9 @@ class Gateway:
         return web.json_response(listed["data"][0])
 
     def _check_model(self, name: str | None) -> None:
-        names = self._desk.facts.names
-        if name is not None and names and name not in names:
-            raise Refused(protocol.unknown_model(name, names))
+        there = self._desk.names
+        if name is not None and there and name not in there:
+            raise Refused(protocol.unknown_model(name, there))
 
     # -- the engine's -----------------------------------------------------------------------
 
@@ -231,6 +233,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     await runner.setup()
     assert runner.server is not None
     gateway.connections = Connections(runner.server)
-    gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk))]
+    listed = partial(names.listed, session)
+    gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(gateway.connections, sock=listener, backlog=BACKLOG)
     return gateway

@@ -75,6 +75,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.answer: Handler = whole
+        self.models = {"data": [{"id": "adapter"}, {"id": 7}, "odd"]}
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.left = 0
         self._runner: web.AppRunner | None = None
@@ -97,6 +98,8 @@ class FakeEngine:
             self._runner = None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/models":
+            return web.json_response(self.models)
         body = await request.read()
         self.asked.append((request.method, request.raw_path, dict(request.headers), body))
         answering = asyncio.ensure_future(self.answer(request))
