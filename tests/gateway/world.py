@@ -111,7 +111,7 @@ class FakeEngine:
         except asyncio.InvalidStateError:
             raise ConnectionResetError from None
         finally:
-            self.left += answering.cancel()
+            self.left += answering.cancel() or isinstance(answering.exception(), ConnectionError)
 
 
 async def whole(request: web.Request) -> web.Response:
