@@ -39,7 +39,8 @@ class Fault:
     @property
     def text(self) -> str:
         """What people read."""
-        return f"{self.problem.message}; {self.problem.remedy}"
+        after = "" if self.retry_after_s is None else f" (Retry-After: {self.retry_after_s} s)"
+        return f"{self.problem}{after}"
 
 
 _ANTHROPIC_TYPES = {
@@ -111,7 +112,7 @@ def unknown_model(name: str, names: Sequence[str]) -> Fault:
     return Fault(404, "model_not_found", Problem("answer", fact, there))
 
 
-_AGAIN = "send it again after the seconds in Retry-After"
+_AGAIN = "send it again later"
 _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
     Why.NO_ENGINE: (503, "no_engine", Problem(
         "answer", "the engine is stopped or has failed", "`caovanctl status` names the reason")),

@@ -66,6 +66,7 @@ def test_each_form_has_its_errors() -> None:
     fault = protocol.fault_of(Why.TOO_LONG, 9)
     openai = protocol.document(Form.OPENAI, fault)["error"]
     assert (openai["type"], openai["code"]) == ("server_error", "waited_too_long")
+    assert openai["message"].endswith("send it again later (Retry-After: 9 s)")
     anthropic = protocol.document(Form.ANTHROPIC, fault)
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "overloaded_error")
     assert protocol.event(Form.OPENAI, fault).startswith(b'data: {"error": ')
