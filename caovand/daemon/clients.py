@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config
+from caovand.core.config import Config, ConfigError
 from caovand.core.engine import Planning
 from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.daemon.shared import Changes, now
@@ -29,11 +30,15 @@ AHEAD = 8
 
 @dataclass(frozen=True)
 class Slot:
-    """What this needs of the slot; `key` is what clients must send, or raises ConfigError."""
+    """What this needs of the slot; `key` is what clients must send, "" for nothing.
+
+    It raises ConfigError where that cannot be found out.
+    """
 
     snapshot: Callable[[], Snapshot]
     config: Callable[[], Config]
     endpoint: Callable[[], Endpoint | None]
+    key: Callable[[], str]
     planning: Planning
     starts: Starts
     changes: Changes
@@ -92,13 +97,20 @@ class Clients:
             "names": _names(plan, self._slot.config()),
             "context": self._slot.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
-            "key": endpoint.key if endpoint else self._locked,
+            "key": endpoint.key if endpoint else self._key(),
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
         }
         if said != self._said:
             self._seq, self._said = self._seq + 1, said
         return {**said, "seq": self._seq, "expected_s": self._expected_s(snapshot)}
+
+    def _key(self) -> str:
+        """The key before there is an engine that asks for it."""
+        try:
+            return self._slot.key()
+        except ConfigError:
+            return self._locked
 
     def _at_once(self, plan: Plan) -> int | None:
         """How many requests the engine may have: some more than it answers, so that it never
@@ -119,12 +131,12 @@ class Clients:
 
     # -- a planned end ----------------------------------------------------------------------
 
-    def ends(self, drain_s: float, *, again: bool) -> None:
-        """The engine is being ended; `again` where that has begun before, and hurries now."""
-        if again:
-            self._drained_by = float("-inf") if drain_s == 0 else self._drained_by
-        else:
-            self._drains, self._drained_by = drain_s > 0, now() + drain_s
+    def ends(self, action: End, *, again: bool) -> None:
+        """The engine is being ended; `again` where that has begun before: no grace is no time."""
+        if not again:
+            self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
+        elif action.grace_s == 0:
+            self._drained_by = float("-inf")
 
     async def drained(self) -> None:
         """Wait until no answer of the engine is under way, or as long as they may take."""

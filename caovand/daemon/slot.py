@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from caovand import __version__
+from caovand.adapters import config_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.http import Endpoint
@@ -121,6 +122,7 @@ class Slot:
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.run.endpoint,
+                key=self._key,
                 planning=self.engine.planning,
                 starts=self._starts,
                 changes=shared.changes,
@@ -254,11 +256,15 @@ class Slot:
                 cancel(self._inspecting)
             # A daemon that ends has no next engine to wait for.
             hurry = lambda: self.snapshot.quitting  # noqa: E731
-            self.clients.ends(action.drain_s, again=self.run.ending)
+            self.clients.ends(action, again=self.run.ending)
             self.run.end(action, self._before_kill, hurry)
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
+
+    def _key(self) -> str:
+        arguments, extra_args = self.engine.arguments, self.config.engine.extra_args
+        return config_file.api_key(self.config, extra_args, self._shared.environ, arguments)
 
     async def _before_kill(self) -> None:
         await self.clients.drained()

@@ -8,12 +8,14 @@ taken, the connection that has waited longest without a request gives way.
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable
 
 MAX_CONNECTIONS = 4096
 HEAD_S = 15.0
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
+SPARE = 32  # descriptors for everything else
 
 Protocol = asyncio.Protocol
 Transport = asyncio.BaseTransport
@@ -22,8 +24,10 @@ Transport = asyncio.BaseTransport
 class Connections:
     """All connections; `make` is the protocol behind each."""
 
-    def __init__(self, make: Callable[[], Protocol], most: int = MAX_CONNECTIONS) -> None:
-        self._make, self._most = make, most
+    def __init__(self, make: Callable[[], Protocol]) -> None:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Each may need another one, to the engine.
+        self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE)
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, GatewaySection, ModelSection
+from caovand.core.config import Config, ConfigError, GatewaySection, ModelSection
 from caovand.core.gateway.events import Engine
 from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import Start, to_document
@@ -60,6 +61,7 @@ def test_every_state_means_something_to_clients(
 class World:
     def __init__(self, folder: Path) -> None:
         self.snapshot, self.endpoint = Snapshot(), None
+        self.key: str | None = "of the file"
         self.config = Config(model=ModelSection(path="/m/first/"), gateway=GatewaySection())
         self.changes, self.told = Changes(lambda: None), list[str]()
         self.file = folder / "starts.json"
@@ -68,12 +70,18 @@ class World:
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.endpoint,
+                key=self.find_key,
                 planning=registry.engine_of().planning,
                 starts=Starts(self.file, frozenset()),
                 changes=self.changes,
                 notice=lambda _, text: self.told.append(text),
             )
         )
+
+    def find_key(self) -> str:
+        if self.key is None:
+            raise ConfigError(["cannot read the file"])
+        return self.key
 
     def turn(self, state: State, **more: Any) -> None:
         self.snapshot = replace(self.snapshot, state=state, **more)
@@ -91,7 +99,11 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         first = await world.clients.next(0, 60.0)
         assert (first["engine"], first["names"], first["url"]) == ("gone", ["first"], "")
-        assert len(first["key"]) >= 32, "before it is known nobody has it"
+        assert first["key"] == "of the file"
+        world.key = None
+        locked = (await world.clients.next(0, 0.0))["key"]
+        assert len(locked) >= 32, "nobody has it"
+        first = await world.clients.next(0, 0.0)
         waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
         await asyncio.sleep(0)
         world.changes.wake()  # of something else
@@ -144,7 +156,7 @@ def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
         report(world, before, 0)
         asks = asyncio.ensure_future(world.clients.next(before, 600.0))
         world.snapshot = replace(world.snapshot, state=State.RECYCLING, ending=NEXT)
-        world.clients.ends(600.0, again=False)
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
         ends = asyncio.ensure_future(world.clients.drained())
         world.changes.wake()
         news = await asks
@@ -167,19 +179,22 @@ def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hu
     monkeypatch.setattr(module, "LOOK_S", 0.0)
 
     async def test(world: World) -> None:
-        world.clients.ends(600.0, again=False)
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
         await world.clients.drained()  # no gateway
         asks = asyncio.ensure_future(world.clients.next(0, 0.0))
         seq = (await asks)["seq"]
         asks = asyncio.ensure_future(world.clients.next(seq, 600.0))
         report(world, seq, 1)
-        world.clients.ends(0.01, again=False)
+        world.clients.ends(End(1, 15.0, 0.01), again=False)
         await world.clients.drained()
-        world.clients.ends(600.0, again=False)
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
         ends = asyncio.ensure_future(world.clients.drained())
         await asyncio.sleep(0.01)
         assert not ends.done()
-        world.clients.ends(0.0, again=True)
+        world.clients.ends(End(1, 2.0), again=True)  # a stop meanwhile
+        await asyncio.sleep(0.01)
+        assert not ends.done()
+        world.clients.ends(End(1, 0.0), again=True)
         await ends
         asks.cancel()
         await soon(asks.done)
