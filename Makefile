@@ -6,10 +6,12 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
+OLDEST := packaging/oldest.sh
 ENGINE := .engines/current/bin/python
-LLAMACPP := .engines/current-llamacpp/bin/llama-server
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
+# Nothing is left in the home folder.
+export PIP_CACHE_DIR ?= $(CURDIR)/.caovan/pip
 # A test run starts hundreds of Pythons: none is to compile caovan again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install -q --disable-pip-version-check
@@ -18,37 +20,34 @@ PIP := -m pip install -q --disable-pip-version-check
 help: ## this list
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-.PHONY: run run-vllm run-llamacpp
-run: .venv/ready ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
-	@kind=$$(packaging/demo/kind.sh) && $(MAKE) -s --no-print-directory run-$$kind
+.PHONY: run
+run: ## caovand in the foreground on a tiny model; KIND=vllm or llamacpp chooses
+	@packaging/demo/run.sh
 
-run-vllm: engine $(MODELS)/hybrid_copy
-	@exec packaging/demo/run.sh vllm
-
-run-llamacpp: llamacpp
-	@exec packaging/demo/run.sh llamacpp
-
-# With a card the plugin goes into the engine, and into the plugin its library.
-HAS_CARD = $(PY) -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'
 .PHONY: engine
 engine: .venv/ready ## the engine environment, made on the first call
-	@test -x $(ENGINE) || { ! $(HAS_CARD) || $(MAKE) -C csrc package; }
-	@test -x $(ENGINE) || $(PY) -m caovand.cli.engine install --root .engines
+	@packaging/engine.sh vllm
 
-# Two cores need five minutes for it.
 .PHONY: llamacpp
 llamacpp: .venv/ready ## llama.cpp's engine, built here on the first call
-	@test -x $(LLAMACPP) || $(PY) -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
+	@packaging/engine.sh llamacpp
 
 $(MODELS)/%: packaging/demo/make_model.py | engine
 	@mkdir -p $(MODELS)
 	@$(ENGINE) $< $@ --kind $*
 
-.venv/ready: pyproject.toml packaging/find-python.sh
-	@echo "making .venv: its libraries come from the package index, a minute or so"
-	@python=$$(packaging/find-python.sh 10 13) && $$python -m venv .venv
-	@$(PY) $(PIP) -e '.[dev]' 2> .venv/pip.log || { echo "cannot install what caovand needs: is the package index reachable? pip's words are in .venv/pip.log" >&2; exit 1; }
-	@touch $@
+.venv/ready: pyproject.toml packaging/venv.sh
+	@packaging/venv.sh dev
+
+# Python 3.10 from the system or pyenv, else fetched by uv; without one the tests over the oldest
+# libraries are skipped.
+.PHONY: oldest
+oldest: .venv/ready
+	@$(OLDEST) --version > /dev/null
+
+.PHONY: compiler
+compiler:
+	@packaging/prerequisites.sh "build the kernels" compiler
 
 .PHONY: lint
 lint: .venv/ready ## ruff and mypy
@@ -56,14 +55,18 @@ lint: .venv/ready ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Before anything is downloaded.
+.PHONY: test-system
+test-system:
+	@packaging/prerequisites.sh "run the tests" python compiler $$(packaging/engine.sh --needs vllm)
+
 .PHONY: test
-test: .venv/ready ## all but the long tests
+test: test-system .venv/ready ## all but the long tests
 	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
 
 # What pip fetches comes while mypy reads.
 .PHONY: test-needs
-test-needs: engine $(TEST_MODELS)
-	@packaging/oldest.sh --version
+test-needs: engine $(TEST_MODELS) oldest
 
 # Half of this time is waiting for daemons: three at a time, and the lane next to them, keep two
 # cores busy.
@@ -84,13 +87,13 @@ WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
 test-oldest: .venv/ready ## what touches the libraries, on the oldest that must do
-	@packaging/oldest.sh -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
+	@$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
 		$(BRIEF) $(USES_LIBRARIES) $(WHOLE_DAEMONS)
 
 # All others that can depend on them: packaging and most of the kernels do not.
 .PHONY: test-oldest-all
 test-oldest-all: .venv/ready
-	@packaging/oldest.sh -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
+	@$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
 		tests/core tests/engines tests/kernels/test_states.py \
 		tests/adapters tests/cli tests/daemon tests/scenarios \
 		$(addprefix --deselect=,$(USES_LIBRARIES) $(WHOLE_DAEMONS))
@@ -184,8 +187,7 @@ test-all: .venv/ready ## every test there is, with all examples of the propertie
 	@packaging/parts.py test-oldest-all
 
 .PHONY: test-fetched
-test-fetched: engine $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall
-	@packaging/oldest.sh --version
+test-fetched: engine $(TEST_MODELS) kernels vllm-0.21 sglang-0.5.17 ray prometheus browser firewall oldest
 
 .PHONY: test-strangers
 test-strangers: .venv/ready
@@ -214,7 +216,7 @@ bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tab
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels
-kernels: ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
+kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
 	@$(MAKE) -C csrc
 
 .PHONY: bench-gpu
@@ -235,4 +237,6 @@ docs: .venv/ready ## the generated parts of packaging/docs from the code
 
 .PHONY: clean
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-oldest .engines .caovan csrc/build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-* .engines .caovan csrc/build plugin/build plugin/*/lib build dist
+	rm -rf *.egg-info plugin/*.egg-info .hypothesis .benchmarks .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -r {} +

@@ -29,6 +29,9 @@ from caovand.daemon.loop import Supervisor
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
+# How long the loop waits for a thread that reads a flood of log lines; Python's own is 5 ms, at
+# each of the steps that an answer takes.
+SWITCH_S = 0.001
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("PYTHONFAULTHANDLER") and sys.stderr:
         faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
+    sys.setswitchinterval(SWITCH_S)
     try:
         config = config_file.load(config_path)
     except ConfigError as problem:
@@ -125,11 +129,11 @@ async def _run(
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
-    terminal = echo.isatty()
+    terminal = echo.isatty() and processes.has_terminal()
 
     def hang_up() -> None:
-        # The terminal we were started on sends it too, when it is closed.
-        if terminal and not echo.isatty():
+        # The terminal we were started on sends it too, when it is closed or its shell is killed.
+        if terminal and not (echo.isatty() and processes.has_terminal()):
             stop()
             return
         task = loop.create_task(handle(Request("reload")))

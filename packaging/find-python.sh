@@ -20,11 +20,5 @@ if works python3; then
     command -v python3
     exit 0
 fi
-# The distribution's Python may lack only venv; where it is too old or too new, apt does not help.
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ -z "${TRIED_APT:-}" ] &&
-    { ! command -v python3 >/dev/null || fits python3; }; then
-    echo "installing python3-venv" >&2
-    apt-get install -y -q python3-venv >&2 && TRIED_APT=1 exec "$0" "$@"
-fi
 echo "cannot find a Python from 3.$oldest to 3.$newest with venv: apt install python3 python3-venv" >&2
 exit 1

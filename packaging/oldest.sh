@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 folder=.venv-oldest
 if [ ! -e $folder/ready ] || [ tests/oldest.txt -nt $folder/ready ]; then
     if ! python=$(packaging/find-python.sh 10 10 2>/dev/null); then
+        export UV_PYTHON_INSTALL_DIR="$PWD/.caovan/python" UV_CACHE_DIR="$PWD/.caovan/uv"
         log=$(.venv/bin/uv python install 3.10 2>&1) && python=$(.venv/bin/uv python find 3.10) || {
             printf '%s\n' "$log"
             echo "skipped: no Python 3.10 is here, and uv could not fetch one: put python3.10 on PATH, or set UV_PYTHON_INSTALL_MIRROR"

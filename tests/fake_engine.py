@@ -91,6 +91,7 @@ VERSIONS = 'import json; print(MARK + json.dumps({"tabby": "1.0", "stamp": 1}))'
 LOG = Log(
     module=__name__, plain=lambda line: (line,), read=read_line, near=5, listening="listen",
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
+    fingerprint=re.compile(r"tabby\b"),
 )  # fmt: skip
 PROBE = Probe(
     module=__name__, name="tabby", install="adopt tabby", versions=VERSIONS,

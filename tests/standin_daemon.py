@@ -11,17 +11,27 @@ from tests.daemon_process import ROOT, free_port
 ENGINE = ROOT / "tests/standin/engine.py"
 
 
-def make_model(folder: Path) -> Path:
-    """A model folder that the planner takes: a hybrid with an MTP head, no real weights."""
+GATED_DELTA = {
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+
+
+def make_model(folder: Path, *, hybrid: bool = False) -> Path:
+    """A model folder that the planner takes: with an MTP head and no real weights.
+
+    With the recurrent states of a `hybrid` the policy drafts nothing on the CPU build.
+    """
     folder.mkdir()
     config = {
         "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 64,
         "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "dtype": "bfloat16",
-        "max_position_embeddings": 4096, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 64,
-        "linear_value_head_dim": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"], "mtp_num_hidden_layers": 1,
+        "max_position_embeddings": 4096, "mtp_num_hidden_layers": 1,
     }  # fmt: skip
+    if hybrid:
+        config |= GATED_DELTA
     (folder / "config.json").write_text(json.dumps(config))
     header = {"mtp.fc.weight": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [0, 4]}}
     text = json.dumps(header).encode()

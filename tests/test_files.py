@@ -46,7 +46,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/node_facts/rdma.py": ("read_text", KERNEL),
     "adapters/oom_kills.py": ("read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
-    "adapters/processes.py": ("open read_text read_bytes write_text", KERNEL),
+    "adapters/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
     "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
     "adapters/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
@@ -57,7 +57,8 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/private_tmp.py": ("read_text", KERNEL),
     "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
     "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
-    "adapters/engine_install/build.py": ("write_text shutil.rmtree", ENGINE),
+    "adapters/engine_install/build.py": ("read_text write_text shutil.rmtree", ENGINE),
+    "adapters/engine_install/compile_in_env.py": ("write_text", ENGINE),
     "adapters/engine_install/clone.py": (
         "read_bytes write_bytes os.link shutil.copytree shutil.copymode",
         ENGINE,

@@ -9,11 +9,10 @@ import contextlib
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters import store
+from caovand.adapters import store, wall_clock
 from caovand.core.facts import all_reduce
 from caovand.core.facts.all_reduce import AllReduce, Sums
 
@@ -92,15 +91,16 @@ def finish(process: subprocess.Popen[str]) -> Sums:
     try:
         output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
     except subprocess.TimeoutExpired:
-        return Sums("unclear", time.time(), text="the check did not end")
+        return Sums("unclear", wall_clock.now(), text="the check did not end")
     finally:
         process.kill()
         process.wait()
     last = (output.strip().splitlines() or [""])[-1]
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(last)
-        sums = all_reduce.read({**answer, "at": time.time()} if isinstance(answer, dict) else None)
+        at = {"at": wall_clock.now()}
+        sums = all_reduce.read({**answer, **at} if isinstance(answer, dict) else None)
         if sums is not None:
             return sums
     words = (errors.strip().splitlines() or ["it printed nothing"])[-1]
-    return Sums("unclear", time.time(), text=words[: all_reduce.LONGEST])
+    return Sums("unclear", wall_clock.now(), text=words[: all_reduce.LONGEST])

@@ -12,16 +12,18 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from caovand.adapters import processes, store
 from caovand.adapters.processes import Engines, Traces
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.core.facts import ledger as ledgers
+from caovand.core.facts.ledger import MARK, Ledger, Marks
 from caovand.core.facts.ownership import Process
 
 WRAPPER = """
@@ -62,23 +64,20 @@ class Child:
         file: RotatedFile,
         cgroup: Path | None,
         on_lines: Callable[[Sequence[str]], None],
-        secrets: Sequence[str] = (),
+        hidden: Sequence[str] = (),
         unlimited_stack: bool = False,
         engines: Engines | None = None,
     ) -> None:
-        try:
-            read_end, write_end = os.pipe()
-        except OSError as problem:
-            raise CannotSpawn(f"cannot start the engine: {problem.strerror}") from problem
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+        read_end, write_end = _pipe()
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
         stack = "unlimited" if unlimited_stack else ""
         procs = str(cgroup / "cgroup.procs") if cgroup else ""
+        self._marks = Marks(output, secrets.token_hex(16))
+        record(ledger, 0, 0, (), self._marks)
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", WRAPPER, "caovan-exec", procs, stack, *argv],
-                env=dict(env),
+                env={**env, MARK: self._marks.variable},
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
                 stderr=write_end,
@@ -87,6 +86,7 @@ class Child:
             )
         except OSError as problem:
             os.close(read_end)
+            forget(ledger)
             raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
         finally:
             os.close(write_end)
@@ -118,7 +118,7 @@ class Child:
                 undo.callback(loop.remove_reader, self._watch)
                 self.look()
                 undo.callback(forget, ledger)
-                self._pump = Pump(read_end, ring, file, on_lines, secrets)
+                self._pump = Pump(read_end, ring, file, on_lines, hidden)
                 undo.pop_all()
         except (OSError, RuntimeError, MemoryError) as problem:
             raise CannotSpawn(f"cannot watch the engine: {problem}") from problem
@@ -147,7 +147,7 @@ class Child:
         found = tuple(process for process in family if not process.zombie)
         known = {(p.pid, p.start) for p in self.members}
         if self.unrecorded or {(p.pid, p.start) for p in found} != known:
-            self.unrecorded = record(self._ledger, self.pid, self._traces.start, found)
+            self.unrecorded = record(self._ledger, self.pid, self._traces.start, found, self._marks)
         self.members = self._traces.members = found
         self.unknown = tuple(process for process in unknown if not process.zombie)
         self.seen.update(process.pid for process in found)
@@ -219,6 +219,17 @@ class Child:
         self._ended.set()
 
 
+def _pipe() -> tuple[int, int]:
+    """What an engine prints through: the ends to read from and to write to."""
+    try:
+        read_end, write_end = os.pipe()
+    except OSError as problem:
+        raise CannotSpawn(f"cannot start the engine: {problem.strerror}") from problem
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+    return read_end, write_end
+
+
 async def sweep(
     look: Callable[[], tuple[Process, ...]],
     limit_s: float,
@@ -276,17 +287,11 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
     }
 
 
-def record(ledger: Path, session: int, start: int, found: Sequence[Process]) -> str:
+def record(ledger: Path, session: int, start: int, found: Sequence[Process], marks: Marks) -> str:
     """Write down whose processes these are; why that failed, for it must not hurt serving."""
     try:
-        document = {
-            "boot_id": processes.boot_id(),
-            "session": session,
-            "start": start,
-            "uid": os.getuid(),
-            "members": [asdict(process) for process in found],
-        }
-        store.write_json(ledger, document)
+        one = Ledger(processes.boot_id(), session, start, os.getuid(), found, marks)
+        store.write_json(ledger, ledgers.render(one))
     except (OSError, MemoryError) as problem:
         return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
     return ""
@@ -308,51 +313,16 @@ def orphans(
     table = processes.every()
     owned = engines.owned(table) if engines else frozenset()
     grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
-    roots = _recorded(ledger, table) | {process.pid for process in table if process.pid in grouped}
+    named = ledgers.named(store.read_json(ledger), processes.boot_id(), table, _has_mark)
+    roots = named | {process.pid for process in table if process.pid in grouped}
     ours = roots | processes.descendants(table, roots)
     ours -= {*owned, os.getpid()}
     return tuple(process for process in table if process.pid in ours and not process.zombie)
 
 
-def _recorded(ledger: Path, table: Sequence[Process]) -> set[int]:
-    """The pids of those processes that `ledger` names, and of those in the session it names."""
-    document = store.read_json(ledger)
-    if not is_ledger(document) or document["boot_id"] != processes.boot_id():
-        return set()
-    session, start, uid = (document[name] for name in ("session", "start", "uid"))
-    known = {(member["pid"], member["start"]) for member in document["members"]}
-    # The number of a session is free again once all of its processes have ended: a leader that
-    # is not ours has taken it, and its session is a stranger's.
-    taken = any(process.pid == session and process.start != start for process in table)
-    return {
-        process.pid
-        for process in table
-        if (process.pid, process.start) in known
-        or (
-            not taken
-            and process.session == session
-            and process.start >= start
-            and process.uid == uid
-        )
-    }
-
-
-def is_ledger(document: Any) -> bool:
-    """Whether this is what `record` writes.
-
-    Session 0 is the kernel's and 1 the system's: whoever took them for the engine's would end all.
-    """
-    return (
-        isinstance(document, dict)
-        and isinstance(document.get("boot_id"), str)
-        and _are_counts(document, session=2, start=0, uid=0)
-        and isinstance(document.get("members"), list)
-        and all(isinstance(m, dict) and _are_counts(m, pid=2, start=0) for m in document["members"])
-    )
-
-
-def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
-    return all(type(table.get(name)) is int and table[name] >= low for name, low in least.items())
+def _has_mark(process: Process, marks: Marks) -> bool:
+    variable = f"{MARK}={marks.variable}".encode()
+    return marks.output in processes.outputs(process) or variable in processes.environ_of(process)
 
 
 async def end_orphans(

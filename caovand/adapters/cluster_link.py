@@ -1,13 +1,16 @@
 """The link between a head and its workers: ZeroMQ over TCP, encrypted and authenticated by CURVE.
 
 Who has not the cluster's key gets no further than libzmq's handshake. CURVE numbers the messages of
-a connection, so that none can be repeated into it. The head's port is a door of ours, and libzmq
-listens behind it: it would accept whoever connects until the process has no descriptor left.
+a connection, so that none can be repeated into it. At both ends libzmq is behind a relay of ours:
+it would accept whoever connects until the process has no descriptor left, and keep the parts of a
+message that never ends until it has no memory left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import secrets
 import socket
 from collections.abc import Callable
@@ -16,12 +19,18 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 from zmq.utils.z85 import decode as key_of
 
-from caovand.adapters.admission.curve import Handshake
-from caovand.adapters.admission.door import CannotBind, Door, peer_address, tcp_listener
-from caovand.adapters.admission.gate import OPENS, Gate, inner_folder
+from caovand.adapters.admission.curve import Encrypted
+from caovand.adapters.admission.door import (
+    CannotBind,
+    Door,
+    peer_address,
+    peer_uid,
+    tcp_listener,
+    unix_listener,
+)
+from caovand.adapters.admission.gate import OPENS, Gate, inner_folder, relay
 from caovand.adapters.cluster_key import Pairs
 from caovand.core import addresses
 from caovand.core.cluster.messages import MAX_BYTES
@@ -30,20 +39,16 @@ from caovand.core.problem import ProblemError
 HEARTBEAT_MS, SILENCE_MS = 2000, 8000
 HANDSHAKE_MS = 5000
 AHEAD = 16  # messages that the other side may leave unread: each tells everything
-RECONNECT_MS, LONGEST_RECONNECT_MS = 200, 2000
-CONNECT_MS = 3000  # then anew: the kernel repeats what was lost later and later
+RECONNECT_MS = 200
+CONNECT_S = 3.0  # then anew: the kernel repeats what was lost later and later
+UNREACHABLE_S = 0.5  # until the next attempt
+MAX_UNHEARD = 4 * MAX_BYTES
+"""Bytes on a connection without a whole message: more than is under way, heartbeats included."""
 MOST_LINKS, LINKS_EACH = 128, 8
 RATE = 20  # new connections a second from one address
 SPARE_LINKS = 64  # more, for addresses that a worker has come from
 MOST_KNOWN = 256
-NAME = "cluster"
-REJECTED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-)
-"""A head with another key, or with no room, ends the connection without a word: the first."""
-UNREJECTED = (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_CLOSED)  # joined, or not even connected
+NAME, WORKERS_NAME = "cluster", "worker"
 
 OnFrame = Callable[[bytes, bytes], None]
 """Takes a sender's identity and its frame."""
@@ -96,9 +101,14 @@ class _Link:
     async def _read(self) -> None:
         while True:
             await asyncio.sleep(0)  # frames that are there already come without a pause
-            frames = await self._socket.recv_multipart()
+            frames = await self._socket.recv_multipart(copy=False)
+            self._heard(frames[-1])
             if len(frames) <= 2:
-                self._on_frame(frames[0] if len(frames) == 2 else b"", frames[-1])
+                self._on_frame(frames[0].bytes if len(frames) == 2 else b"", frames[-1].bytes)
+
+    def _heard(self, frame: zmq.Frame) -> None:
+        """Take note that the message with this last frame is whole."""
+        raise NotImplementedError
 
     async def _send(self, frames: list[bytes]) -> bool:
         # One that does not read gets the next message.
@@ -146,6 +156,7 @@ class HeadLink(_Link):
             remedy = "correct [cluster] head; it is an address of this machine"
             raise ProblemError(cannot, str(problem.strerror), remedy) from None
         self._known: dict[str, None] = {}
+        self._followers: dict[bytes | str, Encrypted] = {}
         self._door = Door(
             listener,
             self._admit,
@@ -186,7 +197,31 @@ class HeadLink(_Link):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The worker's heartbeats end what is silent, unless what we send it waits in the kernel.
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
-        await Gate(self._inner, lambda: Handshake(is_worker)).serve(link)
+        follower = Encrypted(MAX_UNHEARD, is_worker)
+        names = []
+
+        def follow(inside: socket.socket) -> Encrypted:
+            names.append(inside.getsockname())
+            self._followers[names[0]] = follower
+            return follower
+
+        try:
+            await Gate(self._inner, follow).serve(link)
+        finally:
+            for name in names:
+                del self._followers[name]
+
+    def _heard(self, frame: zmq.Frame) -> None:
+        # The other end of libzmq's connection is ours. Where it has been closed since, its number
+        # may be another's.
+        with contextlib.suppress(OSError):
+            inside = socket.socket(fileno=int(frame.get("__fd")))
+            try:
+                follower = self._followers.get(inside.getpeername())
+            finally:
+                inside.detach()
+            if follower is not None:
+                follower.heard()
 
     async def send(self, identity: bytes, frame: bytes) -> bool:
         """Send a frame to the worker with this identity; False where its connection has ended."""
@@ -203,35 +238,51 @@ class HeadLink(_Link):
 class WorkerLink(_Link):
     """A worker's end, connected to the head at `address` as soon as that is there.
 
-    `rejected` says that its last connection ended before both had proved to have the key. Raises
-    ProblemError.
+    `rejected` says that its last connection ended before both had proved to have the key. A head
+    with another key, or with no room, ends it without a word. `runtime` is the folder of the
+    daemon's sockets. Raises ProblemError.
     """
 
-    def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame) -> None:
-        super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)
+    _count = itertools.count()
+
+    def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame, runtime: Path) -> None:
+        cannot = f"connect to the head at {address}"
+        self._address = addresses.split(address)
+        self._follower = Encrypted(MAX_UNHEARD, to_server=True)
         self.rejected = False
-        self._monitor = self._socket.get_monitor_socket(sum((*REJECTED, *UNREJECTED)))
-        self._watching = asyncio.ensure_future(self._watch())
+        try:
+            self._inner = inner_folder(runtime) / f"{WORKERS_NAME}{next(self._count)}"
+            listener = unix_listener(self._inner, 0o600, None)
+        except CannotBind as problem:
+            raise ProblemError(cannot, str(problem), "restart caovan") from None
+        self._door = Door(listener, self._to_head, peer_uid, most=1, each=1, opens=1)
+        super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)
         self._socket.curve_serverkey = pairs.head_public
         self._socket.curve_secretkey = pairs.worker_secret
         self._socket.curve_publickey = pairs.worker_public
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
-        self._socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
-        self._socket.setsockopt(zmq.IPV6, 1)
-        try:
-            self._socket.connect(f"tcp://{address}")
-        except zmq.ZMQError as problem:
-            self.close()
-            remedy = "correct [cluster] head"
-            raise ProblemError(f"connect to the head at {address}", str(problem), remedy) from None
+        self._door.start()
+        self._socket.connect(f"ipc://{self._inner}")
         self._begin()
 
-    async def _watch(self) -> None:
-        while True:
-            # Not by recv_monitor_message, which knows no asyncio before pyzmq 23.1.
-            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
-            self.rejected = event in REJECTED
+    async def _to_head(self, inside: socket.socket) -> None:
+        """Pass bytes between libzmq and the head."""
+        try:
+            link = await asyncio.wait_for(_connected(*self._address), CONNECT_S)
+        except (OSError, asyncio.TimeoutError):
+            self.rejected = False
+            await asyncio.sleep(UNREACHABLE_S)
+            return
+        with link:
+            self._follower = follower = Encrypted(MAX_UNHEARD, self._joined, to_server=True)
+            await relay(link, inside, follower)
+            self.rejected = not follower.asks
+
+    def _joined(self) -> None:
+        self.rejected = False
+
+    def _heard(self, frame: zmq.Frame) -> None:
+        self._follower.heard()
 
     async def send(self, frame: bytes) -> None:
         """Send a frame to the head."""
@@ -239,7 +290,28 @@ class WorkerLink(_Link):
 
     def close(self) -> None:
         """Drop the link."""
-        self._watching.cancel()
-        self._socket.disable_monitor()
         super().close()
         self._context.destroy(linger=0)
+        self._door.close()
+        with contextlib.suppress(OSError):
+            self._inner.unlink()
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A connection to the first address of `host` that takes one; OSError."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{host} has no address")
+    for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        link = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+        try:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(link, address)
+        except OSError as failed:
+            link.close()
+            problem = failed
+        except BaseException:
+            link.close()
+            raise
+        else:
+            return link
+    raise problem

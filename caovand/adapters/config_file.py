@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
 from caovand.adapters import safe_files, secret_file, store
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
+from caovand.core import toml_syntax
 from caovand.core.config import MODES, Config, ConfigError, Mode
 from caovand.core.config_parser import parse
 from caovand.core.engine import Arguments
@@ -21,6 +24,8 @@ else:
     import tomli as tomllib
 
 MOST_BYTES = 1 << 20
+SIMILAR = 0.75
+"""How alike a name is to one that may have been meant, by difflib."""
 
 
 def load(path: Path) -> Config:
@@ -29,10 +34,26 @@ def load(path: Path) -> Config:
         # Editors on Windows begin a file with a BOM.
         text = safe_files.read(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as problem:
-        raise ConfigError([f"cannot read {path}: {problem.strerror}"]) from problem
+        text = f"cannot read {path}: {problem.strerror}; {_remedy(path, problem)}"
+        raise ConfigError([text]) from problem
     except UnicodeDecodeError as problem:
-        raise ConfigError([f"cannot read {path}: it is not UTF-8 text ({problem})"]) from problem
+        raise ConfigError(
+            [f"cannot read {path}: it is not UTF-8 text ({problem}); save it as UTF-8"]
+        ) from problem
     return loads(text, path)
+
+
+def _remedy(path: Path, problem: OSError) -> str:
+    """How a file becomes readable that is not."""
+    if isinstance(problem, PermissionError):
+        return "run this as a user who may read it, or correct its permissions"
+    if isinstance(problem, FileNotFoundError):
+        with contextlib.suppress(OSError):
+            names = [file.name for file in path.parent.iterdir() if file.is_file()]
+            if close := get_close_matches(path.name, names, 1, SIMILAR):
+                return f'did you mean "{path.with_name(close[0])}"?'
+        return "name the configuration file, which only needs [model] path"
+    return "name a configuration file"
 
 
 def loads(text: str, path: Path) -> Config:
@@ -40,7 +61,8 @@ def loads(text: str, path: Path) -> Config:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
-        raise ConfigError([f"{path}: not valid TOML: {problem}"]) from problem
+        wrong = toml_syntax.explained(text, str(problem))
+        raise ConfigError([f"{path}: not valid TOML: {wrong}"]) from problem
     return parse(
         document, str(path), registry.MODULES, lambda config: chosen_engine(config).healing.by_name
     )
@@ -83,6 +105,15 @@ def check_secrets(config: Config, source: Path) -> None:
         page_token(config)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {text}" for text in problem.findings) from None
+
+
+def check_secret_files(config: Config) -> None:
+    """Raise ConfigError if a file with a secret is missing, or every user may read it."""
+    typed = chosen_engine(config).arguments.api_keys(config.engine.extra_args)
+    if config.server.api_key_file and typed is None:
+        secret_file.check(config.server.api_key_file, secret_file.API_KEY_FILE)
+    if config.page.listen and config.page.token_file:
+        secret_file.check(config.page.token_file, secret_file.TOKEN_FILE)
 
 
 class ModeMemory:

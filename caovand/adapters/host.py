@@ -17,15 +17,17 @@ def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host
     available = memory.get("MemAvailable", 0)
     limit = _cgroup_limit(proc)
     total = memory.get("MemTotal", 0)
+    shared = _disk(Path("/dev/shm"))
     return Host(
         ram_mib=min(total, limit) if limit else total,
         available_mib=min(available, limit) if limit else available,
         swap_mib=memory.get("SwapTotal", 0),
-        shm_mib=_disk(Path("/dev/shm"))[0],
+        shm_mib=shared[0],
         cpus=_physical_cores(proc),
         wsl=_is_wsl(proc),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         cache_free_mib=_disk(cache_dir)[1] if cache_dir else None,
+        shm_free_mib=shared[1],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
@@ -16,11 +16,13 @@ RECORD = 8192  # bytes; a read returns one record and fails if the buffer is sho
 MOST_RECORDS = 1000  # a read, so that a flood cannot block the daemon
 # `Xid (PCI:0000:01:00): 79` and `GPU 0000:01:00.0: GPU has fallen off the bus`; NVML's addresses
 # have more zeros.
-_CARD = re.compile(r"NVRM: .{0,20}?(?:PCI:|GPU )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
+_CARD = re.compile(
+    r"(?:NVRM: .{0,20}?(?:PCI:|GPU )|nvidia )([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})"
+)
 _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 
 
-def without_other_cards(lines: Sequence[str], buses: Collection[str]) -> list[str]:
+def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[str]:
     """The lines without those that name a card at none of these PCI addresses.
 
     If an address is unknown every card's line stays: one too many restarts an engine, one too few

@@ -6,7 +6,7 @@ Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ MIB = 1 << 20
 P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple by mistake
 P2P_WRITE = 1
 P2P_OK = 0  # NVML_P2P_STATUS_OK
+TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 
 def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
@@ -29,7 +30,9 @@ def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     except Exception:  # no library, no driver, or versions that differ: no card
         return ()
     try:
-        cards = [card for n in range(pynvml.nvmlDeviceGetCount()) for card in _cards(pynvml, n)]
+        count = pynvml.nvmlDeviceGetCount()
+        switched = frozenset(n for n in range(count) if _behind_switch(pynvml, n))
+        cards = [card for n in range(count) for card in _cards(pynvml, n, switched)]
     finally:
         pynvml.nvmlShutdown()
     return visible(tuple(cards), environ.get("CUDA_VISIBLE_DEVICES"))
@@ -66,10 +69,10 @@ def _asker(nvml: Any) -> Callable[..., Any]:
     return ask
 
 
-def _cards(nvml: Any, index: int) -> list[Gpu]:
-    """The card with this index, or its known parts."""
+def _cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
+    """The card with this index, or its known parts; `switched` are the cards behind NVSwitches."""
     ask = _asker(nvml)
-    card = _gpu(nvml, ask, index)
+    card = _gpu(nvml, ask, index, switched)
     if card is None:
         return []
     handle = ask("nvmlDeviceGetHandleByIndex", index)
@@ -96,7 +99,7 @@ def _part(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu |
     )
 
 
-def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
+def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int]) -> Gpu | None:
     card = ask("nvmlDeviceGetHandleByIndex", index)
     if card is None:
         return None
@@ -109,6 +112,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
     cuda = ask("nvmlSystemGetCudaDriverVersion")
     mig = ask("nvmlDeviceGetMigMode", card)
     persistence = ask("nvmlDeviceGetPersistenceMode", card)
+    p2p = _reached(nvml, ask, index, card)
     return Gpu(
         index=index,
         name=ask("nvmlDeviceGetName", card) or "unknown",
@@ -116,7 +120,9 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
         total_mib=memory.total // MIB,
         free_mib=memory.free // MIB,
         uuid=ask("nvmlDeviceGetUUID", card) or "",
-        nvlink=_nvlink_peers(nvml, ask, card),
+        nvlink=tuple(
+            sorted(_nvlink_peers(nvml, ask, card) | _through_switches(index, switched, p2p))
+        ),
         driver=ask("nvmlSystemGetDriverVersion") or "",
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         persistence=None if persistence is None else bool(persistence),
@@ -124,7 +130,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int) -> Gpu | None:
         mig=bool(mig and mig[0]),
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
         bus=_bus(ask("nvmlDeviceGetPciInfo", card)),
-        p2p=_reached(nvml, ask, index, card),
+        p2p=p2p,
     )
 
 
@@ -138,18 +144,42 @@ def _text(answer: Any) -> str:
     return one_line(text)
 
 
-def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> tuple[int, ...]:
-    """Indices of the cards at the other end of active links; a switch counts as no card."""
-    peers: set[int] = set()
+def _links(nvml: Any, ask: Callable[..., Any], card: Any) -> Iterator[int]:
+    """The active NVLinks of a card."""
     for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
-        if not ask("nvmlDeviceGetNvLinkState", card, link):
-            continue
+        if ask("nvmlDeviceGetNvLinkState", card, link):
+            yield link
+
+
+def _behind_switch(nvml: Any, index: int) -> bool:
+    """Whether a link of this card ends at an NVSwitch, as on HGX boards."""
+    ask = _asker(nvml)
+    card = ask("nvmlDeviceGetHandleByIndex", index)
+    return card is not None and any(
+        ask("nvmlDeviceGetNvLinkRemoteDeviceType", card, link) == TO_SWITCH
+        for link in _links(nvml, ask, card)
+    )
+
+
+def _through_switches(
+    index: int, switched: frozenset[int], p2p: tuple[int, ...] | None
+) -> frozenset[int]:
+    """The cards that switches join with this one: all, unless the fabric keeps some apart."""
+    if index not in switched:
+        return frozenset()
+    return (switched - {index}) if p2p is None else switched & frozenset(p2p)
+
+
+def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[int]:
+    """Indices of the cards at the other end of active links; a switch is no card."""
+    peers: set[int] = set()
+    for link in _links(nvml, ask, card):
         remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", card, link)
         peer = None if remote is None else ask("nvmlDeviceGetHandleByPciBusId", remote.busId)
         index = None if peer is None else ask("nvmlDeviceGetIndex", peer)
         if index is not None:
             peers.add(index)
-    return tuple(sorted(peers))
+    return frozenset(peers)
 
 
 def _reached(nvml: Any, ask: Callable[..., Any], index: int, card: Any) -> tuple[int, ...] | None:

@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from caovand.adapters import store, trust
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
+from caovand.core.printable import one_line
 from caovand.core.probe import MARK, Probe
 from caovand.core.problem import ProblemError
 
@@ -50,16 +52,19 @@ def probe_engine(
     *,
     named_by: Path | None = None,
     also_kept_in: Path | None = None,
+    before_details: Callable[[], None] = lambda: None,
 ) -> EngineInfo:
     """What this Python has of the engine; slow answers are kept in `cache_dir` where one is given.
 
     `named_by` is the file that names it: if another user could have, root asks as that user only.
-    Answers `also_kept_in` another's folder are read there. After `patience_s`, `flags` and all that
+    Answers `also_kept_in` another's folder are read there; `before_details` is called where none
+    is kept. After `patience_s`, `flags` and all that
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
     found = _ask(asks, asks.versions, python, timeout_s, named_by)
-    lacking = asks.lacking(found)
+    with _understood(asks, python):
+        lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
         raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
     if lacking:
@@ -68,16 +73,34 @@ def probe_engine(
             f"{lacking} is not installed in it",
             f"install an engine with `{asks.install}`, or set [engine] python",
         )
-    name = _cache_name(asks, python, found.pop("stamp"), found)
+    name = _cache_name(asks, python, stamp, found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
     kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
+    if kept is None:
+        before_details()
     if kept is None and cache_dir is not None and patience_s is not None:
         left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
         more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)
     else:
         place = cache_dir / name if cache_dir else None
         more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by)
-    return asks.read(python, found, more)
+    with _understood(asks, python):
+        return asks.read(python, found, more)
+
+
+@contextmanager
+def _understood(asks: Probe, python: str) -> Iterator[None]:
+    """Take answers apart; whatever else than an engine's Python answers, EngineMissing says so."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
+        raise _unusable(asks, python, f"its answer is not understood ({what})") from None
+
+
+def _unusable(asks: Probe, python: str, fact: str) -> EngineMissing:
+    remedy = f"repair that environment, or install an engine with `{asks.install}`"
+    return EngineMissing(f"use {python} as the engine", fact, remedy)
 
 
 def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> str:
@@ -216,12 +239,9 @@ def _ask(
         ) from None
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
-            with suppress(ValueError):  # cut off: it died while printing
-                answer: dict[str, Any] = json.loads(line[len(MARK) :])
-                return answer
+            with suppress(ValueError, RecursionError):  # cut off: it died while printing
+                answer = json.loads(line[len(MARK) :])
+                if isinstance(answer, dict):
+                    return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-    raise EngineMissing(
-        f"use {python} as the engine",
-        f"{last} (exit status {done.returncode})",
-        f"repair that environment, or install an engine with `{asks.install}`",
-    )
+    raise _unusable(asks, python, f"{last} (exit status {done.returncode})")

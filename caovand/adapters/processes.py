@@ -102,6 +102,15 @@ def command_of(pid: int) -> str:
     return one_line(words.replace(b"\0", b" ").decode("utf-8", "replace").strip())
 
 
+def has_terminal() -> bool:
+    """Whether our session has a terminal: it has none once its first process has ended."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def every() -> list[Process]:
     """All processes there are."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -229,10 +238,18 @@ class Engines:
 
 
 def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
-    return owners(table, engines, os.getpid(), os.getsid(0), _outputs)
+    return owners(table, engines, os.getpid(), os.getsid(0), outputs)
 
 
-def _outputs(process: Process) -> set[str]:
+def environ_of(process: Process) -> frozenset[bytes]:
+    """The variables that a process began with; empty where it has changed its title, or is gone."""
+    try:
+        return frozenset(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def outputs(process: Process) -> set[str]:
     """What a process writes its output and its errors to, such as `pipe:[17]`."""
     found = set()
     for number in (1, 2):

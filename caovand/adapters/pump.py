@@ -42,10 +42,11 @@ _ENDS = re.compile(r"[\r\n]+")
 class Ring:
     """The latest `size` lines, numbered from 1; safe between the pump's thread and readers.
 
-    Long lines mean fewer of them: memory is bounded too.
+    Long lines mean fewer of them: memory is bounded too. What it `hides` is in the file only.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, hides: Callable[[str], bool] = lambda line: False) -> None:
+        self.hides = hides
         self._lines: deque[str] = deque(maxlen=size)
         self._size = size
         self._lock = threading.Lock()
@@ -254,10 +255,11 @@ class Pump:
     def _give(self, lines: Sequence[str]) -> None:
         if not lines:
             return
-        self._ring.extend(lines)
         self._file.write(("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        shown = [line for line in lines if not self._ring.hides(line)]
+        self._ring.extend(shown)
         try:
-            self._on_lines(lines)
+            self._on_lines(shown)
         except Exception:
             # A fault of ours must not stall the engine: reported once, and reading goes on.
             if not self._faulty:

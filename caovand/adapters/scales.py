@@ -6,12 +6,14 @@ The files are those of a model that `model_folder` has read: their headers are w
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from caovand.adapters import safe_files
+from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.safetensors import BadShard, Place, header_length, places
 
 CHUNK_BYTES = 1 << 20
@@ -22,7 +24,7 @@ WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 
 
 def negative(shard: Path) -> str:
-    """The first tensor of a shard with a negative scale; empty without one. BadShard or OSError.
+    """The first tensor of a shard with a negative scale; empty without one. BadHeader or OSError.
 
     A model of 32B parameters has half a gigabyte of scales: an unchanged file is read only once.
     """
@@ -34,8 +36,9 @@ def negative(shard: Path) -> str:
 def _negative(path: Path, *stamp: int) -> str:
     with os.fdopen(safe_files.open_regular(path), "rb") as shard:
         size_bytes = os.fstat(shard.fileno()).st_size
-        header = shard.read(header_length(shard.read(8), size_bytes))
-        for place in places(header, size_bytes):
+        budget, length = Budget(time.thread_time), header_length(shard.read(8), size_bytes)
+        budget.require(length)
+        for place in places(shard.read(length), size_bytes, budget):
             if place.name.endswith(SCALES) and _is_negative(shard, place):
                 return place.name
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from caovand.adapters import safe_files
@@ -11,23 +12,58 @@ from caovand.core.config import ConfigError
 MOST_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
+MODE = 0o640
+MIN_TOKEN = 16  # characters: nobody guesses one as long as this, however often they may try
+
+
+def check(path: str, key: str) -> None:
+    """Raise ConfigError, naming `key`, if every user of this machine may read this file.
+
+    `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
+    opened: who plans need not be allowed to read it.
+    """
+    name = _named(path, key)
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError:
+        return  # the folder is closed to us, and to others
+    except (OSError, ValueError) as problem:
+        raise _unreadable(name, problem) from None
+    if mode & 0o007:
+        exposed = f"every user of this machine can open it (mode {mode & 0o777:04o})"
+        place = path if _is_path(path) else "that file"
+        remedy = f"run `sudo chmod {MODE:o} {place}`, and put a new one there if any did"
+        raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
 
 def read(path: str, key: str) -> str:
-    """The secret in a file, which is its only line; raises ConfigError, naming `key`, without one.
-
-    `key` is the configuration key that names the file, such as API_KEY_FILE.
-    """
-    # Someone may have put the secret itself there, so only text that looks like a path is repeated.
-    is_path = path.startswith(("/", "./", "../", "~"))
-    name = f"{key} {path}" if is_path else key
+    """The secret in a file, which is its only line; raises ConfigError as `check` does."""
+    check(path, key)
+    name = _named(path, key)
     try:
         text = safe_files.read_text(Path(path), MOST_BYTES).strip()
     except OSError as problem:
-        remedy = "write the secret to a file that caovand can read, and put its full path here"
-        raise ConfigError([f"cannot read {name}: {problem.strerror}; {remedy}"]) from None
+        raise _unreadable(name, problem) from None
     except UnicodeDecodeError:
         raise ConfigError([f"cannot read {name}: it is not UTF-8 text"]) from None
     if not api_key.usable(text):
         raise ConfigError([f"cannot use {name}: it must contain one line of plain ASCII"])
+    if key == TOKEN_FILE and len(text) < MIN_TOKEN:
+        fact = f"it has {len(text)} characters, fewer than {MIN_TOKEN}"
+        raise ConfigError([f"cannot use {name}: {fact}; make one with `openssl rand -hex 24`"])
     return text
+
+
+def _is_path(path: str) -> bool:
+    """Whether the text can be shown: someone may have put the secret itself there."""
+    return path.startswith(("/", "./", "../", "~"))
+
+
+def _named(path: str, key: str) -> str:
+    return f"{key} {path}" if _is_path(path) else key
+
+
+def _unreadable(name: str, problem: OSError | ValueError) -> ConfigError:
+    why = getattr(problem, "strerror", None) or "its name is not one"
+    remedy = "write the secret to a file that caovan can read, and put its full path here"
+    return ConfigError([f"cannot read {name}: {why}; {remedy}"])

@@ -45,7 +45,8 @@ class Kind:
         return Problem(
             f"serve {self.title}",
             "the library aiohttp (3.8.1 or newer) is not installed",
-            "apt install python3-aiohttp, or pip install 'caovan[page]' into caovan's environment",
+            "apt install python3-aiohttp, or pip install 'aiohttp>=3.8.1' into caovan's"
+            " environment",
         )
 
 

@@ -13,11 +13,21 @@ from caovand.adapters import safe_files
 from caovand.cli.errors import CommandError, Exit
 
 
+def check(path: Path) -> None:
+    """Raise CommandError where no archive could be written; what is there stays as it is."""
+    try:
+        made = not path.exists()
+        os.close(_opened(path))
+        if made:
+            path.unlink()
+    except OSError as problem:
+        raise _unwritable(path, problem) from None
+
+
 def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
     """Write files by name, all below `folder` in the archive; CommandError where that fails."""
     try:
-        # Not through a link: in another's folder it leads to a file of the other's choice.
-        opened = safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        opened = _opened(path)
         os.ftruncate(opened, 0)
         with (
             os.fdopen(opened, "wb") as file,
@@ -28,6 +38,15 @@ def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
                 entry.size, entry.mtime = len(data), int(time.time())
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as problem:
-        raise CommandError(
-            Exit.FAILED, f"cannot write {path}: {problem.strerror}", "name another file"
-        ) from problem
+        raise _unwritable(path, problem) from problem
+
+
+def _opened(path: Path) -> int:
+    # Not through a link: in another's folder it leads to a file of the other's choice.
+    return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+
+def _unwritable(path: Path, problem: OSError) -> CommandError:
+    return CommandError(
+        Exit.FAILED, f"cannot write {path}: {problem.strerror}", "name another file"
+    )

@@ -1,4 +1,7 @@
-"""`caovanctl check-config`: the daemon's own check of a file, with no daemon."""
+"""`caovanctl check-config`: the daemon's own check of a file, with no daemon.
+
+Verbatim flags are compared with those of the engine, whose answer is kept once it was asked.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,61 @@ import json
 from pathlib import Path
 
 from caovand.adapters import config_file
+from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
+from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, look, running
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import ConfigError
+from caovand.core.config import Config, ConfigError
+
+PATIENCE_S = 20.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", type=Path, default=Path("/etc/caovan.toml"))
+    parser.add_argument(
+        "file", nargs="?", type=Path, help=f"default: that of the daemon, else {SYSTEM_CONFIG}"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """check-config."""
+    file = args.file or daemon_config(running(args.runtime)) or SYSTEM_CONFIG
     findings: tuple[str, ...] = ()
+    unchecked = ""
     try:
-        config_file.check_secrets(config_file.load(args.file), args.file)
+        config = config_file.load(file)
+        config_file.check_secrets(config, file)
     except ConfigError as problem:
         findings = problem.findings
-    if args.json:
-        print(json.dumps({"file": str(args.file), "ok": not findings, "findings": findings}))
     else:
-        print("\n".join(findings) or f"{args.file}: valid")
+        findings, unchecked = _flags(config, file)
+    if args.json:
+        found = {"ok": not findings, "findings": findings, "unchecked": unchecked}
+        print(json.dumps({"file": str(file), **found}))
+    else:
+        print("\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}")
     return Exit.FAILED if findings else Exit.DONE
+
+
+def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
+    """The verbatim flags that the engine refuses, or why it could not be asked for its flags."""
+    words = config.engine.extra_args
+    if not words:
+        return (), ""
+    machine = look(config, patience_s=PATIENCE_S, source=file)
+    if machine.engine is None or machine.half_asked:
+        why = machine.engine_problem or "the engine is still being asked for them; run this again"
+        return (), f"[engine] extra_args are not checked: {why}"
+    refused = chosen_engine(config).arguments.refused(words, machine.engine)
+    return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""
 
 
 VERB = Verb(
     name="check-config",
     group=Group.OFFLINE,
     help="check a configuration file",
-    description="Check a configuration file as the daemon would. Exit status 1 if it is invalid.",
+    description="Check a configuration file as the daemon would, and [engine] extra_args as the"
+    " engine would. Exit status 1 if it is invalid.",
     epilog="example: caovanctl check-config ./caovan.toml",
     arguments=arguments,
     run=run,

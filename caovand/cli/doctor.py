@@ -17,6 +17,7 @@ from typing import Any
 
 from caovand.adapters import (
     all_reduce,
+    host,
     memory_speed,
     model_folder,
     ports,
@@ -34,9 +35,11 @@ from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
     add_config,
+    cache_of,
     chosen_mode,
     configuration,
     daemon_config,
+    engine_processes,
     look,
     running,
 )
@@ -110,9 +113,14 @@ def run(args: argparse.Namespace) -> int:
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
-        cache = own_directories(os.environ, os.getuid()).cache
-        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=cache))
-    facts = gather(config, machine, seen, options.inventory, mode, served=bool(pid))
+        own_cache = own_directories(os.environ, os.getuid()).cache
+        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=own_cache))
+    cache = cache_of(status)
+    if not options.inventory:
+        free_mib = host.read_host(cache).cache_free_mib
+        machine = replace(machine, host=replace(machine.host, cache_free_mib=free_mib))
+    living = engine_processes(pid) if pid else frozenset()
+    facts = gather(config, machine, seen, options.inventory, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
     servers = () if options.inventory else _servers(config, status)
@@ -173,13 +181,15 @@ def gather(
     seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,
-    *,
-    served: bool,
+    cache: Path,
+    own: frozenset[int],
 ) -> DoctorFacts:
-    """Look at everything the checks need; a daemon's engine owns its port and its processes."""
+    """Gather everything the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
     worker = config.cluster.role == "worker"  # its head plans and has the port
-    cache = directories(os.environ, os.getuid()).cache
+    # A daemon reports itself where its caches cannot be written.
+    daemons = cache != directories(os.environ, os.getuid()).cache
+    elsewhere = saved is not None or worker
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
@@ -190,16 +200,15 @@ def gather(
         memory=None,
         plan_problem="",
         plan_warnings=(),
-        port=config.server.port,
-        listeners=_listeners(config.server.port, saved, served or worker),
-        orphans=() if served or saved else _orphans(),
+        **_port(config.server.port, own, elsewhere=elsewhere),
+        orphans=() if own or saved else _orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
         unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
         service_user=SERVICE_USER,
         cache_dir=str(cache),
-        cache_writable=saved is not None or _writable(cache),
+        cache_writable=saved is not None or daemons or _writable(cache),
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),
@@ -213,7 +222,7 @@ def gather(
         return replace(facts, plan_problem=problem.message)
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
-        facts = replace(facts, port=port, listeners=_listeners(port, saved, served))
+        facts = replace(facts, **_port(port, own, elsewhere=elsewhere))
     speed = chosen_engine(config).planning.speed(found.plan, inventory)
     sums = None if saved else _sums(chosen_engine(config), found.plan, inventory, cache)
     facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp, tokens_s=speed, sums=sums)
@@ -231,16 +240,18 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums
     return None
 
 
-def _listeners(port: int, saved: Path | None, served: bool) -> tuple[str, ...] | None:
-    """Who has the port; nothing is known of the machine of a saved inventory."""
-    if saved is not None:
-        return None
-    return () if served else tuple(map(str, ports.listeners(port)))
+def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
+    """The facts about a port that is used here, or `elsewhere`, of which nothing is known.
+
+    A process that this user may not read is taken for the engine's, where there is one.
+    """
+    found = [] if elsewhere else ports.listeners(port)
+    others = [one for one in found if one.pid not in own and not (own and one.pid is None)]
+    listeners = None if elsewhere else tuple(map(str, others))
+    return {"port": port, "listeners": listeners, "own_port": len(others) < len(found)}
 
 
 def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
-    if not config.model.path:
-        return None, None
     try:
         return read_model(config, os.environ), None
     except model_folder.ModelProblem as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -13,15 +14,23 @@ from caovand.core.reporting.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a full or broken place ends with."""
+UNREAD = (
+    "cannot report the outcome: the program that reads the output has ended; what was asked for may"
+    " be half done: run it again without a pipe"
+)
 
 
-def ended(program: str, run: Callable[[], int]) -> int:
-    """Run a command and tell what it could not do; its exit status."""
+def ended(program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False) -> int:
+    """Run a command and print what it could not do; its exit status.
+
+    A reader that goes away (`| head`) ends it well, unless the command has `effects`: how far it
+    came with them is not known.
+    """
     with shown():
-        return _ended(program, run)
+        return _ended(program, run, effects)
 
 
-def _ended(program: str, run: Callable[[], int]) -> int:
+def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) -> int:
     try:
         try:
             status = int(run())
@@ -37,7 +46,11 @@ def _ended(program: str, run: Callable[[], int]) -> int:
         return 130
     except BrokenPipeError:
         _discard()
-        return Exit.DONE
+        if not effects():
+            return Exit.DONE
+        with contextlib.suppress(BrokenPipeError):
+            print(f"{program}: {UNREAD}", file=sys.stderr)
+        return Exit.FAILED
     except OSError as problem:
         if problem.errno not in FULL or problem.filename is not None:
             raise

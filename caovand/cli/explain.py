@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
-from caovand.core.engine import Engine
+from caovand.core.healing.failure import Finding
 from caovand.core.log import Explanation
-from caovand.engines import registry
+from caovand.engines.writer import engines, explained
 
 # Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
 MOST_BYTES = 64 << 20
@@ -60,33 +60,19 @@ def run(args: argparse.Namespace) -> int:
     if skipped:
         text = f"only the end of {args.logfile} is explained: {skipped} earlier lines are skipped"
         print(text, file=sys.stderr)
-    engine, explanation = explained(raw.decode("utf-8", errors="replace"))
+    found = explained(raw.decode("utf-8", errors="replace"))
+    if found is None:
+        message = f"{args.logfile} is not the log of an engine, nor the kernel's"
+        raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
+    writer, explanation = found
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=explanation.finding.line + skipped)
         explanation = replace(explanation, finding=finding)
     if args.json:
-        print(json.dumps(as_json(explanation), indent=2, default=str))
+        print(json.dumps(as_json(explanation, writer.name), indent=2, default=str))
     else:
-        print("\n".join(page(explanation, engine.title)))
+        print("\n".join(page(explanation, writer.title)))
     return Exit.DONE
-
-
-def explained(text: str) -> tuple[Engine, Explanation]:
-    """The explanation by the engine that wrote the log: it finds its version, else most in it."""
-    found = []
-    for engine in map(registry.engine_of, registry.MODULES):
-        found.append((engine, engine.explain(text)))
-        if found[-1][1].engine_version is not None:
-            return found[-1]
-    return max(found, key=_sureness)
-
-
-def _sureness(one: tuple[Engine, Explanation]) -> tuple[int, int]:
-    """How much of a log an engine understood: phases, and a cause that it knows by name."""
-    _, explanation = one
-    finding = explanation.finding
-    known = finding is not None and finding.failure != "unknown"
-    return len(explanation.phases), known + (finding is not None)
 
 
 def _end_of(log: BinaryIO) -> tuple[bytes, int]:
@@ -111,10 +97,11 @@ def _end_of(log: BinaryIO) -> tuple[bytes, int]:
     return raw, skipped
 
 
-def as_json(explanation: Explanation) -> dict[str, Any]:
+def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
     """The explanation for programs; absent things are null or empty."""
     finding = explanation.finding
     return {
+        "writer": writer or None,
         "engine_version": explanation.engine_version,
         "phases": [{"phase": p.phase, "seconds": p.seconds} for p in explanation.phases],
         "reached": explanation.reached,
@@ -132,18 +119,18 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
 
 def page(explanation: Explanation, title: str) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's."""
-    version = explanation.engine_version
-    model = explanation.figures.get("model")
-    yield f"{title} {version or '(version not in the log)'}{f', model {model}' if model else ''}"
+    yield _whose(explanation, title)
     finding = explanation.finding
     if finding:
-        where = "while serving" if finding.phase == "serving" else f"in phase {finding.phase}"
-        yield f"{finding.failure} {where}"
+        shown = explanation.phases or finding.phase == "serving"
+        yield f"{finding.failure}{_when(finding) if shown else ''}"
         yield f"  line {finding.line}: {finding.text}"
     elif explanation.reached == "serving":
         yield "no failure: the engine served"
-    else:
+    elif explanation.reached:
         yield f"no known failure: the log ends in phase {explanation.reached}"
+    else:
+        yield "no known failure"
     if explanation.advice:
         yield ""
         yield "What to do"
@@ -155,6 +142,21 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         "Alarming, but harmless",
         {name.split(".", 1)[1]: f"{count} x" for name, count in explanation.harmless.items()},
     )
+
+
+def _whose(explanation: Explanation, title: str) -> str:
+    """The engine with version and model; `title` alone for the kernel's log, and for nobody's."""
+    if not explanation.reached:
+        return title
+    version = explanation.engine_version or "(version not in the log)"
+    model = explanation.figures.get("model")
+    return f"{title} {version}{f', model {model}' if model else ''}"
+
+
+def _when(finding: Finding) -> str:
+    if finding.phase == "serving":
+        return " while serving"
+    return f" in phase {finding.phase}" if finding.phase else ""
 
 
 def _figures(explanation: Explanation) -> dict[str, str]:

@@ -7,14 +7,18 @@ imported here, as `caovanctl engine` needs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caovand.cli.errors import CommandError
 from caovand.cli.verb import Verb
+from caovand.core.config import Config
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.wire import failure_fields
 
@@ -46,6 +50,7 @@ class Family:
         run: Callable[[argparse.Namespace], int],
         arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
         description: str = "",
+        effects: bool = False,
     ) -> Verb:
         """One of them; `run` may raise the family's error."""
 
@@ -63,7 +68,21 @@ class Family:
             epilog=f"example: {example}",
             arguments=all_arguments,
             run=lambda args: self._ended(run, args),
+            effects=effects,
         )
+
+    def root_of(self, args: argparse.Namespace, of_daemon: Callable[[Config], Path | None]) -> Path:
+        """The folder that is listed: as named, else the running daemon's, else the system's."""
+        named = args.root or os.environ.get(self.variable)
+        if named:
+            return Path(named).absolute()
+        with contextlib.suppress(ImportError, CommandError):
+            # Plain Python lists engines too, without what asks a daemon.
+            from caovand.cli import survey  # noqa: PLC0415
+
+            if (source := survey.daemon_config(survey.running(args.runtime))) is not None:
+                return of_daemon(survey.configuration(source)) or self.root
+        return self.root
 
     def _ended(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
         """Run a verb; why it failed goes to stderr, and with --json to stdout too."""

@@ -12,22 +12,31 @@ from rich.table import Table
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
-from caovand.cli.survey import SYSTEM_CONFIG, Machine, configuration, look
+from caovand.cli.survey import (
+    SYSTEM_CONFIG,
+    Machine,
+    add_config,
+    configuration,
+    daemon_config,
+    look,
+    running,
+)
 from caovand.cli.verb import Group, Verb
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    add_config(parser)
     parser.add_argument("--inventory", type=Path, metavar="FILE", help="show a saved inventory")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """inventory."""
-    config = configuration(args.config)
-    machine = look(config, args.inventory, source=args.config or SYSTEM_CONFIG)
+    source = args.config or daemon_config({} if args.inventory else running(args.runtime))
+    config = configuration(source)
+    machine = look(config, args.inventory, source=source or SYSTEM_CONFIG)
     if args.json:
         print(json.dumps(inventory_file.render(machine.gpus, machine.host, machine.engine)))
         return Exit.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,19 @@ from caovand.core.reporting.wire import failure_fields
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
-    return ended("caovanctl", lambda: _run(argv))
-
-
-def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    args = parser(words).parse_args(words)
+    effects = False
+
+    def run() -> int:
+        nonlocal effects
+        args = parser(words).parse_args(words)
+        effects = args.effects
+        return _run(args)
+
+    return ended("caovanctl", run, lambda: effects)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except CommandError as problem:

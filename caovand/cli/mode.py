@@ -72,6 +72,7 @@ def _decider(client: Client, mode: str) -> str:
 VERB = Verb(
     name="mode",
     group=Group.CHANGE,
+    effects=True,
     help="show or choose the mode",
     description="Show or choose how the speculative depth is decided. The choice survives"
     " restarts; --default goes back to the configuration file's. A stopped or stopping engine"

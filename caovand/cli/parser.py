@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from caovand.cli.verb import Verb, fill
+from caovand.cli.verb import Parser, Verb, fill
 
 EPILOG = """examples: caovanctl status; sudo caovanctl reload; caovanctl plan. Each verb has its own
 under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon
@@ -26,9 +26,10 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "--runtime",
         type=Path,
         metavar="DIR",
-        help="folder of the daemon's sockets (default: RUNTIME_DIRECTORY, else /run/caovan)",
+        help="folder of the daemon's sockets (default: RUNTIME_DIRECTORY, else that of your own"
+        " daemon, else /run/caovan)",
     )
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="caovanctl", description="Show and control caovand.", epilog=EPILOG, parents=[common]
     )
     whole = Verb(name="caovanctl", help="", epilog="", run=None, package=PACKAGE)

@@ -23,10 +23,12 @@ from caovand.cli.planned import Planned, make, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
+    cache_of,
     chosen_mode,
     configuration,
     daemon_config,
     look,
+    read_first,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -72,12 +74,15 @@ def run(args: argparse.Namespace) -> int:
         if args.inventory and (other := chosen_engine(config)) is not own:
             text = f"cannot plan for {other.title}: the saved inventory was made for {own.title}"
             raise CommandError(Exit.FAILED, text, f'set [engine] kind = "{other.name}" there')
+        model = None if args.inventory else read_first(config)
         machine = look(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
-        inventory = machine.with_model(config)
+        inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
-        made = make(config, over.inventory, mode, kept, records=records, no_rdma=over.no_rdma)
+        made = make(
+            config, over.inventory, mode, kept, cache_of(daemon), records, no_rdma=over.no_rdma
+        )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
@@ -116,6 +121,8 @@ def show(found: Planned, console: Console) -> None:
         show_memory(found, found.memory, console)
     for warning in found.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
+    if found.refusal:
+        console.print(Text(f"the daemon does not start this: {found.refusal}", style="red"))
 
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
@@ -136,23 +143,24 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         console.print(Text(_place(rank)))
         if rank.cards:
             console.print(_bar("     ", rank.parts, rank.total_mib))
-        console.print(_legend(rank.parts, cards=bool(rank.cards)))
+        _print_legend(rank.parts, console, cards=bool(rank.cards))
     if not memory.ranks:
         for gpu in gpus:
             console.print(bar(gpu, memory))
-        console.print(_legend(memory.parts, cards=bool(gpus)))
+        _print_legend(memory.parts, console, cards=bool(gpus))
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 
-def _legend(parts: Iterable[tuple[str, float]], *, cards: bool) -> Text:
-    """The size of each part, which the processor's memory has not all of."""
+def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards: bool) -> None:
+    """Print the size of each part, which the processor's memory has not all of."""
     legend = Text("       ")
     for name, size in parts:
         if round(size) and (cards or name in ("weights", "kv")):
             legend.append(f"█ {LEGEND[name]} {size / 1024:.2f}  ", style=COLOURS[name])
-    return legend.append("GiB")
+    if legend.plain.strip():
+        console.print(legend.append("GiB"))
 
 
 def _place(rank: RankForecast) -> str:

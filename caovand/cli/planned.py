@@ -19,7 +19,7 @@ from caovand.core.engine import Command, Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.healing import degraded
+from caovand.core.healing import degraded, foreseen
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned
@@ -29,13 +29,17 @@ from caovand.daemon import degraded_plan, memories, tuning
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, its command, its forecast, and the cards it uses."""
+    """A plan, its command, its forecast, and the cards it uses.
+
+    `refusal` is why the daemon does not start it, "" where it does.
+    """
 
     plan: Plan
     command: Command
     memory: MemoryEstimate | None
     inventory: Inventory
     cards: tuple[Gpu, ...]
+    refusal: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The document for programs; secrets hidden."""
@@ -91,6 +95,8 @@ def make(
     try:
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
+        plan = foreseen.lowered(engine, config, plan, machine)
+        known = foreseen.foreseen(engine, config, plan, machine)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:
@@ -98,7 +104,8 @@ def make(
     cache = cache or directories(os.environ, os.getuid()).cache
     command = engine.planning.command(plan, machine.engine, str(cache))
     cards = engine.planning.cards(plan, machine)
-    return Planned(plan, command, engine.planning.forecast(plan, machine), machine, cards)
+    memory, refusal = engine.planning.forecast(plan, machine), known.finding.text if known else ""
+    return Planned(plan, command, memory, machine, cards, refusal)
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:

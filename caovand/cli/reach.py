@@ -19,6 +19,10 @@ SYSTEM_RUNTIME = Path("/run/caovan")
 _TIMEVAL = struct.Struct("ll")
 
 
+class NoDaemon(CommandError):
+    """Nobody listens there, perhaps not yet."""
+
+
 def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
     """A blocking connection to the socket at `path`; raises CommandError.
 
@@ -89,10 +93,10 @@ def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError
         )
     refused = problem.errno == errno.ECONNREFUSED
     reason = "nobody listens there" if refused else problem.strerror or str(problem)
-    remedy = "start it with `systemctl start caovan`"
+    remedy = "start it with `sudo systemctl start caovan`; for that of `make run`: . .caovan/env"
     if SYSTEM_RUNTIME not in (path, path.parent):
         remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"
-    return CommandError(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
+    return NoDaemon(Exit.NOT_REACHABLE, f"cannot reach caovand at {path}: {reason}", remedy)
 
 
 def user_name(uid: int) -> str:

@@ -8,6 +8,7 @@ from caovand.cli.verb import Group, Verb
 VERB = Verb(
     name="reset",
     group=Group.CHANGE,
+    effects=True,
     help="discard the degraded plan and make a new one",
     epilog="example: caovanctl reset && caovanctl plan",
     arguments=waiting.arguments,

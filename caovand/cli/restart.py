@@ -8,6 +8,7 @@ from caovand.cli.verb import Group, Verb
 VERB = Verb(
     name="restart",
     group=Group.CHANGE,
+    effects=True,
     help="stop the engine and start it again",
     epilog="example: caovanctl restart && curl ...",
     arguments=waiting.arguments,

@@ -21,9 +21,11 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     name="retry",
     group=Group.CHANGE,
+    effects=True,
     help="try again now; --full tries the full plan once",
-    description="Try again now, from FAILED, HOLD or BACKOFF. With --full the full plan is tried"
-    " once; if it fails, the degraded plan that served comes back.",
+    description="Try again now, from FAILED, HOLD or BACKOFF, or a changed plan that was refused"
+    " while the one before serves. With --full the full plan is tried once; if it fails, the"
+    " degraded plan that served comes back; where the full plan serves already, nothing is done.",
     epilog="example: caovanctl retry --full",
     arguments=arguments,
     run=run,

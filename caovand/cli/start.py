@@ -8,6 +8,7 @@ from caovand.cli.verb import Group, Verb
 VERB = Verb(
     name="start",
     group=Group.CHANGE,
+    effects=True,
     help="start the engine, also from FAILED or HOLD",
     epilog="example: caovanctl start --timeout 900",
     arguments=waiting.arguments,

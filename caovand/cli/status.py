@@ -32,12 +32,18 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         answer = client.ask("status")
     if args.json:
-        print(json.dumps(answer))
+        print(json.dumps(_once(answer)))
     else:
         out = console()
         for line in lines(answer):
             out.print(line)
     return Exit.DONE if answer["state"] == "SERVING" else Exit.NOT_SERVING
+
+
+def _once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer with the only slot's document once: at the top level, and its name in `slots`."""
+    slots = answer.get("slots", ())
+    return {**answer, "slots": [{"name": slots[0]["name"]}]} if len(slots) == 1 else answer
 
 
 def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -80,6 +86,8 @@ def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("next", "checking whether it can start")
     elif answer["retry_in_s"] is not None:
         yield row("next", f"attempt in {answer['retry_in_s']:.0f} s")
+    elif answer["state"] == "FAILED":
+        yield row("next", "nothing by itself; fix the cause, then `caovanctl start`")
 
 
 def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -231,7 +239,9 @@ def _failure(answer: Mapping[str, Any]) -> str:
     failure, age_s = answer["last_failure"], answer["last_failure_s"]
     count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
     if answer["state"] in FAILING:
-        return f"{failure['failure']}: {failure['text']}{count}"
+        # "why" has the text already, unless something was made of it.
+        text = "" if failure["text"] in answer["reason"] else f": {failure['text']}"
+        return f"{failure['failure']}{text}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
     text = failure["text"]
     text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."

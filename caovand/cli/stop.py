@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     name="stop",
     group=Group.CHANGE,
+    effects=True,
     help="stop the engine; the daemon keeps running",
     epilog="example: caovanctl stop --no-wait",
     arguments=waiting.arguments,

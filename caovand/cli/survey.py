@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, ConfigError, Mode
 from caovand.core.facts import inventory_file
-from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.facts.occupancy import reclaimed
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
@@ -53,14 +54,14 @@ class Machine:
     engine_problem: Problem | None = None
     half_asked: bool = False
 
-    def with_model(self, config: Config) -> Inventory:
-        """Everything a plan is made from; CommandError where engine or model is missing."""
+    def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
+        """Everything a plan is made from, `model` where it was read already.
+
+        CommandError where engine or model is missing.
+        """
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
-        try:
-            model = read_model(config, os.environ)
-        except model_folder.ModelProblem as problem:
-            raise CommandError(Exit.FAILED, str(problem)) from None
+        model = model or model_of(config)
         found = Inventory(self.gpus, self.host, self.engine, model)
         nodes = chosen_engine(config).nodes
         with contextlib.suppress(Unplannable):  # which the plan will be, too
@@ -68,6 +69,25 @@ class Machine:
                 others = assumed(config.cluster, nodes.offered(config, found))
                 return replace(found, others=others)
         return found
+
+
+def model_of(config: Config) -> ModelCard:
+    """The configured model; CommandError where it cannot be served."""
+    try:
+        return read_model(config, os.environ)
+    except model_folder.ModelProblem as problem:
+        raise CommandError(Exit.FAILED, str(problem)) from None
+
+
+def read_first(config: Config) -> ModelCard | None:
+    """The model, read before an engine is asked that may take half a minute; CommandError.
+
+    None where no such engine is here, which is found at once and is the first thing to be fixed.
+    """
+    slow = chosen_engine(config).install.elsewhere is None
+    if slow and os.path.exists(PlanRequest(config, None, os.environ).python):
+        return model_of(config)
+    return None
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
@@ -84,6 +104,7 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     else:
         try:
             config = config_file.load(path or SYSTEM_CONFIG)
+            config_file.check_secret_files(config)
         except ConfigError as problem:
             raise CommandError(Exit.FAILED, str(problem)) from None
     if model is None:
@@ -158,6 +179,12 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     return path
 
 
+def cache_of(daemon: Mapping[str, Any]) -> Path:
+    """The folder of a running daemon's caches, else of one that would be started here."""
+    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not tell
+    return Path(told) if told else directories(os.environ, os.getuid()).cache
+
+
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     """What `caovanctl mode` chose, None where the file decides.
 
@@ -191,14 +218,21 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
     gpus = nvml.read_gpus()
     own = own_directories(os.environ, os.getuid()).cache
     seen = memory_speed.known(host.read_host(cache), own, cache)
+    asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
+
+    def announce() -> None:
+        text = f"asking {python} for the options of its {asks.name}, once; up to a minute ..."
+        print(text, file=sys.stderr, flush=True)
+
     try:
         engine = probe.probe_engine(
-            chosen_engine(config).probe,
-            PlanRequest(config, None, os.environ).python,
+            asks,
+            python,
             own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
             patience_s=patience_s,
             named_by=source if config.engine.python else None,
             also_kept_in=cache,
+            before_details=announce,
         )
     except probe.EngineMissing as problem:
         return Machine(gpus, seen, None, problem.problem)

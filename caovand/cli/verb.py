@@ -11,9 +11,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
+from typing import NoReturn
+
+METAVAR = "VERB"
+UNKNOWN = re.compile(rf"argument {METAVAR}: invalid choice: '(.*?)' \(choose from ")
+UNRECOGNIZED = "unrecognized arguments: "
+SIMILAR = 0.5
 
 
 class Group(IntEnum):
@@ -42,6 +50,8 @@ class Verb:
     description: str = ""
     """What --help says; by default `help` as a sentence."""
     group: Group = Group.LOOK
+    effects: bool = False
+    """Whether it does more than print: output that nobody reads is then no success."""
     package: str = ""
     """The package whose files are this verb's own verbs."""
 
@@ -54,6 +64,26 @@ class Verb:
         if "\n" in self.epilog:
             return argparse.RawDescriptionHelpFormatter
         return argparse.HelpFormatter
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that names the verb that was meant; `verbs` are those it knows."""
+
+    verbs: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit status 2: what cannot be done, why, and the remedy."""
+        unknown = UNKNOWN.match(message)
+        if unknown and self.verbs:
+            close = get_close_matches(unknown[1], self.verbs, 1, SIMILAR)
+            meant = f'did you mean "{close[0]}"? ' if close else ""
+            text = f'cannot do "{unknown[1]}": there is no such verb; {meant}`{self.prog} --help`'
+            self.exit(2, f"{self.prog}: {text} lists all\n")
+        if message.startswith(UNRECOGNIZED):
+            text = f"cannot use {message[len(UNRECOGNIZED) :]}: there is no such option"
+            remedy = f"`{self.prog} VERB --help` lists those of a verb"
+            self.exit(2, f"{self.prog}: {text}; {remedy}\n")
+        super().error(message)
 
 
 def verbs_of(package: str, only: str = "") -> list[Verb]:
@@ -77,11 +107,14 @@ def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
     """Give a parser a verb's arguments and the verbs below it, or `only` one of these."""
     verb.arguments(parser)
     if verb.run is not None:
-        parser.set_defaults(run=verb.run)
+        parser.set_defaults(run=verb.run, effects=verb.effects)
     if not verb.package:
         return
-    below = parser.add_subparsers(metavar="VERB", required=verb.run is None)
-    for inner in verbs_of(verb.package, only):
+    below = parser.add_subparsers(metavar=METAVAR, required=verb.run is None)
+    inner_verbs = verbs_of(verb.package, only)
+    if isinstance(parser, Parser):
+        parser.verbs = [inner.name for inner in inner_verbs]
+    for inner in inner_verbs:
         made = below.add_parser(
             inner.name,
             help=inner.help,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
 
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
+from caovand.cli.reach import NoDaemon
 from caovand.cli.verb import Verb
 from caovand.cli.waiting import follow
+
+AGAIN_S = 0.25
+"""How soon a daemon that does not listen yet is looked for again."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """wait."""
     until = "settled" if args.settled else "serving"
-    with connect(args) as client:
-        answer = follow(client, until, args.timeout, quiet=args.json)
+    answer = _followed(args, until)
     if args.json:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
@@ -37,11 +44,30 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
+def _followed(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
+    """The last status; a daemon that does not listen yet is waited for as well."""
+    deadline = time.monotonic() + args.timeout
+    shown = args.json
+    while True:
+        left_s = max(deadline - time.monotonic(), 0.0)
+        try:
+            with connect(args) as client:
+                return follow(client, until, left_s, quiet=args.json)
+        except NoDaemon as problem:
+            if left_s == 0:
+                raise
+            if not shown:
+                print(f"{problem.message}; waiting for it", file=sys.stderr)
+                shown = True
+            time.sleep(min(AGAIN_S, left_s))
+
+
 VERB = Verb(
     name="wait",
     help="wait until the engine is serving",
     description="Wait until the engine is serving, or with --settled until it is serving, FAILED,"
-    " on HOLD or STOPPED. Exit status 3 if it is not serving in time.",
+    " on HOLD or STOPPED. A daemon that does not listen yet is waited for, too. Exit status 3"
+    " if the engine is not serving in time, 4 if no daemon listens by then.",
     epilog="example: caovanctl wait --serving --timeout 600 && curl ...",
     arguments=arguments,
     run=run,

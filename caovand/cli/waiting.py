@@ -31,7 +31,10 @@ def change(args: argparse.Namespace, op: str, **more: Any) -> int:
     """Ask for a change that ends with an engine that serves; the exit status."""
     with connect(args) as client:
         answer = client.ask(op, **more)
-        return report(args, answer) if args.no_wait else finish(args, client)
+        note = {"note": answer["note"]} if "note" in answer else {}
+        if note and not args.json:
+            print(note["note"], file=sys.stderr)
+        return report(args, answer) if args.no_wait else finish(args, client, **note)
 
 
 def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
@@ -57,7 +60,8 @@ def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapp
         answer = client.ask("wait", until=until, timeout_s=min(1.0, left_s))
         text = answer["state"] + (f", {answer['phase']}" if answer["phase"] else "")
         text += f": {answer['detail']}" if answer["detail"] else ""
-        if text != shown and not quiet:
+        reported = answer["reached"] and until == "stopped"  # the verb itself prints it
+        if text != shown and not quiet and not reported:
             print(text, file=sys.stderr)
             shown = text
         if answer["reached"] or left_s == 0 or answer["state"] == "FAILED":
@@ -66,7 +70,8 @@ def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapp
 
 def _outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
     if answer["refusal"] and answer["state"] == "SERVING":
-        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}")
+        hint = "correct it and reload, or try it once more: caovanctl retry"
+        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}", hint)
     if answer["state"] == "SERVING":
         if not quiet:
             served = answer["served"]

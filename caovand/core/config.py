@@ -79,7 +79,10 @@ class ServerSection:
     host: str = key("127.0.0.1", "Address the engine listens on.")
     port: int = key(8000, "TCP port the engine listens on.", low=1, high=65535)
     api_key_file: str = key(
-        "", "File with the API key clients must send; empty asks for none.", private=True
+        "",
+        "File with the API key clients must send, closed to other users (mode 640); empty asks for"
+        " none.",
+        private=True,
     )
     tool_call_parser: str | None = key(None, 'vLLM tool-call parser; "none" for no tool calls.')
     reasoning_parser: str | None = key(None, 'vLLM reasoning parser; "none" for none.')
@@ -111,7 +114,8 @@ class PolicySection:
     )
     tune_quiet_s: float = key(
         900.0,
-        "Seconds without a request before the draft tuner restarts the engine.",
+        "Seconds without a request before caovan restarts the engine for a better plan: the draft"
+        " tuner's, or the full one once others have freed memory.",
         low=5,
         high=86400,
     )
@@ -145,7 +149,10 @@ class PolicySection:
     )
     strict: bool = key(False, "Never degrade: fail instead of lowering a setting.")
     pinned: tuple[str, ...] = key(
-        (), "Keys of [model] and [policy] that must not be lowered.", example='["mtp"]'
+        (),
+        "Keys of [model] and [policy] that must not be lowered; max_model_len is then started"
+        " whatever its forecast is.",
+        example='["mtp"]',
     )
     ladder: tuple[str, ...] | None = key(
         None, 'Fallback rungs that may be used; "auto" is all of them.'
@@ -220,7 +227,10 @@ class WatchSection:
         high=3600,
     )
     shutdown_timeout_s: float = key(
-        10.0, "Seconds requests may take to finish when the engine is stopped.", low=0, high=3600
+        10.0,
+        "Seconds requests may take to finish when the engine is stopped; 2 s later it is killed.",
+        low=0,
+        high=3600,
     )
     gpu_sample_s: float = key(5.0, "Seconds between GPU samples.", low=0.5, high=3600, once=True)
     log_lines: int = key(
@@ -253,7 +263,8 @@ class PageSection:
     )
     token_file: str = key(
         "",
-        "File with the token readers must enter; needed unless `listen` is a loopback address.",
+        "File with the token readers must enter, of 16 characters or more and closed to other users"
+        " (mode 640); needed unless `listen` is a loopback address.",
         private=True,
     )
 

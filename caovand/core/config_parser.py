@@ -222,15 +222,7 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
         yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
     if any(index < 0 for index in config.engine.gpus or ()):
         yield f"[engine] gpus must be card indices from 0, is {list(config.engine.gpus or ())}"
-    metrics, page, gateway = (
-        section.listen for section in (config.metrics, config.page, config.gateway)
-    )
-    for section, listen, port in (
-        ("metrics", metrics, 9400), ("page", page, 9480), ("gateway", gateway, 8080),
-    ):  # fmt: skip
-        if listen and not addresses.is_endpoint(listen):
-            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
-            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+    yield from _of_listeners(config)
     head = config.cluster.head
     if (config.cluster.role != "off" or head) and not addresses.is_endpoint(head):
         wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
@@ -245,14 +237,6 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
     least, nodes = config.cluster.min_nodes, config.cluster.nodes
     if config.cluster.role == "head" and least is not None and least > nodes:
         yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {least}"
-    if page and addresses.is_endpoint(page) and not config.page.token_file:
-        host, _ = addresses.split(page)
-        if not addresses.is_loopback(host):
-            yield (
-                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
-                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
-            )
-    yield from _of_gateway(config)
     for name, _ in config.engine.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield (
@@ -260,7 +244,12 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
                 " digits and _"
             )
     host = config.server.host
-    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
+    if with_port := re.fullmatch(r"([A-Za-z0-9._-]+):([0-9]+)", host):
+        yield (
+            f"[server] host must be an address without a port, is {toml(host)}; write host ="
+            f" {toml(with_port[1])} and port = {with_port[2]}"
+        )
+    elif not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
         everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
         yield (
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
@@ -268,11 +257,26 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
         )
 
 
-def _of_gateway(config: Config) -> Iterable[str]:
-    listen = config.gateway.listen
-    if not listen or not addresses.is_endpoint(listen):
-        return
-    if addresses.split(listen)[1] == config.server.port:
-        yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
-    if config.cluster.role == "worker":
-        yield "[gateway] listen is for the head: a worker answers no clients"
+def _of_listeners(config: Config) -> Iterable[str]:
+    """Contradictions about the addresses of what caovan itself serves."""
+    metrics, page, gateway = (
+        section.listen for section in (config.metrics, config.page, config.gateway)
+    )
+    for section, listen, port in (
+        ("metrics", metrics, 9400), ("page", page, 9480), ("gateway", gateway, 8080),
+    ):  # fmt: skip
+        if listen and not addresses.is_endpoint(listen):
+            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+    if page and addresses.is_endpoint(page) and not config.page.token_file:
+        host, _ = addresses.split(page)
+        if not addresses.is_loopback(host):
+            yield (
+                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
+                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
+            )
+    if gateway and addresses.is_endpoint(gateway):
+        if addresses.split(gateway)[1] == config.server.port:
+            yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
+        if config.cluster.role == "worker":
+            yield "[gateway] listen is for the head: a worker answers no clients"

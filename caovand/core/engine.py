@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.figures.counters import Reading
+from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.rung import Healing
 from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
@@ -74,8 +76,9 @@ class Modelled:
 class Planning:
     """From configuration and inventory to a running command.
 
-    `conflicts` are settings that cannot run, however much memory there is. `command` takes the
-    folder for compiled code, None for the engine's default. `cards` are those a plan uses,
+    `conflicts` are settings that cannot run, however much memory there is. `foreseen` is the
+    failure that a start is known to end in, None where nothing is known against it. `command` takes
+    the folder for compiled code, None for the engine's default. `cards` are those a plan uses,
     `context` its longest request in tokens, None if the engine chooses it, `at_once` how many
     requests it answers at a time, None where that is not planned. `overruling` names the setting
     that decides the drafting depth instead of a mode, "" for none. `checks` are the doctor's.
@@ -104,6 +107,7 @@ class Planning:
     alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
         lambda model, gpus, host, tokens_s: ()
     )
+    foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
 
@@ -176,7 +180,7 @@ class Arguments:
     named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
     the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
     file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
-    engine to load dummy weights.
+    engine to load dummy weights. `refused` are those that a probed engine will not take.
     """
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
@@ -185,6 +189,7 @@ class Arguments:
     api_key_variable: str
     chat_template: Callable[[Config], str]
     invents_weights: Callable[[Config], bool]
+    refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +211,7 @@ class Api:
     at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
     None for an engine that counts only what it completes. `constrained` makes a JSON schema the
     fields of a request whose answer must follow it, None for an engine that cannot do that.
+    `scraped` ends the line that the engine prints each time its metrics are read, "" for none.
     """
 
     health: str
@@ -220,6 +226,17 @@ class Api:
     tokenize: Tokenize | None = None
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     chat: str = "/v1/chat/completions"
+    scraped: str = ""
+
+    def polled(self, line: str) -> bool:
+        """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        if self.scraped and line.endswith(self.scraped):
+            return True
+        if "GET " not in line:
+            return False
+        words = [word.strip('"') for word in line.split()]
+        asked = {path for get, path in pairwise(words) if get == "GET"}
+        return "200" in words and not asked.isdisjoint((self.health, self.metrics, self.pending))
 
 
 @dataclass(frozen=True, kw_only=True)

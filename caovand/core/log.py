@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,6 +49,8 @@ class Log:
     `announces` is true of a line that reports a failed process; one of the `near` lines before it
     may give the cause. `listening` is the phase whose end means that the HTTP server answers;
     `launches` are phases after whose last line another process is launched and loads the engine.
+    `fingerprint` matches lines that no other program begins like that; an engine whose runner is
+    another one's program `embeds` that engine's lines.
     """
 
     module: str
@@ -57,4 +60,6 @@ class Log:
     near: int
     listening: str
     find_cause: FindCause
+    fingerprint: re.Pattern[str]
+    embeds: str = ""
     launches: frozenset[str] = frozenset()

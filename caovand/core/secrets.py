@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 HIDDEN = "[secret]"
@@ -18,7 +18,7 @@ _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credenti
 # As the last part only: SSH_AUTH_SOCK and pass_config are not secret.
 _LAST = frozenset({
     "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
-    "secrets", "webhook",
+    "secrets", "signature", "webhook",
 })  # fmt: skip
 # Also written as one word: WANDB_APIKEY, accessToken, dbpassword.
 _KINDS: Mapping[str, tuple[str, ...]] = {
@@ -35,8 +35,11 @@ _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
+# Tokens that are known by how they begin. A JWT begins with "eyJ", which is `{"` in Base64.
 _SECRET_TEXT = re.compile(
-    r"\b(hf_|sk-|gh[pousr]_)[A-Za-z0-9_-]{12,}"
+    r"\b(hf_|sk-|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt)-|xox[abceprs][-.]|xapp-|nvapi-|npm_"
+    r"|pypi-)[A-Za-z0-9_-]{12,}(?:\.[\w.-]*)?"
+    r"|(?<![\w.-])(?:(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|eyJ[\w-]{8,}(?:\.[\w-]*){2,4})"
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
 )
@@ -46,11 +49,16 @@ _NAMED = re.compile(
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
 )
 # Lines without any of these, nearly all, are not searched further.
-_HINTS_OF_TEXT = ("hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "auth", "bearer", "://")
+_HINTS_OF_TEXT = (
+    "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
+    "glcbt-", "xox", "xapp-", "nvapi-", "npm_", "pypi-", "akia", "asia", "aiza", "eyj", "auth",
+    "bearer", "://",
+)  # fmt: skip
 _HINTS_OF_NAME = (
-    "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat",
+    "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat", "sig",
     "webhook", "connection",
 )  # fmt: skip
+_COOKIES = ("cookie", "set-cookie")
 _OPENING = re.compile(r"[bBuUrR]{0,2}(\\*)([\"'])")
 _NUMBER = re.compile(r"-?\d[\w.+-]*")
 _WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
@@ -122,17 +130,26 @@ def _texts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
+_QUOTES: tuple[Callable[[str], str], ...] = (
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    lambda text: repr(text)[1:-1],
+    lambda text: ascii(text)[1:-1],
+    # Between both quotes repr escapes one of them.
+    lambda text: repr(f"{text}\"'")[1:-4],
+    lambda text: ascii(f"{text}\"'")[1:-4],
+    lambda text: text.replace("'", "'\"'\"'"),
+)
+
+
 def forms(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Secrets as JSON, Python and addresses write them, the longest first."""
+    """Secrets as JSON, Python, shells and URLs write them, quoted twice at most; longest first."""
     found: set[str] = set()
     for secret in secrets:
         if not secret:
             continue
-        once = {json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
-        found |= {secret, repr(secret)[1:-1], ascii(secret)[1:-1], *once}
-        found |= {json.dumps(text)[1:-1] for text in once}
-        # With both quotes in the text, repr escapes one of them.
-        found |= {secret.replace("\\", "\\\\").replace("'", "\\'")}
+        once = {quote(secret) for quote in _QUOTES}
+        found |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
         for safe in ("", "/"):
             for space in ("%20", "+"):
                 quoted = _quoted(secret, safe).replace("%20", space)
@@ -188,7 +205,7 @@ def _line(line: str, mark: str) -> str:
         line = "".join(_without_named(line, mark))
     if not any(hint in lower for hint in _HINTS_OF_TEXT):
         return line
-    return _SECRET_TEXT.sub(lambda m: f"{m[1] or m[2] or m[3]}{mark}", line)
+    return _SECRET_TEXT.sub(lambda m: f"{m[1] or m[2] or m[3] or ''}{mark}", line)
 
 
 def _without_named(line: str, mark: str) -> Iterator[str]:
@@ -198,7 +215,8 @@ def _without_named(line: str, mark: str) -> Iterator[str]:
         at = found.end()
         for begin, end, number in _values(line, found):
             name = found["flag"] or found["name"]
-            if not is_secret_entry(name, 1 if number else "text") or line[begin:end] == mark:
+            secret = is_secret_entry(name, 1 if number else "text")
+            if not (secret or _signs(line, found)) or line[begin:end] == mark:
                 break
             if begin == end:
                 continue
@@ -211,7 +229,9 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
     """Where the values after a name begin and end, and whether they are numbers."""
     at = found.end()
     opening = _OPENING.match(line, at)
-    if line[at : at + 1] in ("[", "("):
+    if found["sign"] == ":" and not found["quoted"] and found["name"].lower() in _COOKIES:
+        yield at, len(line), False
+    elif line[at : at + 1] in ("[", "("):
         at += 1
         while opening := _OPENING.match(line, at):
             end = _end_of_string(line, opening)
@@ -230,13 +250,27 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _takes_words(line: str, found: re.Match[str]) -> bool:
-    """Whether a value without quotes counts: after a flag, a variable, a parameter of a URL."""
+    """Whether a value without quotes counts.
+
+    It does after a flag, a variable, a parameter of a URL, and a header such as `X-Api-Key: `.
+    """
     if found["flag"]:
         return True
-    parameter = line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
     name = found["name"]
+    if found["sign"] == ":":
+        return "-" in name and not found["quoted"]
     telling = name.isupper() or "".join(_parts(name)).endswith(_GLUED)
-    return found["sign"] == "=" and (parameter or telling)
+    return telling or _is_parameter(line, found)
+
+
+def _is_parameter(line: str, found: re.Match[str]) -> bool:
+    """Whether the name is that of a parameter in a URL."""
+    return found["sign"] == "=" and line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
+
+
+def _signs(line: str, found: re.Match[str]) -> bool:
+    """Whether this is the signature of a URL of Azure's."""
+    return found["name"] == "sig" and _is_parameter(line, found)
 
 
 def _end_of_string(line: str, opening: re.Match[str]) -> int:

@@ -44,6 +44,7 @@ class InUse:
         self._on_sample, self._notice = on_sample, notice
         self._taken: occupancy.Occupancy | None = None
         self._others: occupancy.Occupancy = {}
+        self._besides: occupancy.Used | None = None
 
     def engine(self, used: Collection[int], ours: Collection[int]) -> None:
         """Which cards the engine uses, and which processes are its."""
@@ -52,6 +53,27 @@ class InUse:
     def others(self) -> occupancy.Used:
         """What other programs have of the cards in use, when that was last known."""
         return occupancy.by_card(self._others)
+
+    @property
+    def besides(self) -> occupancy.Used | None:
+        """What is in use of these cards and not ours; None where ours cannot be told apart."""
+        return self._besides
+
+    async def taken_since(self, before: Sequence[Gpu]) -> str:
+        """Who has taken memory of the cards in use since `before`, as the driver knows it now.
+
+        Empty where our own processes cannot be told apart from others.
+        """
+        if self._besides is None:
+            return ""
+        try:
+            now = await asyncio.wait_for(asyncio.to_thread(nvml.read_gpus), SLOW_S)
+        except (asyncio.TimeoutError, RuntimeError):  # a hung driver, or no thread
+            return ""
+        mine = [gpu for gpu in before if gpu.index in self.used]
+        users = occupancy.taken_since(mine, now, self.ours)
+        self._others = {**self._others, **{(one.card, one.pid): one.mib for one in users}}
+        return ", ".join(map(str, users))
 
     def take(self, samples: Sequence[GpuSample]) -> None:
         """See one round of samples of all cards."""
@@ -65,6 +87,8 @@ class InUse:
                 self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
         self._taken = now
         self._others = self._others if now is None else now
+        if now is not None:
+            self._besides = occupancy.besides(mine, self.ours)
 
 
 class Cards:

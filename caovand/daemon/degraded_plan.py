@@ -6,11 +6,10 @@ back to the plan that served until the full one has served stably itself.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import store, wall_clock
 from caovand.core.config import Mode
 from caovand.core.healing import degraded, ladder
 from caovand.core.healing.rung import Healing
@@ -70,7 +69,7 @@ class PlanMemory:
             since = kept.get(degraded.SINCE) if degraded.well_formed(kept, self._healing) else None
             settings = (*plan.settings.values(), *plan.env.values())
             remembered = any(setting.origin == "remembered" for setting in settings)
-            self.since = time.time() if since is None or not remembered else float(since)
+            self.since = wall_clock.now() if since is None or not remembered else float(since)
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
         """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot.

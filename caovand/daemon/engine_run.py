@@ -75,7 +75,8 @@ class EngineRun:
         places = shared.directories
         self._cache = str(places.cache)
         log = "engine.log" if name == ONLY else f"engine-{name}.log"
-        self.ring, self.file = Ring(section.log_lines), RotatedFile(places.logs / log)
+        self.ring = Ring(section.log_lines, hides=engine.api.polled)
+        self.file = RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
         self._ledgers = memories.ledgers(places.state, name)
         self._stale = StaleFileCleaner(places, name, notice)
@@ -169,6 +170,7 @@ class EngineRun:
             self._cgroup,
             self._figures.engine(),
             Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+            partial(self.cards.taken_since, prepared.inventory.gpus),
             answers=self.part.answers,
         )
 
@@ -188,7 +190,7 @@ class EngineRun:
                 file=self.file,
                 cgroup=self._cgroup,
                 on_lines=on_lines,
-                secrets=self.secrets(env, plan),
+                hidden=self.secrets(env, plan),
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
             )

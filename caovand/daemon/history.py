@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import history
+from caovand.adapters import history, wall_clock
 from caovand.core.figures.minute import MINUTE_S, Mark, Row, Tally, card_minute
 from caovand.core.figures.track import Track
 from caovand.core.health.observation import GpuSample
@@ -33,7 +33,7 @@ class History:
         folder: Path,
         days: int,
         notice: Callable[[str, str], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_clock.now,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.days, self.text = days, ""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from caovand.adapters import directories, history
+from caovand.adapters import directories, history, wall_clock
 from caovand.adapters.history import Broken
 from caovand.adapters.state_file import ASIDE
 from caovand.core import limits
@@ -108,7 +108,7 @@ class Writer:
                 self._link = history.open_to_write(self.path)
             history.write(self._link, rows)
             if time.monotonic() - self._pruned_at >= PRUNE_S:
-                history.prune(self._link, time.time(), self._days)
+                history.prune(self._link, wall_clock.now(), self._days)
                 self._pruned_at = time.monotonic()
         except Broken as problem:
             return self._start_anew(str(problem)) and again and self._write(rows, again=False)

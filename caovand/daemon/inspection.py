@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from caovand.adapters import (
     chat_template,
     child,
+    config_file,
     host,
     memory_speed,
     model_folder,
@@ -27,13 +29,13 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Engines
 from caovand.core import limits
-from caovand.core.checkpoint.safetensors import BadShard
+from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
-from caovand.core.facts.inventory import Inventory, ModelCard, device_name
+from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, device_name
 from caovand.core.facts.ownership import Process
-from caovand.core.healing import degraded
+from caovand.core.healing import degraded, foreseen
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
@@ -161,6 +163,18 @@ def check_port(port: int, setting: str = "[server] port") -> None:
         )
 
 
+def check_cheap(request: PlanRequest) -> None:
+    """Check what needs no engine, which may take a minute to answer (blocking).
+
+    Raises Obstacle, and ConfigError where the key's file is bad.
+    """
+    config = request.config
+    config_file.api_key(config, config.engine.extra_args, request.environ, request.engine.arguments)
+    typed = any(word.startswith("--port") for word in config.engine.extra_args)
+    if request.before is None and not typed:
+        check_port(config.server.port)
+
+
 def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
     engine = chosen_engine(config)
@@ -180,7 +194,7 @@ def _negative_scale(card: ModelCard) -> str | None:
     for shard in shards:
         try:
             found = scales.negative(shard)
-        except BadShard as problem:
+        except BadHeader as problem:
             fact, remedy = str(problem), "download the file again"
             raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
         except OSError as problem:
@@ -198,14 +212,19 @@ def _reachable(error: ProblemError, path: str) -> str:
 
 
 def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
-    """The plan for what was inspected. Raises Obstacle."""
-    mark = degraded.fingerprint(request.config, inventory)
+    """The plan for what was inspected. Raises Obstacle, also for one that is known to fail."""
+    config, engine = request.config, request.engine
+    mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
     used = None if request.before else occupancy.used(inventory.gpus)
     try:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
         raise unplannable(problem) from problem
+    plan = foreseen.lowered(engine, config, plan, inventory)
+    known = foreseen.foreseen(engine, config, plan, inventory)
+    if known is not None:
+        raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
     return Prepared(plan, inventory, mark, request.chosen_mode)
 
 
@@ -215,9 +234,16 @@ def unplannable(problem: Unplannable) -> Obstacle:
     return Obstacle(problem.failure, str(problem), hold=hold)
 
 
-def look(request: PlanRequest, directories: Directories) -> Inventory:
-    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
-    config = request.config
+def _model(request: PlanRequest) -> ModelCard:
+    try:
+        return read_model(request.config, request.environ)
+    except model_folder.ModelProblem as problem:
+        text = _reachable(problem, request.config.model.path)
+        hold = bool(limits.reached(problem))
+        raise Obstacle("model-missing", text, hold=hold) from problem
+
+
+def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
     try:
         trust.require(request.python, request.source)
         engine = probe.probe_engine(request.engine.probe, request.python, directories.cache)
@@ -227,18 +253,18 @@ def look(request: PlanRequest, directories: Directories) -> Inventory:
         raise Obstacle("unknown", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
         raise Obstacle("unknown", _reachable(problem, request.python), hold=True) from problem
-    if not config.model.path:
-        raise Obstacle(
-            "model-missing",
-            "cannot start: [model] path is empty; set it to a model folder",
-            hold=False,
-        )
-    try:
-        model = read_model(config, request.environ)
-    except model_folder.ModelProblem as problem:
-        text = _reachable(problem, config.model.path)
-        hold = bool(limits.reached(problem))
-        raise Obstacle("model-missing", text, hold=hold) from problem
+    return engine
+
+
+def look(request: PlanRequest, directories: Directories) -> Inventory:
+    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
+    # An engine that is here may take a minute to answer; one that is missing is known at once.
+    if os.path.exists(request.python):
+        model = _model(request)
+        engine = _engine(request, directories)
+    else:
+        engine = _engine(request, directories)
+        model = _model(request)
     gpus = request.before.gpus if request.before else nvml.read_gpus()
     if engine.build == "cuda" and not gpus:
         raise no_card(request.engine)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file
+from caovand.adapters import config_file, wall_clock
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
@@ -22,6 +21,7 @@ from caovand.adapters.processes import Engines
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, unapplied
+from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -38,7 +38,7 @@ from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
 
 LONGEST_TICK_S = 5.0
-POLL_S = 5.0
+POLL_S = 5.0  # at most
 NOTICES = 1000
 RECORD_S = 5.0
 
@@ -105,7 +105,7 @@ class Supervisor:
             for slot in self._working():
                 slot.apply(Tick(at=at, chance=random.random()))
             if at >= next_poll:
-                next_poll = at + POLL_S
+                next_poll = at + self._poll_s()
                 try:
                     self._look()
                 except Exception as problem:
@@ -114,7 +114,7 @@ class Supervisor:
                 self._shared.shortage.look()
             deadlines = (slot.snapshot.deadline for slot in self._working())
             due = min((at for at in deadlines if at is not None), default=at + beat_s)
-            wait_s = min(beat_s, max(due - at, 0.01))
+            wait_s = min(beat_s, self._poll_s(), max(due - at, 0.01))
             self._extend_stop()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), wait_s)
@@ -129,6 +129,10 @@ class Supervisor:
                 raise
         if self._fault is not None:
             raise self._fault
+
+    def _poll_s(self) -> float:
+        """The seconds between two looks: the least patient slot needs several before it asks."""
+        return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
 
     def _working(self) -> list[Slot]:
         """The slots that have not quit."""
@@ -248,7 +252,7 @@ class Supervisor:
     def notice(self, kind: str, text: str, **data: Any) -> None:
         """Publish an event and log it."""
         seq = self.notices[-1].seq + 1 if self.notices else 1
-        entry = Notice(seq, time.time(), kind, text, data)
+        entry = Notice(seq, wall_clock.now(), kind, text, data)
         self.notices.append(entry)
         for listener in self.publish:
             listener(entry)

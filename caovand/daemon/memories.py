@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, stale_files, state_file
+from caovand.adapters import stale_files, state_file
 from caovand.adapters.incidents import Incidents
 from caovand.core.config import MODES
+from caovand.core.facts import ledger
 from caovand.core.healing.degraded import well_formed
 from caovand.core.healing.rung import Healing
 from caovand.core.health.canary import from_document as first_answers
@@ -102,7 +103,7 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
     return {
         MODE: _is_mode,
         degraded_plan.FILE: partial(well_formed, healing=healing),
-        PROCESSES: child.is_ledger,
+        PROCESSES: ledger.is_ledger,
         FILES: stale_files.is_ledger,
         STARTS: lambda found: starts.from_document(found) is not None,
         tuning.FILE: lambda found: record.from_document(found) is not None,

@@ -43,6 +43,8 @@ class SlotPlanner:
         self._environ, self._memory = environ, memory
         self._source, self._tuned = source, tuned
         self.prepared: Prepared | None = None
+        self._wishes: PlanRequest | None = None  # that `prepared` was made for
+        self._served: tuple[Prepared, PlanRequest] | None = None
         self._salt = os.urandom(16)
 
     @property
@@ -57,18 +59,33 @@ class SlotPlanner:
         again: Plan | None,
         living: Plan | None,
         living_mode: Mode,
+        *,
+        refused: bool = False,
     ) -> NextPlan:
         """The plan of the next engine, which is still to be made.
 
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
-        `living_mode`.
+        `living_mode`. With `refused` the configuration is not in force, and `again` is started by
+        the one for which an engine served last.
         """
+        if refused and again is not None and self._served is not None:
+            return NextPlan(self, self._served[1], again, self._served[0])
         last = self.prepared
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
         wishes = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
-        return NextPlan(self, wishes, again)
+        return NextPlan(self, wishes, again, last)
+
+    def take(self, coming: NextPlan) -> None:
+        """Take over what was planned: it is the next engine's."""
+        if coming.made is not None:
+            self.prepared, self._wishes = coming.made, coming.wishes
+
+    def served(self) -> None:
+        """The engine of the last plan serves: what it was made for is what to come back to."""
+        if self.prepared is not None and self._wishes is not None:
+            self._served = self.prepared, self._wishes
 
     async def look(self, config: Config, *, living: bool) -> Inventory:
         """Inspect engine, model and machine; raises inspection.Obstacle.
@@ -101,7 +118,7 @@ class SlotPlanner:
 
     def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
         """Take a plan that another node made."""
-        self.prepared = Prepared(plan, inventory, "", mode)
+        self.prepared, self._wishes = Prepared(plan, inventory, "", mode), None
 
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
         """What of a plan cannot run on these cards, as the planner knows."""
@@ -109,13 +126,15 @@ class SlotPlanner:
             return ()
         return self._engine.planning.conflicts(plan, self.inventory)
 
-    def used(self, chosen: Sequence[int] | None) -> occupancy.Used:
-        """What was in use of those cards before the engine was started."""
-        gpus = self.inventory.gpus if self.inventory else ()
-        return occupancy.used([gpu for gpu in gpus if gpu.index in self.cards(chosen)])
+    def used(self, config: Config) -> occupancy.Used:
+        """What was in use of the engine's cards before it was started."""
+        gpus, cards = self.inventory.gpus if self.inventory else (), self.cards(config)
+        return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
 
-    def cards(self, chosen: Sequence[int] | None) -> frozenset[int]:
-        """The cards the engine may use, by NVML's index; `chosen` None are all."""
+    def cards(self, config: Config) -> frozenset[int]:
+        """The cards the engine may use, by NVML's index; `config` decides for a plan from
+        elsewhere."""
+        chosen = (self._wishes.config if self._wishes else config).engine.gpus
         seen = {gpu.index for gpu in self.inventory.gpus} if self.inventory else set()
         return frozenset(seen if chosen is None else seen & set(chosen))
 
@@ -127,25 +146,32 @@ class NextPlan:
     own only once it is taken, since a plan to be tried again belongs to the last that was.
     """
 
-    def __init__(self, planner: SlotPlanner, wishes: PlanRequest, again: Plan | None) -> None:
-        self._planner, self._wishes = planner, wishes
+    def __init__(
+        self,
+        planner: SlotPlanner,
+        wishes: PlanRequest,
+        again: Plan | None,
+        last: Prepared | None,
+    ) -> None:
+        self.wishes, self._planner = wishes, planner
         self._before = planner.inventory
         self._again: tuple[Plan, Prepared] | None = None
         self._machine: Inventory | None = None
         self.made: Prepared | None = None
-        if again is not None and planner.prepared is not None:
-            self._again = again, planner.prepared
-            if planner.prepared.mode != wishes.chosen_mode:
+        if again is not None and last is not None:
+            self._again = again, last
+            if last.mode != wishes.chosen_mode:
                 self._keep_steps()  # `mode --defer` waited for this start
 
     async def look(self) -> Inventory:
-        """What is here; raises inspection.Obstacle."""
+        """What is here; raises inspection.Obstacle, and ConfigError for a bad file of the key."""
         if self._again is None:
-            self._machine = await self._planner.inspect(self._wishes)
+            await asyncio.to_thread(inspection.check_cheap, self.wishes)
+            self._machine = await self._planner.inspect(self.wishes)
         else:
             # It needs no second look: engine and model are its own.
             again, last = self._again
-            await self._planner.check_kind(self._wishes.config)
+            await self._planner.check_kind(self.wishes.config)
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
             self._machine = last.inventory
         return self._machine
@@ -167,15 +193,15 @@ class NextPlan:
             again, last = self._again
             self.made = replace(last, plan=again, inventory=machine)
         else:
-            self.made = await asyncio.to_thread(inspection.planned_for, self._wishes, machine)
-        return self._planner.endpoint(self.made.plan, self._wishes)
+            self.made = await asyncio.to_thread(inspection.planned_for, self.wishes, machine)
+        return self._planner.endpoint(self.made.plan, self.wishes)
 
     def _keep_steps(self) -> None:
         """Make a new plan instead of the one again; the ladder's steps stay where they fit."""
         assert self._again is not None
         again, last = self._again
         good = degraded.to_document(again, last.fingerprint, last.mode)
-        self._wishes, self._again = replace(self._wishes, good_plan=good), None
+        self.wishes, self._again = replace(self.wishes, good_plan=good), None
 
 
 def _same(others: tuple[Node, ...], link: Network | None, before: Inventory) -> bool:

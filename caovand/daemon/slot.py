@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from caovand import __version__
 from caovand.adapters import config_file
@@ -21,6 +21,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.kernel_log import without_other_cards
 from caovand.adapters.pump import RING_BYTES
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, Mode
@@ -59,6 +60,7 @@ from caovand.daemon.figures import SlotFigures
 from caovand.daemon.history import History
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.planning import SlotPlanner
+from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
@@ -129,6 +131,7 @@ class Slot:
                 notice=self.notice,
             )
         )
+        self._room_again = RoomAgain()
         self._inspecting: Task | None = None
         self._revision = 0
         self._failed: Counter[str] = Counter()
@@ -233,11 +236,13 @@ class Slot:
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
+        used = self._planner.used(self.config)
+        others = occupancy.most(used, self.run.cards.others())
         good = self._memory.take_way_back()
         if good is not None:
+            # With no more room than there is now, the full plan would fail again.
+            good = replace(good, others_mib=others if good.others_mib else {})
             return Decision("lower", good, text="back to the plan that served")
-        used = self._planner.used(self.config.engine.gpus)
-        others = occupancy.most(used, self.run.cards.others())
         healing, conflicts = self.engine.healing, self._planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
         return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
@@ -272,7 +277,7 @@ class Slot:
 
     @property
     def _cards(self) -> frozenset[int]:
-        return self._planner.cards(self.config.engine.gpus)
+        return self._planner.cards(self.config)
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -306,10 +311,14 @@ class Slot:
         self._answers.forget()
         self.command(events.Reconfigured(at=now()))
 
-    def retry_full(self) -> None:
+    def retry_full(
+        self,
+        reason: str = "the full plan is tried again",
+        by: Literal["operator", "plan"] = "operator",
+    ) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
         self._memory.leave_out_once(self.snapshot.plan)
-        self.command(events.Restart(at=now(), reason="the full plan is tried again"))
+        self.command(events.Restart(at=now(), reason=reason, by=by))
 
     @property
     def mode(self) -> tuple[Mode, str]:
@@ -361,6 +370,7 @@ class Slot:
             mode_origin=self.mode[1],
             engine_mode=self.run.mode if child else "",
             config_path=str(self._shared.config_path),
+            cache_path=str(self._shared.directories.cache),
             engine_pid=child.pid if child else None,
             reported=reported,
             figures={
@@ -393,10 +403,16 @@ class Slot:
                 await run.clear_the_way()
             for _ in range(CHOICES):
                 coming = self._planner.next(
-                    self.config, self.modes.mode, action.plan, living, run.mode
+                    self.config,
+                    self.modes.mode,
+                    action.plan,
+                    living,
+                    run.mode,
+                    refused=self.snapshot.refusal is not None,
                 )
                 plan, endpoint = await self.part.plan(coming, living is not None)
                 if run.child is not None:
+                    await self._check_other_port(endpoint)
                     break
                 await self._prepare(plan, endpoint, coming.made or self._planner.prepared)
                 if not (outdated := self.part.outdated()):
@@ -410,10 +426,16 @@ class Slot:
         else:
             if run.child is None:
                 run.endpoint = endpoint
-            if coming.made is not None:
-                self._planner.prepared = coming.made
+            if plan.identity != self.snapshot.abandoned:
+                self._planner.take(coming)
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
         self.apply(event)
+
+    async def _check_other_port(self, endpoint: Endpoint) -> None:
+        """Raise inspection.Obstacle if a living engine is to move to a port that is taken."""
+        now_at = self.run.endpoint
+        if self.part.answers and now_at is not None and endpoint.port != now_at.port:
+            await asyncio.to_thread(inspection.check_port, endpoint.port)
 
     async def _prepare(self, plan: Plan, endpoint: Endpoint, made: Prepared | None) -> None:
         """Look at what the engine of this plan needs besides memory; raises inspection.Obstacle."""
@@ -450,7 +472,14 @@ class Slot:
         if not self._made:
             self._shared.look("make the folder of its state", self._try_folder())
         self.run.look(self._cards)
-        if self._tuner.look(self._serving(), self.figures.track):
+        serving, track, quiet_s = (
+            self._serving(),
+            self.figures.track,
+            self.config.policy.tune_quiet_s,
+        )
+        if self._room_again.look(serving, track, self.run.cards.besides, quiet_s):
+            self.retry_full("others have freed memory of the cards: the full plan is tried", "plan")
+        elif self._tuner.look(serving, track):
             self.apply(events.Reconfigured(at=now()))
 
     def _serving(self) -> Serving | None:
@@ -458,6 +487,8 @@ class Slot:
         snapshot, watching = self.snapshot, self.run.watching
         if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
             return None
+        if snapshot.refusal is not None:
+            return None  # planned anew, it would be what was refused
         return Serving(
             plan=snapshot.plan,
             generation=snapshot.generation,
@@ -471,6 +502,8 @@ class Slot:
     def _tell(self, before: Snapshot, after: Snapshot) -> None:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._remember(after)
+        if after.state is State.SERVING and before.state is not State.SERVING:
+            self._planner.served()
         if after.plan is not before.plan:
             self._memory.date(after.plan)
         told = announcement(before, after)
@@ -552,7 +585,9 @@ class Slot:
             watching.evidence() if watching else (),
             {},
             samples=tuple(self._shared.cards.history),
-            kernel=tuple(self._shared.kernel.kept),
+            kernel=tuple(
+                without_other_cards(self._shared.kernel.kept, watching.buses if watching else ())
+            ),
             secrets=self.run.secrets(env, self.snapshot.plan),
         )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import store, wall_clock
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
@@ -39,7 +38,7 @@ class Starts:
         self._course = None
         plan = after.plan.identity
         self._remind()
-        start = starts.finished(course, plan, time.time(), figures)
+        start = starts.finished(course, plan, wall_clock.now(), figures)
         self.latest = start, starts.earlier(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
         return True

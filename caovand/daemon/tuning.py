@@ -5,13 +5,12 @@ What was measured outlives the daemon, in the slot's folder.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import store, wall_clock
 from caovand.core.config import PolicySection
 from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
@@ -81,13 +80,13 @@ class DraftTuner:
         ours = record is not None and record.trying and record.depth == plan.mtp
         if not ours or record is None or decision.excused or decision.verdict == "hold":
             return decision
-        self._give_up(record, record.failed(time.time()), "failed on trial")
+        self._give_up(record, record.failed(wall_clock.now()), "failed on trial")
         text = f"drafting depth {record.depth} failed on trial: back to {record.home}"
         return Decision("lower", text=text)
 
     def failed(self) -> None:
         """An engine failed: no move follows for a while, not even after the daemon's restart."""
-        self._failed_at = time.time()
+        self._failed_at = wall_clock.now()
         if self.policy.tune == "apply":
             self._save()
 
@@ -113,7 +112,7 @@ class DraftTuner:
             self._context = None
         if before is None or latest is before:
             return False
-        if _is_busy(before, latest, serving.probed_at):
+        if is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         record = self._measure(serving, before, latest)
         applies = self.policy.tune == "apply" and not serving.replanning
@@ -136,7 +135,7 @@ class DraftTuner:
         warm, self._warm = self._warm, self._warm + seen.steps
         if warm < WARM_STEPS:
             return record
-        record = replace(record.with_steps(plan.mtp, band, seen), used=time.time())
+        record = replace(record.with_steps(plan.mtp, band, seen), used=wall_clock.now())
         self._records[basis] = record
         if latest.at - self._saved_at > SAVE_S:
             self._saved_at = latest.at
@@ -144,7 +143,7 @@ class DraftTuner:
         return record
 
     def _apply(self, record: Record, serving: Serving, idle_s: float) -> bool:
-        plan, now = serving.plan, time.time()
+        plan, now = serving.plan, wall_clock.now()
         if plan.mtp != record.depth:
             if plan.mtp != record.own:  # the policy has changed
                 record = replace(record, own=plan.mtp, depth=plan.mtp, home=plan.mtp)
@@ -198,7 +197,8 @@ class DraftTuner:
     def _show(self, record: Record, plan: Plan) -> None:
         """Suggest a depth; one that was typed is measured only."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
-        self._found, self._text = found, found.text if found else ""
+        waits = moves.awaited(record, plan.mtp) if plan.policy_drafts else ""
+        self._found, self._text = found, found.text if found else waits
         if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
             self._shown = (found.depth, found.best)
             self._notice("tune", found.text)
@@ -218,7 +218,7 @@ class DraftTuner:
         return True
 
 
-def _is_busy(before: Point, latest: Point, probed_at: float) -> bool:
+def is_busy(before: Point, latest: Point, probed_at: float) -> bool:
     """Whether others than caovan asked for something between two scrapes."""
     if latest.running or latest.waiting:
         return True

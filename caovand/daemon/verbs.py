@@ -196,6 +196,10 @@ async def _reset(slot: Slot, args: Mapping[str, Any]) -> Result:
 async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
     if _argument(args, "full", bool, False):
         _not_on_a_worker(slot, "try the full plan", "run `caovanctl retry --full`")
+        state, plan = slot.snapshot.state, slot.snapshot.plan
+        if state is State.SERVING and plan is not None and not plan.degraded:
+            text = "nothing to try: the full plan serves already; `caovanctl restart` restarts it"
+            return {**_outcome(slot), "note": text}
         slot.retry_full()
     else:
         slot.command(events.Start(at=time.monotonic()))

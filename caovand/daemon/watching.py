@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from caovand.core.config import WatchSection
 from caovand.core.engine import Engine
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import OF_MEMORY
 from caovand.core.health import detector
 from caovand.core.health.detector import (
     Advanced,
@@ -65,7 +66,8 @@ class Watching:
     """Observes the child of one generation; `apply` takes events, `notice` texts for people.
 
     `cgroup` is the engine's own, if any; `on_reading` takes each scrape of its metrics; `buses` are
-    the PCI addresses of the cards it uses. `canary` compares its answers, None does not. An engine
+    the PCI addresses of the cards it uses. `canary` compares its answers, None does not. `occupied`
+    names who has taken memory of its cards since it was planned, "" for nobody. An engine
     that `answers` nobody is not asked: others know whether it serves.
     """
 
@@ -82,6 +84,7 @@ class Watching:
         cgroup: Path | None = None,
         on_reading: Callable[[Reading], None] = lambda _: None,
         canary: Canary | None = None,
+        occupied: Callable[[], Awaitable[str]] | None = None,
         *,
         answers: bool = True,
     ) -> None:
@@ -101,6 +104,7 @@ class Watching:
         self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = self._shared = False
         self._cgroup, self._canary, self._answers = cgroup, canary, answers
+        self._occupied = occupied
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
@@ -271,7 +275,7 @@ class Watching:
             child.drain(DRAIN_S)  # no thread available; this is short
         phase = self._phase
         cause = await self._cause(phase)
-        if cause is None and kills.any():
+        if (cause is None or cause.maybe_killed) and kills.any():
             text = "the kernel killed a process of the engine at its memory limit"
             cause = Finding("host-oom", text, phase)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
@@ -307,6 +311,9 @@ class Watching:
             self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
         if finding is not None:
             self._evidence = lines
+        if finding is not None and finding.failure in OF_MEMORY and self._occupied is not None:
+            who = await self._occupied()
+            finding = replace(finding, text=f"{finding.text}; {who}") if who else finding
         return finding
 
     async def _blamed(self, finding: Finding) -> Finding | None:

@@ -1,9 +1,10 @@
 """Bounds what connections may use up, whoever opens them.
 
-One request a connection, whose head must be there within REQUEST_S; a whole exchange takes at most
-EXCHANGE_S unless its handler `streams`, which is cancelled when the reader goes. Where all seats
-are taken, the connection that has waited longest without a request gives way: a flood of silent
-ones keeps nobody out.
+One request a connection, which must be there within REQUEST_S, head and body; a whole exchange
+takes at most EXCHANGE_S unless its handler `streams`, which is cancelled when the reader goes.
+Where all seats are taken, the oldest connection gives way that has not sent a whole request, or
+whose sender has not shown the token: strangers keep nobody out, whether they send too little or
+read nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ EXCHANGE_S = 60.0
 HEAD_BYTES = 16 << 10
 BODY_BYTES = 512 << 10
 END = b"\r\n\r\n"
+ENCODED = re.compile(rb"(?i)\n(?:transfer|content)-encoding[ \t]*:")
+REFUSAL = b"cannot take this request: its body is in chunks or compressed; send it as it is\n"
+REFUSED = (
+    b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
+)
+"""To a body whose size no header says: the library would unpack any, and wait for one in chunks."""
 LENGTH = re.compile(rb"(?i)\ncontent-length:[ \t]*(\d+)[ \t]*\r\n")
 
 Protocol = asyncio.Protocol
@@ -30,7 +38,7 @@ class Guard:
     def __init__(self, make: Callable[[], Protocol], most: int = MOST_CONNECTIONS) -> None:
         self._make, self._most = make, most
         self._open: dict[Transport, asyncio.TimerHandle | None] = {}
-        self._waiting: dict[Transport, None] = {}
+        self._strangers: dict[Transport, None] = {}
         self._streaming: dict[Transport, asyncio.Task[object]] = {}
 
     def __call__(self) -> Protocol:
@@ -40,27 +48,29 @@ class Guard:
     def opened(self, transport: asyncio.Transport) -> bool:
         """Admit a connection, or not."""
         if len(self._open) >= self._most:
-            if not self._waiting:
+            if not self._strangers:
                 return False
-            oldest = next(iter(self._waiting))
+            oldest = next(iter(self._strangers))
             self.closed(oldest)
             _abort(oldest)
         self._open[transport] = self._limit(transport, REQUEST_S)
-        self._waiting[transport] = None
+        self._strangers[transport] = None
         return True
 
     def closed(self, transport: Transport) -> None:
         """A connection is gone."""
-        self._waiting.pop(transport, None)
+        self._strangers.pop(transport, None)
         if task := self._streaming.pop(transport, None):
             task.cancel()
         timer = self._open.pop(transport, None)
         if timer is not None:
             timer.cancel()
 
-    def asked(self, transport: Transport | None) -> None:
-        """The head of a request is there."""
+    def asked(self, transport: Transport | None, *, known: bool) -> None:
+        """A whole request is there; `known` is whether its sender may read the page."""
         self._again(transport, EXCHANGE_S)
+        if known and transport is not None:
+            self._strangers.pop(transport, None)
 
     def streams(self, transport: Transport | None) -> None:
         """The handler, which calls this, bounds what follows itself."""
@@ -73,7 +83,6 @@ class Guard:
     def _again(self, transport: Transport | None, limit_s: float | None) -> None:
         if transport is None or transport not in self._open:
             return  # gone meanwhile
-        self._waiting.pop(transport, None)
         timer = self._open[transport]
         if timer is not None:
             timer.cancel()
@@ -126,6 +135,11 @@ class _Guarded(Protocol):
             if not end:
                 self._head = got
                 return
+            if ENCODED.search(head):
+                self._transport.write(REFUSED)
+                self._transport.close()
+                self._body_left = 0
+                return
             self._head, self._body_left = b"", _length(head)
             self._inside.data_received(head + end)
         data = data[: self._body_left]
@@ -144,6 +158,6 @@ class _Guarded(Protocol):
 
 
 def _length(head: bytes) -> int:
-    """The announced size of a body; one that is sent in chunks counts as none."""
+    """The announced size of a body."""
     found = LENGTH.search(head + b"\r\n")
     return int(found[1]) if found else 0

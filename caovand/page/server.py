@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from caovand.adapters import wall_clock
 from caovand.adapters.daemon_socket import Declined
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
@@ -30,6 +32,9 @@ PUBLIC = ("/static/", "/login")
 LONGEST_MODEL = 200
 TRACES = 10  # of faults of ours: no more are printed
 LINGER_S = 1.0  # for the rest of a body that is not wanted
+WRONG_TOKEN_S = 1.0  # until one is refused
+LOGIN_BYTES = 4096
+FORM = "application/x-www-form-urlencoded"
 # The daemon's codes for what a reader asked wrongly; any other is its own trouble.
 STATUS_OF = {
     "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
@@ -72,10 +77,8 @@ class Page:
 
     @web.middleware
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.guard is not None:
-            self.guard.asked(request.transport)
         try:
-            self._check(request)
+            await self._check(request)
             return await handler(request)
         except Refusal as problem:
             return _problem(problem.problem, problem.status)
@@ -97,7 +100,7 @@ class Page:
             fact = "a fault in caovan"
             return _problem(Problem("answer", fact, "report it with the daemon's log"), 500)
 
-    def _check(self, request: web.Request) -> None:
+    async def _check(self, request: web.Request) -> None:
         access = self._access
         if not access.knows_host(request.headers.get("Host", "")):
             fact = f"the Host header is {request.headers.get('Host', '')[:100]!r}"
@@ -107,14 +110,28 @@ class Page:
             if not access.is_own(origin, host):
                 fact = "another site's page sent it"
                 raise Refusal(403, "take this request", fact, "send it from caovan's own page")
-        if request.path == "/" or request.path.startswith(PUBLIC):
-            return
-        if not self._admitted(request):
+        known = self._admitted(request)
+        if not known and request.headers.get("Authorization"):
+            await self._wrong_token(request)
+        if not known and request.path != "/" and not request.path.startswith(PUBLIC):
             raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")
+        if not known and (request.content_length or 0) > LOGIN_BYTES:
+            fact = f"its body has more than {LOGIN_BYTES:,} bytes"
+            raise Refusal(413, "take this request", fact, "log in first")
+        await request.read()
+        if self.guard is not None:
+            self.guard.asked(request.transport, known=known)
 
     def _admitted(self, request: web.Request) -> bool:
-        authorization = request.headers.get("Authorization", "")
-        return self._access.admits(request.cookies, authorization, request.remote or "")
+        return self._access.admits(request.cookies, request.headers.get("Authorization", ""))
+
+    async def _wrong_token(self, request: web.Request) -> None:
+        """Let who guesses wait, so that guesses are slow; a right token never waits.
+
+        There is no count of them by address: behind a proxy everybody has the same.
+        """
+        self._streams(request)
+        await asyncio.sleep(WRONG_TOKEN_S)
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
@@ -144,18 +161,13 @@ class Page:
         )
 
     async def _login(self, request: web.Request) -> web.Response:
-        address = request.remote or ""
         if not self._access.asks:
             raise web.HTTPNotFound
-        form = await request.post()
-        token = form.get("token", "")
-        if isinstance(token, str) and self._access.is_token(token.strip(), address):
+        if self._access.is_token(await _token_of(request)):
             answer = web.Response(status=303, headers={"Location": "/"})
             answer.set_cookie(COOKIE, self._access.cookie, httponly=True, samesite="Strict")
             return answer
-        if self._access.is_blocked(address):
-            fact = "too many wrong tokens came from this address"
-            return self._login_page(Problem("log in", fact, "wait a minute"), 429)
+        await self._wrong_token(request)
         fact = "this is not the token"
         remedy = "enter the one in [page] token_file"
         return self._login_page(Problem("log in", fact, remedy), 403)
@@ -188,7 +200,7 @@ class Page:
         model = await self._slot(request)
         if span == "5m":
             found = await self._daemon.shared("recent", model)
-            return _json(charts.of_recent(found, time.time()))
+            return _json(charts.of_recent(found, wall_clock.now()))
         found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
         return _json(charts.of_minutes(found))
 
@@ -222,6 +234,18 @@ class Page:
         return _model(request) or default_model(await self._daemon.shared("status"))
 
 
+async def _token_of(request: web.Request) -> str:
+    """The token that a login form has; raises Refusal where it is none."""
+    try:
+        if request.content_type != FORM:
+            raise ValueError(f"it is not {FORM}")
+        text = (await request.read()).decode()
+        return dict(parse_qsl(text, max_num_fields=8)).get("token", "").strip()
+    except ValueError as problem:
+        fact = f"the form cannot be read: {str(problem)[:100]}"
+        raise Refusal(400, "log in", fact, "log in at /") from None
+
+
 def _model(request: web.Request) -> str:
     name = request.query.get("model", "")
     if len(name) > LONGEST_MODEL:
@@ -246,7 +270,9 @@ def _problem(problem: Problem, status: int) -> web.Response:
 
 async def start(listener: socket.socket, listen: str, daemon: Path, token: str) -> Page:
     """Serve on `listener` as long as the loop runs."""
-    page = Page(Daemon(daemon), Access(listen, token, time.monotonic), files.load())
+    page = Page(Daemon(daemon), Access(listen, token), files.load())
+    # What a stranger sends that is no HTTP would fill the daemon's log.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     runner = web.AppRunner(page.app, access_log=None, lingering_time=LINGER_S)
     await runner.setup()
     assert runner.server is not None

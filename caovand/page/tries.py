@@ -25,7 +25,6 @@ AT_ONCE = 2
 WHOLE_S = 600.0
 SILENCE_S = 180.0
 WRITE_S = 30.0
-BODY_S = 10.0
 PIECE_BYTES = 16 << 10
 QUOTED = 300
 
@@ -73,12 +72,7 @@ class Tries:
             raise Refusal(429, "try the model", fact, "wait until one has ended")
         self._under_way += 1
         try:
-            try:
-                document = await asyncio.wait_for(_json(request), BODY_S)
-            except asyncio.TimeoutError:
-                fact = f"its body did not come within {BODY_S:.0f} s"
-                raise Refusal(408, "try the model", fact, "send it again") from None
-            model, chat = body_of(document)
+            model, chat = body_of(await _json(request))
             try:
                 target = await self._daemon.ask("endpoint", model)
             except ProblemError as found:

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Make a tiny model with random weights here: nothing is downloaded, nothing it says makes sense.
+"""Make a tiny model here: nothing is downloaded.
 
-    ENGINE/bin/python packaging/demo/make_model.py OUT [--kind hybrid_copy]
+    ENGINE/bin/python packaging/demo/make_model.py OUT [--kind demo]
 
 Run by an engine's Python (it needs torch, tokenizers, safetensors). The models have the shapes and
 the tensor names of the real families, so vLLM takes the same paths for them; the same kind is the
 same bytes every time. OUT appears whole or not at all, and a folder that holds anything else is
 never replaced.
 
-    dense         Qwen3: two attention layers
-    hybrid        Qwen3.5, text: three Gated DeltaNet layers, one attention layer, an MTP head
+    demo          hybrid_copy with words: it answers one sentence, and its drafts are accepted
+    dense         Qwen3: two attention layers, random weights
+    hybrid        Qwen3.5, text: three Gated DeltaNet layers, one attention layer, an MTP head;
+                  random weights
     hybrid_copy   the same, made so that the MTP head's drafts are accepted
     hybrid_vl     the same as hybrid, wrapped with a vision config as real checkpoints are (serve
                   it with --language-model-only: the vision weights are absent)
@@ -23,7 +25,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from caovand.core import tiny_chat
 
 RECIPE = 1  # counts up when the same kind comes out as other bytes
 STAMP = "caovan-demo.json"
@@ -56,10 +61,11 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Model:
-    """A config.json and the tensors beside it."""
+    """A config.json and the tensors of its model; `talks` if it is to say `tiny_chat`'s text."""
 
     config: dict[str, Any]
     weights: Weights
+    talks: bool = False
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -220,6 +226,26 @@ def hybrid_copy() -> Model:
     return Model(made.config, weights)
 
 
+def demo() -> Model:
+    """As hybrid_copy; its embeddings are written once the tokens are known."""
+    made = hybrid_copy()
+    return Model(made.config, made.weights, talks=True)
+
+
+def lookup(tokenizer: Tokenizer) -> Weights:
+    """Embedding and head with which each piece of the text leads to the next one."""
+    ids = [tokenizer.token_to_id(piece.replace(" ", "\u0120")) for piece in tiny_chat.PIECES]
+    assert None not in ids
+    embedding, head = torch.zeros(VOCABULARY, HIDDEN), torch.zeros(VOCABULARY, HIDDEN)
+    embedding[:, 0] = 8  # whatever is not in the text
+    followers = [*ids, tokenizer.token_to_id(tiny_chat.END)]
+    for n, follower in enumerate(followers):
+        head[follower, n] = 8
+        if n:
+            embedding[ids[n - 1], 0], embedding[ids[n - 1], n] = 0, 8
+    return {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
+
+
 def hybrid_vl() -> Model:
     weights = {
         f"model.language_model.{name.removeprefix('model.')}"
@@ -258,6 +284,7 @@ def hybrid_vl() -> Model:
 
 
 KINDS: dict[str, Callable[[], Model]] = {
+    "demo": demo,
     "dense": dense,
     "hybrid": hybrid,
     "hybrid_copy": hybrid_copy,
@@ -266,22 +293,27 @@ KINDS: dict[str, Callable[[], Model]] = {
 }
 
 
-def write_tokenizer(folder: Path) -> dict[str, int]:
-    """A byte-level BPE of a few words; returns the ids of the special tokens."""
+def trained(corpus: Iterable[str], special: Sequence[str]) -> Tokenizer:
+    """A byte-level BPE of a few words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(SPECIAL),
+        vocab_size=VOCABULARY - len(special),
         special_tokens=[],
         show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL]
+        [AddedToken(token, special=token in SPECIAL, normalized=False) for token in special]
     )
     assert tokenizer.get_vocab_size() <= VOCABULARY
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, template: str) -> dict[str, int]:
+    """Write it with a chat template; returns the ids of the special tokens."""
     tokenizer.save(str(folder / "tokenizer.json"))
     ids = {token: int(tokenizer.token_to_id(token)) for token in SPECIAL}
     write_json(
@@ -292,7 +324,7 @@ def write_tokenizer(folder: Path) -> dict[str, int]:
             "pad_token": "<|endoftext|>",
             "model_max_length": CONTEXT,
             "clean_up_tokenization_spaces": False,
-            "chat_template": CHAT_TEMPLATE,
+            "chat_template": template,
         },
     )
     write_json(
@@ -313,7 +345,13 @@ def write(kind: str, folder: Path) -> None:
     """Write a model of a kind into a folder that exists; the stamp comes last."""
     torch.manual_seed(0)
     model = KINDS[kind]()
-    ids = write_tokenizer(folder)
+    if model.talks:
+        calls = (tiny_chat.CALL, tiny_chat.END_OF_CALL)
+        tokenizer = trained([tiny_chat.TEXT], (*SPECIAL, *calls))
+        model.weights.update(lookup(tokenizer))
+        ids = write_tokenizer(folder, tokenizer, tiny_chat.TEMPLATE)
+    else:
+        ids = write_tokenizer(folder, trained(CORPUS, SPECIAL), CHAT_TEMPLATE)
     text = model.config.get("text_config", model.config)
     text |= {
         "vocab_size": VOCABULARY,
@@ -365,7 +403,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to make")
     parser.add_argument(
-        "--kind", choices=sorted(KINDS), default="hybrid_copy", help="default: %(default)s"
+        "--kind", choices=sorted(KINDS), default="demo", help="default: %(default)s"
     )
     args = parser.parse_args(argv)
     out = args.out.absolute()

@@ -1,26 +1,46 @@
 #!/bin/sh
-# `make run`: caovand in the foreground on a tiny model made here. usage: run.sh vllm|llamacpp
-# Needs the virtual environment and an engine, for vLLM also the model, which the Makefile makes
-# first. Everything but the sockets stays in the checkout; the sockets are where caovanctl looks for
-# them by itself.
+# `make run`: caovand in the foreground on a tiny model that is made here. Everything stays in the
+# checkout: .venv, .engines and .caovan.
 set -eu
-kind=$1
 root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root"
+trap 'echo; exit 0' INT  # of make and its recipe, only make is to end by the signal
 place=$root/.caovan
 config=$place/caovan.toml
-mkdir -p "$place"
+[ ${#place} -le 90 ] || {
+    echo "cannot run the demo: the path of $place is too long for sockets in it; use a checkout with a shorter path" >&2
+    exit 1
+}
+kind=$(packaging/demo/kind.sh)
+# shellcheck disable=SC2046 # one word a need
+packaging/prerequisites.sh "run the demo" python curl $(packaging/engine.sh --needs "$kind")
+packaging/venv.sh run
+mkdir -p "$place/models"
+cat >"$place/env" <<ENV
+# For a shell in which caovanctl is to use the demo: . $place/env
+export PATH="$root/.venv/bin:\$PATH"
+export RUNTIME_DIRECTORY="$place/run" STATE_DIRECTORY="$place/state"
+export CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
+export CAOVAN_ENGINES="$root/.engines" CAOVAN_MODELS="$place/models"
+export TORCHINDUCTOR_CACHE_DIR="$place/cache/inductor"
+ENV
+. "$place/env"
+packaging/engine.sh "$kind"
 case $kind in
-    vllm) model=$place/models/hybrid_copy engine=$root/.engines/current ;;
-    llamacpp) model=$place/models/tiny.gguf engine=$root/.engines/current-llamacpp ;;
-esac
-if [ ! -e "$config" ]; then
-    if [ $kind = llamacpp ]; then
-        mkdir -p "$place/models"
+    vllm)
+        model=$place/models/demo engine=$root/.engines/current fast="MTP 4: the engine restarts"
+        "$engine/bin/python" packaging/demo/make_model.py "$model" >/dev/null
+        ;;
+    llamacpp)
+        model=$place/models/tiny.gguf engine=$root/.engines/current-llamacpp
+        fast="no change: this model drafts nothing"
         "$root/.venv/bin/python" -c 'import sys
 from caovand.engines.llamacpp.tiny_model import tiny_model
 sys.stdout.buffer.write(tiny_model())' >"$model.part"
         mv "$model.part" "$model"
-    fi
+        ;;
+esac
+if [ ! -e "$config" ]; then
     # Plans for a trial: a small context, and on the CPU build little memory for its cache.
     cat >"$config.part" <<TOML
 # The demo's configuration; the Makefile never overwrites it. All keys: $root/etc/caovan.toml
@@ -34,31 +54,36 @@ python = "$engine/bin/python"
 TOML
     mv "$config.part" "$config"
 fi
-fast="MTP 4: the engine restarts"
-[ $kind = vllm ] || fast="no change: this model drafts nothing"
-export STATE_DIRECTORY="$place/state" CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"
 cat <<TEXT
 
-caovand starts in the foreground on a tiny model with random weights (what it says makes no sense).
+caovand starts in the foreground on a tiny model that knows one sentence.
 The configuration is $config. Ctrl-C stops everything.
 
 TEXT
 tell_when_it_serves() {
-    # Status 4 is "no daemon yet".
-    while status=0; "$root/.venv/bin/caovanctl" wait --timeout 3600 >/dev/null 2>&1 || status=$?; do
-        [ $status = 4 ] && kill -0 $$ 2>/dev/null || break
-        sleep 0.5
+    # 3 is "not serving yet", 4 "no daemon yet".
+    while status=0; caovanctl wait --timeout 8 >/dev/null 2>&1 || status=$?; do
+        kill -0 $$ 2>/dev/null || exit 0
+        case $status in
+            0) break ;;
+            3) state=$(caovanctl status 2>/dev/null | head -n 1) ;;
+            4) sleep 0.5; continue ;;
+            *) exit 0 ;;
+        esac
+        case $state in
+            FAILED* | STOP*) exit 0 ;;
+            SERVING* | "") ;;
+            *) echo "      $state" ;;
+        esac
     done
-    # Another caovand that serves where caovanctl looks is not ours.
-    [ $status = 0 ] && "$root/.venv/bin/caovanctl" status --json | grep -q "\"pid\": $$\b" || exit 0
     cat <<TEXT
 
 It serves. In a second terminal:
 
-    export PATH="$root/.venv/bin:\$PATH"
+    . $place/env
     caovanctl status
     curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-        -d '{"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 32}'
+        -d '{"model": "demo", "messages": [{"role": "user", "content": "hello"}]}'; echo
     caovanctl mode fast          # $fast
     caovanctl reload             # after an edit of $config
 
@@ -66,4 +91,4 @@ TEXT
 }
 # Not a child of ours: it would stay a zombie of caovand's, which this shell becomes.
 (tell_when_it_serves &)
-exec "$root/.venv/bin/caovand" --config "$config"
+exec caovand --config "$config"

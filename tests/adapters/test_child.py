@@ -25,6 +25,7 @@ from caovand.adapters import child, processes
 from caovand.adapters.child import CannotSpawn, Child, end_orphans, orphans
 from caovand.adapters.processes import Engines, Process
 from caovand.adapters.pump import Ring, RotatedFile
+from caovand.core.facts.ledger import MARK, Marks
 from tests.daemon_process import ROOT
 from tests.patience import LIMIT_S, eventually, soon
 
@@ -607,14 +608,19 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from caovand.adapters import processes
+from caovand.adapters.child import Child
 from tests.adapters.test_child import Engine
 
 async def main():
     processes.become_subreaper()
-    engine = Engine(Path(sys.argv[1]))
-    started = engine.tree("deaf-first", *sys.argv[2:])
-    pids = await engine.pids(len(sys.argv) - 1)
-    started.look()
+    folder, look, *kinds = sys.argv[1:]
+    engine = Engine(Path(folder))
+    if not look:
+        Child.look = lambda self: ()
+    started = engine.tree("deaf-first", *kinds)
+    pids = await engine.pids(len(kinds) + 1)
+    if look:
+        started.look()
     print(*pids, flush=True)
     await asyncio.sleep(600)
 
@@ -623,11 +629,12 @@ asyncio.run(main())
 
 
 @pytest.mark.usefixtures("subreaper")
+@pytest.mark.parametrize("look", ["yes", ""], ids=["seen", "before the first look"])
 def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
-    tmp_path: Path, innocent: subprocess.Popen[bytes]
+    tmp_path: Path, innocent: subprocess.Popen[bytes], look: str
 ) -> None:
     kinds = ["deaf", "setsid", "daemonized"]
-    command = [sys.executable, "-c", DAEMON, str(tmp_path), *kinds]
+    command = [sys.executable, "-c", DAEMON, str(tmp_path), look, *kinds]
     root = str(Path(TREE).parents[2])
     daemon = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, PYTHONPATH=root)
@@ -652,9 +659,12 @@ def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
     assert not ledger.exists()
 
 
+MARKS = Marks("pipe:[1]", "0123456789abcdef")
+
+
 def write_ledger(path: Path, process: Process, **changes: Any) -> Path:
     """A ledger as a daemon would have left it whose engine was `process`."""
-    child.record(path, process.session, process.start, [process])
+    child.record(path, process.session, process.start, [process], MARKS)
     document = json.loads(path.read_text(encoding="utf-8"))
     document.update(changes)
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -667,6 +677,35 @@ def test_the_ledger_finds_a_recorded_process(
     seen = processes.read(innocent.pid)
     assert seen is not None
     assert orphans(write_ledger(tmp_path / "l", seen)) == (processes.read(innocent.pid),)
+
+
+@pytest.mark.parametrize("by", ["its output", "its environment", "neither"])
+def test_a_process_in_a_session_of_its_own_is_found_by_what_it_inherits(
+    tmp_path: Path, by: str
+) -> None:
+    """A daemon that is killed early in a start has seen none of them."""
+    mark = {MARK: MARKS.variable} if by == "its environment" else {}
+    with subprocess.Popen(
+        ["sleep", "600"], start_new_session=True, stdout=subprocess.PIPE, env={**os.environ, **mark}
+    ) as started:
+        try:
+            assert started.stdout is not None
+            pipe = f"pipe:[{os.fstat(started.stdout.fileno()).st_ino}]"
+            marks = MARKS._replace(output=pipe) if by == "its output" else MARKS
+            child.record(tmp_path / "l", 0, 0, (), marks)
+            found = orphans(tmp_path / "l")
+            assert [one.pid for one in found] == ([] if by == "neither" else [started.pid])
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize("marks", [1, {}, {"output": "", "variable": "x"}, {"output": "x"}])
+def test_a_ledger_with_odd_marks_names_nobody(
+    tmp_path: Path, innocent: subprocess.Popen[bytes], marks: object
+) -> None:
+    seen = processes.read(innocent.pid)
+    assert seen is not None
+    assert orphans(write_ledger(tmp_path / "l", seen, marks=marks)) == ()
 
 
 def test_a_process_that_has_got_a_recorded_pid_since_is_left_alone(

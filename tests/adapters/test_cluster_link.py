@@ -18,7 +18,9 @@ import zmq.asyncio
 
 from caovand.adapters import cluster_key, cluster_link
 from caovand.adapters.admission import gate
+from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import spare_descriptors
+from caovand.adapters.admission.zmtp import Excessive
 from caovand.adapters.cluster_key import Pairs
 from caovand.adapters.cluster_link import HeadLink, WorkerLink, numeric
 from caovand.core.problem import ProblemError
@@ -70,7 +72,7 @@ def test_both_ends_hear_each_other_also_after_a_new_connection(tmp_path: Path) -
     async def work() -> None:
         at_head, at_worker = Heard(), Heard()
         # The worker is there first: it waits for its head.
-        worker = WorkerLink(address, pairs, at_worker)
+        worker = WorkerLink(address, pairs, at_worker, tmp_path)
         for word in (b"one", b"two"):
             head = HeadLink(address, pairs, at_head, tmp_path)
             sender = await sent_until_heard(worker, at_head, word)
@@ -91,7 +93,7 @@ def test_a_head_knows_that_a_connection_has_ended(tmp_path: Path) -> None:
         heard = Heard()
         head, worker = (
             HeadLink(address, pairs, heard, tmp_path),
-            WorkerLink(address, pairs, Heard()),
+            WorkerLink(address, pairs, Heard(), tmp_path),
         )
         sender = await sent_until_heard(worker, heard, b"here")
         assert await head.send(sender, b"an order")
@@ -116,13 +118,13 @@ def test_strangers_are_not_heard_and_keep_nobody_out(tmp_path: Path) -> None:
         await plain.send(b"without a key", zmq.NOBLOCK)
         # The head's public key is no secret: with it, and a key that is not the workers'.
         mixed = Pairs(ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret)
-        others = [WorkerLink(f"127.0.0.1:{port}", one, Heard()) for one in (stale, mixed)]
+        others = [WorkerLink(f"127.0.0.1:{port}", one, Heard(), tmp_path) for one in (stale, mixed)]
         for other in others:
             await other.send(b"with a stale key")
         raw = [await knock(port) for _ in range(50)]
         for _, writer in raw:
             writer.write(os.urandom(4096))
-        worker = WorkerLink(f"127.0.0.1:{port}", ours, Heard())
+        worker = WorkerLink(f"127.0.0.1:{port}", ours, Heard(), tmp_path)
         await worker.send(b"with the key")
         assert (await heard.next())[1] == b"with the key"
         assert heard.frames.empty()
@@ -144,11 +146,11 @@ def test_a_worker_knows_whether_its_head_rejects_it_or_is_not_there(tmp_path: Pa
         heard = Heard()
         head = HeadLink(address, ours, heard, tmp_path)
         for wrong in (stale, mixed):
-            worker = WorkerLink(address, wrong, Heard())
+            worker = WorkerLink(address, wrong, Heard(), tmp_path)
             assert not worker.rejected
             await soon(lambda one=worker: one.rejected)
             worker.close()
-        worker = WorkerLink(address, stale, Heard())
+        worker = WorkerLink(address, stale, Heard(), tmp_path)
         await soon(lambda: worker.rejected)
         head.close()
         await soon(lambda: not worker.rejected)
@@ -175,8 +177,16 @@ print("done", flush=True)
 """
 
 
+async def from_another_address(host: str, port: int) -> socket.socket:
+    link = socket.socket()
+    link.setblocking(False)
+    link.bind(("127.0.0.3", 0))
+    await asyncio.get_running_loop().sock_connect(link, (host, port))
+    return link
+
+
 def test_a_thousand_connections_of_a_stranger_cost_few_descriptors_and_no_worker(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs, port = pairs_of(tmp_path, "key"), free_port()
 
@@ -189,13 +199,14 @@ def test_a_thousand_connections_of_a_stranger_cost_few_descriptors_and_no_worker
             (heard if frame == b"here" else others)(sender, frame)
 
         head = HeadLink(f"127.0.0.1:{port}", pairs, by_sender, tmp_path)
-        joined = WorkerLink(f"127.0.0.1:{port}", pairs, Heard())
+        joined = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         sender = await sent_until_heard(joined, heard, b"here")
         lowest = before = spare_descriptors()
         crowd.stdin.close()
         assert await asyncio.to_thread(crowd.stdout.readline) == "half\n"
         # Somebody else joins meanwhile, and who has joined is heard all along.
-        other = WorkerLink(f"127.0.0.3:0;127.0.0.1:{port}", pairs, Heard())
+        monkeypatch.setattr(cluster_link, "_connected", from_another_address)
+        other = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         await sent_until_heard(other, others, b"another")
         ended = asyncio.ensure_future(asyncio.to_thread(crowd.stdout.readline))
         while not ended.done():
@@ -257,7 +268,7 @@ def test_strangers_that_take_every_place_leave_some_to_known_workers(
     async def work() -> None:
         heard = Heard()
         head = HeadLink(f"127.0.0.1:{port}", pairs, heard, tmp_path)
-        worker = WorkerLink(f"127.0.0.1:{port}", pairs, Heard())
+        worker = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         sender = await sent_until_heard(worker, heard, b"first")
         worker.close()
         while await head.send(sender, b"an order"):
@@ -267,7 +278,7 @@ def test_strangers_that_take_every_place_leave_some_to_known_workers(
             reader, writer = await knock(port, source)
             await dropped(reader)
             writer.close()
-        again = WorkerLink(f"127.0.0.1:{port}", pairs, Heard())
+        again = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         await sent_until_heard(again, heard, b"again")
         for _, writer in kept:
             writer.close()
@@ -294,7 +305,7 @@ def test_a_small_message_is_sent_at_once_and_one_that_nobody_takes_ends_its_conn
     async def work() -> None:
         heard = Heard()
         head = HeadLink(address, pairs, heard, tmp_path)
-        worker = WorkerLink(address, pairs, Heard())
+        worker = WorkerLink(address, pairs, Heard(), tmp_path)
         await sent_until_heard(worker, heard, b"x")
         assert seen == [1, cluster_link.SILENCE_MS]
         worker.close()
@@ -328,7 +339,7 @@ def test_a_repeated_message_ends_its_connection_unheard(tmp_path: Path) -> None:
             answering.cancel()
 
         server = await asyncio.start_server(relay, "127.0.0.1", between)
-        worker = WorkerLink(f"127.0.0.1:{between}", pairs, Heard())
+        worker = WorkerLink(f"127.0.0.1:{between}", pairs, Heard(), tmp_path)
         await worker.send(b"first")
         assert (await heard.next())[1] == b"first"
         replay.set()
@@ -340,6 +351,70 @@ def test_a_repeated_message_ends_its_connection_unheard(tmp_path: Path) -> None:
         worker.close()
         head.close()
         server.close()
+
+    run(work)
+
+
+EXCESSIVE: dict[str, list[bytes]] = {
+    "large parts": [bytes(60_000)] * 50,
+    "small parts": [b""] * 50_000,
+}
+
+
+@pytest.mark.parametrize("frames", EXCESSIVE.values(), ids=EXCESSIVE)
+@pytest.mark.parametrize("hostile", ["worker", "head"])
+def test_a_message_of_many_parts_costs_its_sender_the_connection(
+    tmp_path: Path, hostile: str, frames: list[bytes]
+) -> None:
+    """Who has the key is heard, but fills nobody's memory."""
+    pairs, port = pairs_of(tmp_path, "key"), free_port()
+    ended: list[str] = []
+
+    class Counted(Encrypted):
+        def feed(self, data: bytes) -> None:
+            try:
+                super().feed(data)
+            except Excessive as problem:
+                ended.append(str(problem))
+                raise
+
+    async def work() -> None:
+        at_head, at_worker = Heard(), Heard()
+        head = HeadLink(f"127.0.0.1:{port}", pairs, at_head, tmp_path)
+        worker = WorkerLink(f"127.0.0.1:{port}", pairs, at_worker, tmp_path)
+        sender = await sent_until_heard(worker, at_head, b"here")
+        if hostile == "worker":
+            await worker._socket.send_multipart(frames)
+        else:
+            await head._socket.send_multipart([sender, *frames])
+        await soon(lambda: bool(ended))
+        assert ended[0] == "a message is too large"
+        assert at_head.frames.empty()
+        assert at_worker.frames.empty()
+        for one in (worker, head):
+            one.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_link, "Encrypted", Counted)
+        run(work)
+
+
+def test_many_messages_pass_however_large_they_are_together(tmp_path: Path) -> None:
+    pairs, port = pairs_of(tmp_path, "key"), free_port()
+    frame, count = bytes(cluster_link.MAX_UNHEARD // 16), 64
+
+    async def work() -> None:
+        at_head, at_worker = Heard(), Heard()
+        head = HeadLink(f"127.0.0.1:{port}", pairs, at_head, tmp_path)
+        worker = WorkerLink(f"127.0.0.1:{port}", pairs, at_worker, tmp_path)
+        sender = await sent_until_heard(worker, at_head, b"here")
+        for _ in range(count):
+            await worker.send(frame)
+            assert await at_head.next() == (sender, frame)
+            await head.send(sender, frame)
+            assert (await at_worker.next())[1] == frame
+        for one in (worker, head):
+            one.close()
 
     run(work)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import config_file, secret_file
-from caovand.adapters.config_file import check_secrets, load
+from caovand.adapters.config_file import check_secret_files, check_secrets, load
 from caovand.core.config import Config, ConfigError
 from caovand.core.config_parser import parse
 from caovand.engines.registry import engine_of
+from tests.secret_files import secret_file as written
 
 
 def api_key(config: Config, extra_args: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -30,20 +31,25 @@ def test_the_shipped_file_loads() -> None:
     assert load(Path(__file__).parents[2] / "etc/caovan.toml") == Config()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert refused(tmp_path / "a.toml").endswith("a.toml: No such file or directory")
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert refused(tmp_path).endswith("Is a directory")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"\xff\xfe", "not UTF-8 text"),
         (b"[model", "not valid TOML"),
-        (b"[model]\n[model]\n", "not valid TOML"),
+        (b"[model]\n[model]\n", "line 2: [model] begins a second time; move its keys to where"),
+        (
+            b"[model]\npath = /srv/x\n",
+            'line 2: the value of "path" is neither a number nor in',
+        ),
+        (b"[model]\npath = /srv/x\n", 'quotes; write path = "..."'),
+        (b"[server]\nhost = 127.0.0.1\n", '; write host = "..."'),
+        ("[model]\npath = “/srv/x”\n".encode(), "typographic ones; write path ="),
+        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set a second time; leave one'),
+        (b'[model]\npath = "C:\\x"\n', "line 2: a backslash in"),
+        (b"[engine]\nplugin = True\n", '"plugin" must be true or false, in lower case'),
+        (b"[model]\npath =\n", '"path" has no value; write one after the ='),
+        (b'[model]\npath = "abc\n', 'quotes of "path" are not closed; write'),
+        (b"path\n", "; write KEY = VALUE: text in"),
         (b"a = " + b"9" * 5000, "not valid TOML"),
         (b"a = " + b"[" * 50_000, "not valid TOML"),
         (b"[server]\nprot = 1", 'unknown key "prot" in [server]; did you mean "port"?'),
@@ -53,6 +59,32 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "a.toml").write_bytes(content)
     assert words in refused(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("text", ["sk-hunter2==", "api_key = sk-hunter2", 'x = "hunter2'])
+def test_a_line_that_is_not_toml_is_never_repeated(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(f"[server]\n{text}\n")
+    assert "hunter2" not in refused(tmp_path / "a.toml")
+
+
+def test_a_file_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "caovan.toml").touch()
+    found = refused(tmp_path / "caovna.toml")
+    assert f'No such file or directory; did you mean "{tmp_path}/caovan.toml"?' in found
+    assert "; name the configuration file, which only" in refused(tmp_path / "other" / "x.toml")
+    assert refused(tmp_path).endswith("Is a directory; name a configuration file")
+
+
+def test_a_file_that_is_closed_to_this_user_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(config_file.safe_files, "read", closed)
+    assert refused(tmp_path / "a.toml").endswith(
+        "a.toml: Permission denied; run this as a user who may read it, or correct its permissions"
+    )
 
 
 def test_windows_line_ends_are_fine(tmp_path: Path) -> None:
@@ -66,7 +98,7 @@ def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("sk-1 2\n")
+    written(tmp_path / "key", "sk-1 2\n")
     assert secret_file.read(str(tmp_path / "key"), secret_file.API_KEY_FILE) == "sk-1 2"
 
 
@@ -74,7 +106,7 @@ def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
     "content", [b"", b"\n", b"a\nb\n", b"\xff", "schlüssel".encode(), b"a\x00b", b"a\rb"]
 )
 def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "key").write_bytes(content)
+    written(tmp_path / "key", "").write_bytes(content)
     with pytest.raises(ConfigError, match="api_key_file"):
         secret_file.read(str(tmp_path / "key"), secret_file.API_KEY_FILE)
 
@@ -86,6 +118,30 @@ def test_a_key_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "Errno" not in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
+@pytest.mark.parametrize("section", ["server", "page"])
+def test_a_secret_that_every_user_can_open_is_refused_with_the_remedy(
+    tmp_path: Path, section: str, mode: int
+) -> None:
+    """As the cluster's key is: by who reads it, and by who plans and may not read it."""
+    file = written(tmp_path / "key", "long-enough-for-both")
+    keys = {"server": {"api_key_file": str(file)},
+            "page": {"listen": "127.0.0.1:1", "token_file": str(file)}}  # fmt: skip
+    config = parse({section: keys[section]})
+    for used in (check_secrets, lambda config, _: check_secret_files(config)):
+        used(config, Path("a.toml"))
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match=rf"can open it \(mode {mode:04o}\)") as caught:
+            used(config, Path("a.toml"))
+        assert f"run `sudo chmod 640 {file}`" in str(caught.value)
+        file.chmod(0o640)
+
+
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it has 9 characters, fewer than 16; make one with"):
+        secret_file.read(str(written(tmp_path / "token", "password1")), secret_file.TOKEN_FILE)
+
+
 @pytest.mark.parametrize("path", ["sk-SECRET", "SECRET/with+a/slash=", "SECRET" * 60])
 def test_a_key_in_the_place_of_its_file_is_not_repeated(path: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read \[server\] api_key_file: ") as caught:
@@ -94,7 +150,7 @@ def test_a_key_in_the_place_of_its_file_is_not_repeated(path: str) -> None:
 
 
 def test_the_key_is_the_one_vllm_will_ask_for(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("from-file\n")
+    written(tmp_path / "key", "from-file\n")
     bare = parse({})
     file = parse({"server": {"api_key_file": str(tmp_path / "key")}})
     typed = parse({"engine": {"env": {"VLLM_API_KEY": "typed"}}})
@@ -133,7 +189,7 @@ def test_a_key_of_any_source_is_checked_as_the_file_s_is_and_never_repeated(
 
 
 def test_a_bad_key_that_another_source_overrules_is_nobody_s_affair(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("good\n")
+    written(tmp_path / "key", "good\n")
     config = parse({
         "server": {"api_key_file": str(tmp_path / "key")},
         "engine": {"env": {"VLLM_API_KEY": "a\nb"}},

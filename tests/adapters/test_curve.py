@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.admission.curve import MOST_BYTES, Handshake, commands
+from caovand.adapters.admission.curve import MOST_BYTES, Encrypted, commands
 from caovand.adapters.admission.zmtp import Excessive
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -23,7 +23,7 @@ def command(body: bytes, *, long: bool = False) -> bytes:
 def follow(answer: bytes, cut: int) -> tuple[bool, int]:
     """Whether these bytes of a server end a handshake, and how often that was told."""
     told: list[None] = []
-    one = Handshake(lambda: told.append(None))
+    one = Encrypted(1 << 20, lambda: told.append(None))
     for at in range(0, len(answer), cut):
         one.answered(answer[at : at + cut])
     return one.asks, len(told)
@@ -44,10 +44,28 @@ def test_no_other_bytes_end_it(answer: bytes, cut: int) -> None:
 
 
 def test_more_than_a_handshake_is_taken_from_nobody_before_its_end() -> None:
-    one = Handshake(lambda: None)
+    one = Encrypted(1 << 20)
     one.feed(bytes(MOST_BYTES))
     with pytest.raises(Excessive):
         one.feed(b"x")
-    other = Handshake(lambda: None)
+    other = Encrypted(1 << 20)
     other.answered(GREETING + command(WELCOME) + command(READY))
+    for _ in range(3):
+        other.feed(bytes(1 << 20))
+        other.heard()
     other.feed(bytes(1 << 20))
+    with pytest.raises(Excessive, match="a message is too large"):
+        other.feed(b"x")
+
+
+def test_a_client_follows_what_its_server_says() -> None:
+    one = Encrypted(1 << 20, to_server=True)
+    one.answered(GREETING + command(WELCOME) + command(READY))
+    assert not one.asks
+    one.feed(GREETING + command(WELCOME))
+    # The first message may come with the end of the handshake.
+    one.feed(command(READY) + bytes(60_000))
+    assert one.asks
+    other = Encrypted(1 << 20, to_server=True)
+    with pytest.raises(Excessive, match="a handshake is too large"):
+        other.feed(GREETING + bytes(MOST_BYTES))

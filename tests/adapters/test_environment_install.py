@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -467,3 +468,32 @@ def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> 
     assert build.plugin_identity(tmp_path) == before
     (tmp_path / "a.py").write_text("2")
     assert build.plugin_identity(tmp_path) != before
+
+
+def test_what_others_free_on_the_disk_is_no_way_back(index: Path, root: Path) -> None:
+    free = iter([2**40, 2**40 - 2**19, 2**40 - 2**18, 2**40])
+    seen: list[int] = []
+
+    class Ticking(FakePip):
+        def _install(self, line: list[str]) -> Finished:
+            for _again in range(3):
+                self.tick()
+            return super()._install(line)
+
+        def __call__(
+            self, command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
+        ) -> Finished:
+            self.tick = tick
+            return super().__call__(command, env, lambda: None)
+
+    def progress(done: int, total: int, what: str) -> None:
+        if what == "unpacking":
+            seen.append(done)
+
+    here = replace(
+        world(Ticking(index), []),
+        progress=progress,
+        free_bytes=lambda path: next(free) if path != root else 2**40,
+    )
+    install.install(order(index, root), here)
+    assert seen == [2**19] * 3

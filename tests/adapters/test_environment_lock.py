@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,13 @@ from caovand.adapters.engine_install.errors import EngineError
 from caovand.engines import registry
 from tests.engine_fakes import lock_text, wheel, wheelhouse
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 SHIPPED = Path(__file__).resolve().parents[2] / "packaging" / "engines"
+PROJECT = SHIPPED.parents[1] / "pyproject.toml"
 DIGEST = "a" * 64
 HEAD = """\
 # caovan: version = 1.0
@@ -128,3 +136,33 @@ def test_pins_are_fetched_in_portions_large_and_foreign_ones_alone() -> None:
     portions = wheels.batches(pins)
     assert [len(portion) for portion in portions] == [24, 6, 1, 1]
     assert [portion[0].name for portion in portions[2:]] == ["big", "torch"]
+
+
+def test_pip_installs_every_lock_where_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tomllib.loads(PROJECT.read_text())["tool"]["setuptools"]["data-files"]
+    for folder, patterns in files.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for path in (found for one in patterns for found in PROJECT.parent.glob(one)):
+            shutil.copy(path, tmp_path / folder)
+    # Neither a checkout around the module nor the Debian package's folder.
+    monkeypatch.setattr(lock, "__file__", str(tmp_path / "lib/caovand/adapters/engine_install/x"))
+    monkeypatch.delenv("CAOVAN_LOCKS", raising=False)
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
+    assert lock.folders()[0] == tmp_path / "share/caovan/engines"
+    names = {path.name for path in SHIPPED.glob("*.txt")}
+    assert {path.name for path in lock.folders()[0].iterdir()} == names >= {"uv.txt"}
+
+
+def test_an_installation_without_locks_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAOVAN_LOCKS", str(tmp_path / "none"))
+    with pytest.raises(EngineError, match="there is no lock file cpu-9") as refused:
+        lock.load("cpu", "9")
+    assert "set CAOVAN_LOCKS" in refused.value.problem.remedy
+    monkeypatch.setenv("CAOVAN_LOCKS", str(SHIPPED))
+    with pytest.raises(EngineError, match="there is no lock file cpu-9") as refused:
+        lock.load("cpu", "9")
+    assert refused.value.problem.remedy.startswith("there are: cpu-0.32.0, ")

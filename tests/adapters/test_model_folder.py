@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.adapters.model_folder import folder as folders
 from tests.examples import examples
+from tests.tiny_gguf import ARRAY, BOOL, assemble, value
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -80,6 +81,18 @@ def test_an_mtp_head_that_is_only_spoken_of_is_none(folder: Path) -> None:
     card = read_model(str(folder))
     assert card.mtp_layers == 0
     assert "MTP head" in card.notes[0].fact
+
+
+def test_a_head_that_no_key_announces_is_found_by_its_weights(folder: Path) -> None:
+    """Qwen3-Next's config.json does not count it; a quantised copy lacks it, without a note."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["mtp_num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen3_next"}))
+    assert read_model(str(folder)).mtp_layers == 1
+    write_shard(folder / "model-00002-of-00002.safetensors", ["model.layers.0.mlp.up_proj.weight"])
+    (folder / "model.safetensors.index.json").unlink()
+    card = read_model(str(folder))
+    assert (card.mtp_layers, card.notes) == (0, ())
 
 
 def test_a_chat_template_is_found_where_it_may_be(folder: Path) -> None:
@@ -230,7 +243,7 @@ def test_half_a_download_is_refused(folder: Path) -> None:
         ("{", "not JSON"),
         ("[]", "contains no table"),
         ("{}", "architectures"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "nested more than 64 levels deep"),
     ],
 )
 def test_a_config_that_is_none_is_refused(folder: Path, content: str, said: str) -> None:
@@ -242,10 +255,22 @@ def test_what_is_no_folder_is_refused(folder: Path) -> None:
     assert "no config.json" in refused(folder / "..")
     assert "it is a file" in refused(folder / "config.json")
     assert "no such folder" in refused("/does/not/exist")
-    assert "none is named" in refused("")
+    assert "[model] path is empty" in refused("")
     for shard in folder.glob("*.safetensors*"):
         shard.unlink()
     assert "no weights" in refused(folder)
+
+
+def test_a_mistyped_path_is_no_name_on_a_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert "there is no such folder; set [model] path to one" in refused("models/Qwen3-8B")
+    assert "by its full path" in refused("models/Qwen3-8B")
+    assert f'did you mean "{folder}"? Otherwise set' in refused(folder.with_name(f"{folder.name}x"))
+    assert "no such file; set [model] path to a GGUF file" in refused("/srv/none.gguf")
+    assert "no such file" in refused("owner/none.gguf")
+    assert 'no such folder; did you mean "/usr/bin"?' in refused("usr/bin")
 
 
 def test_a_name_on_the_hub_is_left_to_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,8 +341,29 @@ def test_a_file_behind_a_link_is_read_as_the_hub_s_caches_have_it(folder: Path) 
     assert read_model(str(folder)).architecture
 
 
+def test_many_links_to_one_file_cost_no_more_than_the_budget_of_one_model(tmp_path: Path) -> None:
+    """A split file of 20 links took 2.7 GiB; shards may be links as well."""
+    values = {"a": value(ARRAY, (BOOL, []))}
+    data = assemble(values, {}, {})
+    at = data.index(b"a" + value(ARRAY, (BOOL, []))) + 9
+    data = data[:at] + struct.pack("<Q", 4_000_000) + bytes(4_000_064)
+    (tmp_path / "data").write_bytes(data)
+    for number in range(1, 21):
+        (tmp_path / f"m-{number:05}-of-00020.gguf").symlink_to("data")
+    with pytest.raises(ModelProblem, match="those before it have more than 64 MiB"):
+        read_model(str(tmp_path / "m-00001-of-00020.gguf"))
+    shards, head = tmp_path / "shards", b'{"__metadata__":{"a":"' + b"x" * 4_000_000 + b'"}}'
+    shards.mkdir()
+    (shards / "config.json").write_text(json.dumps(CONFIG))
+    (shards / "data").write_bytes(struct.pack("<Q", len(head)) + head)
+    for number in range(1, 21):
+        (shards / f"m-{number:05}-of-00020.safetensors").symlink_to("data")
+    with pytest.raises(ModelProblem, match=r"m-00017-of-00020.*before it have more than 64 MiB"):
+        read_model(str(shards))
+
+
 def test_a_table_of_too_many_values_is_refused_before_it_is_parsed(folder: Path) -> None:
     keys = ",".join(f'"{n:x}":1' for n in range(600_000))
     (folder / "tokenizer_config.json").write_text("{" + keys + "}")
-    with pytest.raises(ModelProblem, match="more than 500000 values"):
+    with pytest.raises(ModelProblem, match="more than 500,000 values"):
         read_model(str(folder))

@@ -20,6 +20,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
 from caovand.adapters.model_pull.verify import verify
 from caovand.adapters.model_pull.world import Meter, World
+from caovand.core.checkpoint import budget
 from caovand.core.model_source.manifest import Manifest
 from tests.hub_server import COMMIT, NAME, Fault, HubServer, serving
 
@@ -549,6 +550,20 @@ def test_headers_make_a_folder_to_plan_from_without_the_weights(hub: HubServer, 
         assert (folder / "config.json").read_bytes() == FILES["config.json"]
     assert not folder.exists()
     assert len(hub.of(SHARD)) == 2
+
+
+def test_no_header_beyond_the_budget_is_read_from_a_hub(hub: HubServer, kept: Kept) -> None:
+    """No hash of it could be checked before: the publisher's is of the whole file."""
+    length = budget.MAX_BYTES + 1
+    hub.files[SHARD] = length.to_bytes(8, "little") + bytes(length + 1)
+    asked = client(hub)
+    found = offer.read(asked, kept.world, offer.Wanted(NAME))
+    with (
+        pytest.raises(PullError, match="more than 64 MiB"),
+        headers.fetched(asked, kept.world, found),
+    ):
+        pass
+    assert len(hub.of(SHARD)) == 1
 
 
 def test_a_shard_whose_header_is_none_is_refused(hub: HubServer, kept: Kept) -> None:

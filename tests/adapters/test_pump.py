@@ -60,6 +60,15 @@ def lines_of(folder: Path) -> list[str]:
 # -- lines ---
 
 
+def test_hidden_lines_are_in_the_file_and_nowhere_else(tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path)
+    pipe.ring.hides = lambda line: "GET /health" in line
+    pipe.write(b"one\nGET /health 200\ntwo\n")
+    assert pipe.finish() == kept(pipe.ring) == ["one", "two"]
+    assert pipe.ring.count == 2, "readers and the ring number lines alike"
+    assert lines_of(tmp_path) == ["one", "GET /health 200", "two"]
+
+
 @pytest.mark.parametrize(
     ("written", "lines"),
     [

@@ -28,6 +28,8 @@ def test_this_machine_has_memory_and_cores() -> None:
     assert host.ram_mib >= host.available_mib > 0
     assert host.cpus >= 1
     assert host.cache_free_mib is not None
+    assert host.shm_free_mib is not None
+    assert host.shm_free_mib <= host.shm_mib
 
 
 def test_what_a_process_would_give_back_is_seen() -> None:
@@ -164,6 +166,47 @@ def test_a_link_has_the_generation_it_works_with_though_the_card_is_idle(
     nvml.nvmlDeviceGetCurrPcieLinkWidth = lambda card: 8
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert [gpu.pcie for gpu in read_gpus({})] == [(4, 8), (4, 8)]
+
+
+class SwitchedNvml(FakeNvml):
+    """Four cards behind NVSwitches, as on an HGX board; the switch is no card of NVML."""
+
+    def __init__(self, apart: frozenset[int] = frozenset(), known: bool = True) -> None:
+        super().__init__()
+        self.apart, self.known = apart, known
+        """Cards that the fabric keeps apart, and whether the driver knows about peers."""
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 4
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: int, link: int) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus: int) -> int:
+        raise self.NVMLError("Not Found")
+
+    def nvmlDeviceGetP2PStatus(self, card: int, other: int, way: int) -> int:
+        if not self.known:
+            raise self.NVMLError("not supported")
+        return 5 if {card, other} & self.apart else 0
+
+
+@pytest.mark.parametrize(
+    ("nvml", "peers"),
+    [
+        (SwitchedNvml(), [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)]),
+        (SwitchedNvml(known=False), [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)]),
+        (SwitchedNvml(frozenset({3})), [(1, 2), (0, 2), (0, 1), ()]),
+    ],
+)
+def test_an_nvswitch_links_each_card_with_all_others_that_it_reaches(
+    monkeypatch: pytest.MonkeyPatch, nvml: SwitchedNvml, peers: list[tuple[int, ...]]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert [gpu.nvlink for gpu in read_gpus({})] == peers
 
 
 class PartitionedNvml(FakeNvml):

@@ -42,6 +42,7 @@ BOXES: Mapping[str, tuple[Gpu, ...]] = {
     "h100-x8": _linked(_in_slots(named("H100", 8), 5, 16)),
     "h800-x8": _linked(_in_slots(named("H800", 8), 5, 16)),
     "h200": _in_slots(H200, 5, 16),
+    "h200-x4": _linked(_in_slots(named("H200", 4), 5, 16)),
     "3090-and-h800": (
         *_in_slots(named("RTX 3090"), 4, 16),
         *(replace(gpu, index=1) for gpu in _in_slots(named("H800"), 5, 16)),

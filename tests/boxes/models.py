@@ -45,6 +45,13 @@ QWEN_35B_A3B = {
     "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512,
 }  # fmt: skip
+QWEN_NEXT = {
+    **{name: size for name, size in GATED_DELTA.items() if name != "mtp_num_hidden_layers"},
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+    "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+    "linear_num_value_heads": 32, "num_experts": 512, "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "vocab_size": 151936,
+}  # fmt: skip
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192,
     "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
@@ -104,6 +111,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3.5-9B-GPTQ-Int4": _hybrid(QWEN_9B, GPTQ),
     "Qwen3.5-35B-A3B-AWQ": _hybrid(QWEN_35B_A3B, AWQ),
     "Qwen3.5-35B-A3B": _hybrid(QWEN_35B_A3B),
+    "Qwen3-Next-80B-A3B": QWEN_NEXT,
     "Llama-3.1-8B": _started("llama-3.1-8b"),
     "Llama-3.1-8B-AWQ": _started("llama-3.1-8b", AWQ),
     "Llama-3.3-70B-AWQ": _quantised(LLAMA_70B, AWQ),
@@ -126,7 +134,8 @@ WITH_FILES: Mapping[str, ModelCard] = {
 }
 """Those whose weights are known from their files."""
 DERIVED = (
-    "Qwen3.5-9B", "Qwen3.5-35B-A3B", "gemma-4-31B", "gemma-4-26B-A4B-AWQ", "DeepSeek-R1-AWQ",
+    "Qwen3.5-9B", "Qwen3.5-35B-A3B", "Qwen3-Next", "gemma-4-31B", "gemma-4-26B-A4B-AWQ",
+    "DeepSeek-R1-AWQ",
 )  # fmt: skip
 
 

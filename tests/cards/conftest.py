@@ -2,35 +2,38 @@
 
     CAOVAN_CARDS_ENGINE=/opt/caovan/engines/current/bin/python python3 -m pytest -s tests/cards
 
-The models have random weights and are made on the first card. Plans run eagerly, with vLLM's own
+The models have random weights and are made on the chosen card. Plans run eagerly, with vLLM's own
 sampler, and on Hopper with Triton's Gated DeltaNet, so that no start compiles for minutes: figures
-compare plans, splits and links, no more.
-Nothing here is collected without the variable.
+compare plans, splits and links, no more. CAOVAN_CARDS_GRAPHS=1 runs them with CUDA graphs. What
+engines compile stays in CAOVAN_CARDS_CACHE, so that only the first start is cold.
+Nothing here is collected without CAOVAN_CARDS_ENGINE.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caovand.adapters.nvml import read_gpus
-from tests.daemon_process import ROOT, Daemon
+from tests.daemon_process import ROOT, Daemon, daemon
 
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
 MODELS = Path(os.environ.get("CAOVAN_CARDS_MODELS", "/tmp/caovan-cards-models"))
+CARD = int(os.environ.get("CAOVAN_CARDS_CARD", "0"))
+"""What tests of one card use."""
+CACHE = Path(os.environ.get("CAOVAN_CARDS_CACHE", "/tmp/caovan-cards-cache"))
 collect_ignore_glob = [] if ENGINE else ["test_*.py"]
 SERVES_S = 900.0
-ARGS = {
-    "dense": ["--enforce-eager"],
-    "hybrid": ["--enforce-eager", "--gdn-prefill-backend", "triton"],
-}
+EAGER = [] if os.environ.get("CAOVAN_CARDS_GRAPHS") == "1" else ["--enforce-eager"]
+ARGS = {"dense": EAGER, "hybrid": [*EAGER, "--gdn-prefill-backend", "triton"]}
 OUR_KERNELS = ["--dtype", "half"]
 """What they need that is planned for Turing alone; CAOVAN_SM75_FORCE has them act elsewhere."""
 
@@ -47,7 +50,9 @@ def model(kind: str) -> Path:
     """A model of this kind, made once."""
     if not (MODELS / kind / "config.json").exists():
         maker = Path(__file__).with_name("make_models.py")
-        subprocess.run([ENGINE, str(maker), kind, str(MODELS / kind)], check=True, cwd=ROOT)
+        words = [ENGINE, str(maker), kind, str(MODELS / kind)]
+        own = {**os.environ, "CUDA_VISIBLE_DEVICES": str(CARD)}
+        subprocess.run(words, check=True, cwd=ROOT, env=own)
     return MODELS / kind
 
 
@@ -58,9 +63,12 @@ def configuration(
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     more: str = "",
+    python: str | Path = ENGINE,
 ) -> str:
     """A configuration that serves such a model on these cards; `more` begins in [watch]."""
-    variables = {"VLLM_USE_FLASHINFER_SAMPLER": "0", **(env or {})}
+    variables = {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0", "TRITON_CACHE_DIR": f"{CACHE}/triton", **(env or {})
+    }  # fmt: skip
     table = ", ".join(f'"{name}" = "{value}"' for name, value in variables.items())
     return f"""
 [model]
@@ -70,7 +78,7 @@ served_name = "tiny"
 port = {port}
 [engine]
 kind = "vllm"
-python = "{ENGINE}"
+python = "{python}"
 gpus = {list(gpus)}
 extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
@@ -78,6 +86,13 @@ env = {{{table}}}
 shutdown_timeout_s = 5
 {more}
 """
+
+
+@contextlib.contextmanager
+def running(config: str) -> Iterator[Daemon]:
+    """A daemon with this configuration, over the compiled code of those before it."""
+    with daemon(config, {"CACHE_DIRECTORY": str(CACHE)}) as one:
+        yield one
 
 
 def serves(one: Daemon) -> dict[str, Any]:

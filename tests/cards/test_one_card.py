@@ -14,15 +14,15 @@ import pytest
 
 from caovand.core.fieldtest.trials import FORCE
 from caovand.daemon import canary, memories
-from tests.cards.conftest import OUR_KERNELS, configuration, serves, shown
-from tests.daemon_process import ROOT, daemon, free_port
+from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
+from tests.daemon_process import ROOT, free_port
 from tests.e2e.test_tuning import APPLY, asked_until
 from tests.patience import until
 
 
 def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(cards: int) -> None:
     port = free_port()
-    with daemon(configuration("hybrid", port, [0], more=APPLY)) as one:
+    with running(configuration("hybrid", port, [CARD], more=APPLY)) as one:
         first = serves(one)
         depth = first["mtp"]
         assert depth
@@ -58,7 +58,7 @@ def test_the_field_test_ends_with_a_report_of_what_was_served(
     if cards < count:
         pytest.skip(f"needs {count} cards")
     config, archive = tmp_path / "caovan.toml", tmp_path / "fieldtest.tar.gz"
-    gpus = list(range(cards))[-count:]
+    gpus = [CARD] if count == 1 else list(range(count))
     config.write_text(configuration("hybrid", free_port(), gpus, OUR_KERNELS, env={FORCE: "1"}))
     folders = {
         f"{name}_DIRECTORY": str(tmp_path / name.lower())

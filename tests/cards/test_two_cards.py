@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from caovand.core.fieldtest.trials import FORCE
-from tests.cards.conftest import OUR_KERNELS, configuration, serves, shown
-from tests.daemon_process import daemon, free_port
+from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
+from tests.daemon_process import free_port
 from tests.patience import until
 
 
@@ -19,7 +19,7 @@ def test_a_model_split_over_two_cards_is_measured_killed_healed_and_stopped(card
         pytest.skip("needs two cards")
     split = ["--tensor-parallel-size", "2", *OUR_KERNELS]
     config = configuration("hybrid", free_port(), [0, 1], split, env={FORCE: "1"})
-    with daemon(config) as one:
+    with running(config) as one:
         first = serves(one)
         assert not [text for text in first["warnings"] if "kernels" in text]
         print(json.dumps(first["forecast"]), flush=True)

@@ -19,6 +19,7 @@ from tests.adapters.completions_server import Completions, completions, streamed
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.patience import until
+from tests.secret_files import secret_file
 
 PLAN = {
     "engine": "vllm", "fingerprint": "f1", "context": 8192, "model": "/srv/m", "rungs": [],
@@ -218,11 +219,11 @@ def test_no_daemon(ctl: Ctl) -> None:
 
 
 def test_the_key_is_the_daemons_or_the_one_of_a_file(box: Box, ctl: Ctl, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("s3cret\n")
+    secret_file(tmp_path / "key", "s3cret\n")
     box.config.write_text(f'[model]\npath = "/srv/m"\n[server]\napi_key_file = "{tmp_path}/key"\n')
     assert ctl(*SHORT).code == 0
     assert set(box.engine.keys) == {"Bearer s3cret"}
-    (tmp_path / "other").write_text("0ther\n")
+    secret_file(tmp_path / "other", "0ther\n")
     box.engine.keys.clear()
     assert ctl(*SHORT, "--api-key-file", str(tmp_path / "other")).code == 0
     assert set(box.engine.keys) == {"Bearer 0ther"}

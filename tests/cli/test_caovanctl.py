@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,22 @@ import pytest
 
 from caovand import __version__
 from caovand.adapters.engine_install import places
-from caovand.cli import reach
+from caovand.cli import check_config, reach
+from caovand.cli import main as cli_main
 from caovand.cli.client import Client, runtime_directory
 from caovand.cli.errors import CommandError
+from caovand.cli.incidents import files
 from caovand.cli.parser import parser
+from caovand.cli.survey import Machine
 from caovand.core.lifecycle.events import Gone, Start, Stop
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
+from caovand.core.problem import Problem
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, notice_fields
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
+from tests.core.machines import CPU, HOST
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,8 +55,8 @@ LOST = {**HOT, "index": 1, "fault": "GPU is lost"}
 # -- no daemon ---
 
 ASKING = [
-    ("status",), ("wait",), ("start",), ("stop",), ("restart",), ("reload",), ("mode",),
-    ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
+    ("status",), ("wait", "--timeout", "0"), ("start",), ("stop",), ("restart",), ("reload",),
+    ("mode",), ("mode", "fast"), ("logs",), ("events",), ("events", "-f"), ("retry",), ("reset",),
 ]  # fmt: skip
 
 
@@ -122,8 +129,13 @@ def test_version_needs_no_daemon(ctl: Ctl) -> None:
 # -- rights ---
 
 
-def test_a_socket_that_may_not_be_used_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) -> None:
+def test_a_socket_that_may_not_be_used_is_exit_status_5(
+    daemon: FakeDaemon, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon.answers["status"] = status()
+    # Others cannot import from a checkout in root's home.
+    parsers = {verb: cli_main.parser((verb,)) for verb in ("stop", "status")}
+    monkeypatch.setattr(cli_main, "parser", lambda words: parsers[words[-1]])
     if os.geteuid() == 0:
         os.seteuid(65534)
     else:
@@ -216,6 +228,15 @@ def test_a_failure_before_this_start_is_shown_as_past(daemon: FakeDaemon, ctl: C
             {"state": "FAILED", "last_failure": {"failure": "hang", "text": "h"}, "failures": 5},
             "failure   hang: h (5 in a row)",
         ),
+        (
+            {
+                "state": "FAILED",
+                "reason": "no room",
+                "last_failure": {"failure": "hang", "text": "no"},
+            },
+            "  failure   hang\n",
+        ),
+        ({"state": "FAILED", "reason": "no room"}, "nothing by itself; fix the cause, then `caov"),
         ({"state": "STOPPED", "model": None, "mtp": 0, "engine_pid": None}, "MTP off"),
         ({"state": "STARTING", "degraded": DEGRADED, "warnings": ["w"]}, "degraded  mtp-2; since"),
         ({"state": "STARTING", "degraded": DEGRADED}, "MTP 3 -> 2, because of hang"),
@@ -256,6 +277,26 @@ def test_wait_is_done_when_it_serves(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert [request.args["until"] for request in daemon.asked] == ["serving"] * 3
 
 
+def test_wait_waits_for_a_daemon_that_does_not_listen_yet(
+    folder: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[FakeDaemon] = []
+
+    def begin(_: float) -> None:
+        begun.append(FakeDaemon(folder))
+        begun[0].answers["wait"] = status(reached=True)
+
+    monkeypatch.setattr("caovand.cli.wait.time.sleep", begin)
+    try:
+        said = ctl("wait", "--timeout", "240")
+    finally:
+        for one in begun:
+            one.stop()
+    assert said.code == 0
+    assert said.err.splitlines()[0].startswith(f"cannot reach caovand at {folder}")
+    assert said.err.splitlines()[0].endswith("; waiting for it")
+
+
 def test_wait_that_times_out_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers["wait"] = status(state="FAILED", reason="no room", reached=False)
     said = ctl("wait", "--timeout", "0", "--json")
@@ -292,6 +333,26 @@ def test_a_change_that_ends_in_serving_is_exit_status_0(
     assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
 
 
+def test_a_note_of_the_daemon_is_printed_along_with_the_outcome(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    note = {"state": "SERVING", "settled": True, "note": "nothing to try: the full plan serves"}
+    daemon.answers.update({"retry": note, "wait": status()})
+    said = ctl("retry", "--full")
+    assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
+    assert said.err.startswith("nothing to try: the full plan serves\n")
+    assert ctl("retry", "--full", "--json").json["note"] == note["note"]
+
+
+def test_the_only_model_is_printed_once(daemon: FakeDaemon, ctl: Ctl) -> None:
+    slot = {"name": "main", **status()}
+    daemon.answers["status"] = status(slots=[slot])
+    found = ctl("status", "--json").json
+    assert (found["slots"], found["state"]) == ([{"name": "main"}], "SERVING")
+    daemon.answers["status"] = status(slots=[slot, {**slot, "name": "b"}])
+    assert [one["state"] for one in ctl("status", "--json").json["slots"]] == ["SERVING"] * 2
+
+
 def test_a_change_that_ends_otherwise_is_exit_status_3(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"start": {"state": "STARTING"}, "wait": status(state="FAILED")})
     assert ctl("start").code == 3
@@ -306,7 +367,8 @@ def test_no_wait_tells_the_state_at_once(daemon: FakeDaemon, ctl: Ctl) -> None:
 
 def test_stop_waits_until_it_is_stopped(daemon: FakeDaemon, ctl: Ctl) -> None:
     daemon.answers.update({"stop": {"state": "STOPPING"}, "wait": status(state="STOPPED")})
-    assert (ctl("stop").code, ctl("stop").out) == (0, "STOPPED\n")
+    said = ctl("stop")
+    assert (said.code, said.out, said.err) == (0, "STOPPED\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
@@ -481,6 +543,19 @@ def test_a_reader_that_goes_away_is_no_error(daemon: FakeDaemon) -> None:
         assert process.wait(60) == 0
 
 
+def test_a_verb_with_effects_whose_output_nobody_reads_is_no_success(daemon: FakeDaemon) -> None:
+    daemon.answers["stop"] = daemon.answers["wait"] = status(state="STOPPED")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "caovand.cli.main", "--runtime", str(daemon.folder), "stop"]
+    with open(write, "wb") as pipe:
+        done = subprocess.run(
+            command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        )
+    assert done.stderr.splitlines()[-1].startswith("caovanctl: cannot report the outcome: ")
+    assert done.returncode == 1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("words", [("logs",), ("status",), ("completion", "bash"), ("--help",)])
 def test_a_full_disk_is_one_line_and_exit_status_1(
@@ -572,7 +647,9 @@ def test_a_valid_file_is_exit_status_0(ctl: Ctl) -> None:
         0,
         f"{path}: valid\n",
     )
-    assert ctl("check-config", path, "--json").json == {"file": path, "ok": True, "findings": []}
+    assert ctl("check-config", path, "--json").json == {
+        "file": path, "ok": True, "findings": [], "unchecked": "",
+    }  # fmt: skip
 
 
 def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path) -> None:
@@ -587,11 +664,79 @@ def test_a_bad_file_is_exit_status_1_with_every_finding(ctl: Ctl, tmp_path: Path
     assert len(ctl("check-config", str(path), "--json").json["findings"]) == 2
 
 
+def test_flags_that_the_engine_refuses_are_found(
+    ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, engine = tmp_path / "a.toml", CPU
+    file.write_text('[engine]\nextra_args = ["--no-such-flag-at-all"]\n')
+    machine = Machine((), HOST, replace(engine, flags=frozenset({"--port"})))
+    monkeypatch.setattr(check_config, "look", lambda *config, **how: machine)
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        1,
+        f"{file}: [engine] extra_args: cannot pass --no-such-flag-at-all: vLLM {engine.version}"
+        " has no such flag; remove it from [engine] extra_args\n",
+    )
+    machine = Machine((), HOST, None, Problem("use x as the engine", "it is missing", "install it"))
+    said = ctl("check-config", str(file))
+    assert (said.code, said.out) == (
+        0,
+        f"{file}: valid, but [engine] extra_args are not checked: cannot use x as the engine: it is"
+        " missing; install it\n",
+    )
+    assert ctl("check-config", str(file), "--json").json["unchecked"]
+
+
 def test_a_key_file_that_is_missing_is_found_too(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[server]\napi_key_file = "/nowhere/key"\n')
     said = ctl("check-config", str(tmp_path / "a.toml"))
     where = f"{tmp_path}/a.toml: cannot read [server] api_key_file /nowhere/key: No such file"
     assert (said.code, said.out.startswith(where)) == (1, True)
+
+
+# -- incidents ---
+
+
+def piece(data: bytes, following: Any = None, files: Any = ("incident.json",)) -> dict[str, Any]:
+    """A piece of an incident's file, as a daemon sends it."""
+    sizes = dict.fromkeys(files, 1) if isinstance(files, tuple) else files
+    return {"files": sizes, "data": base64.b64encode(data).decode(), "next": following}
+
+
+HOSTILE = {
+    "a name that leads out": (
+        lambda _: piece(b"x", files=("../etc/cron.d/x",)),
+        "not a file name",
+    ),
+    "a full path": (lambda _: piece(b"x", files=("/etc/passwd",)), "not a file name"),
+    "two dots": (lambda _: piece(b"x", files=("..",)), "not a file name"),
+    "a name with a line end": (lambda _: piece(b"x", files=("a\nb",)), "not a file name"),
+    "many names": (lambda _: piece(b"x", files=tuple(map(str, range(1000)))), "1000 files"),
+    "empty pieces without end": (lambda args: piece(b"", args["offset"]), "goes on at byte 0"),
+    "the same piece again": (lambda _: piece(b"x", 0), "goes on at byte 0 after 1"),
+    "pieces without end": (lambda args: piece(bytes(9), args["offset"] + 9), "more than 9 pieces"),
+    "bytes without end": (lambda args: piece(bytes(300), args["offset"] + 300), "more than 0 MiB"),
+    "no Base64": (lambda _: {**piece(b""), "data": "%%%"}, "malformed"),
+    "no table": (lambda _: piece(b"", files=7), "malformed"),
+    "another kind of place": (lambda _: piece(b"x", "1"), "malformed"),
+}
+
+
+@pytest.mark.parametrize(("answer", "fact"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("verb", [("bundle", "1", "b.tar.gz"), ("show", "1")], ids=lambda v: v[0])
+def test_an_incident_of_a_hostile_daemon_leads_nowhere_and_ends(
+    daemon: FakeDaemon, ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Mapping[str, Any]], dict[str, Any]], fact: str, verb: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "MAX_PIECES", 9)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    daemon.answers["incident"] = answer
+    said = ctl("incidents", *verb)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("caovanctl: cannot read incident 1: ")
+    assert fact in said.err
+    assert not list(tmp_path.iterdir())
 
 
 # -- completion ---

@@ -1,36 +1,89 @@
-"""`caovanctl explain` finds out by itself whose log it reads."""
+"""`caovanctl explain` finds out by itself whose log it reads, and says so where it cannot."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from caovand.cli import explain
-from caovand.core.log import Explanation, PhaseTime
-from caovand.engines import registry
-from tests import fake_engine
+from caovand.cli.main import main
+from caovand.engines.writer import explained
 
-NOTHING = Explanation(None, (), "", None, (), {}, {}, {})
-
-
-def purr(text: str) -> Explanation:
-    if "tabby 2.0" in text:
-        return replace(NOTHING, engine_version="2.0")
-    return replace(NOTHING, phases=(PhaseTime("load", 1.0),)) if "tabby" in text else NOTHING
-
-
-@pytest.fixture(autouse=True)
-def two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"vllm": registry.engine_of(), "tabby": replace(fake_engine.ENGINE, explain=purr)}
-    monkeypatch.setattr(registry, "MODULES", dict.fromkeys(kinds, ""))
-    monkeypatch.setattr(registry, "engine_of", kinds.__getitem__)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
+PROMPT = (
+    "(APIServer pid=1) INFO 11-20 09:00:00 [logger.py:40] prompt: 'File \"/x/sglang/srt/a.py\"'"
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "title"),
-    [("tabby 2.0", "Tabby"), ("tabby: loading 7%", "Tabby"), ("who knows", "vLLM")],
+    ("text", "name"),
+    [
+        (f"(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [x.py:1] {OOM}", "vllm"),
+        (f"ERROR 11-20 09:00:00 engine.py:366] {OOM}", "vllm"),
+        (f'{PROMPT}\n(EngineCore pid=7) ERROR 11-20 09:00:00 [x.py:1] {OOM}', "vllm"),
+        (f"[2025-03-12 10:12:44 TP0] Scheduler hit an exception: Traceback\n{OOM}", "sglang"),
+        ('  File "/sgl-workspace/sglang/python/sglang/srt/x.py", line 7, in f\n' + OOM, "sglang"),
+        ("/build/llama-server-cuda_v13/ggml/src/ggml-cuda/x.cu:1: CUDA error", "ollama"),
+        ("llama_a: x\nllama_b: x\ntime=2025-01-28 level=INFO source=x.go:22 msg=x", "ollama"),
+        ("0.41.568.358 E CUDA error: an illegal memory access was encountered", "llamacpp"),
+        ("[46009] /x/ggml/src/ggml-cuda/fattn.cu:579: fatal error", "llamacpp"),
+        ("[ 1843.3] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", "host"),
+        # No line of any engine: a text that one alone knows decides, what several know does not.
+        ("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).", "vllm"),
+        (OOM, ""),
+        ("ValueError: something that nobody knows", ""),
+    ],
+)  # fmt: skip
+def test_the_writer_is_known_by_its_lines(text: str, name: str) -> None:
+    found = explained(text)
+    assert found is not None
+    assert found[0].name == name
+
+
+def test_where_the_engine_is_not_certain_only_general_advice_is_given() -> None:
+    found = explained(OOM)
+    assert found is not None
+    assert found[1].finding is not None
+    assert found[1].finding.failure == "device-oom-load"
+    assert found[1].advice
+    assert "in this order" not in " ".join(found[1].advice)
+
+
+def test_what_nobody_knows_is_unknown_and_blames_nothing() -> None:
+    line = "ValueError: something that nobody knows"
+    for text in (line, f"(EngineCore pid=7) ERROR 11-20 09:00:00 [core.py:1] {line}"):
+        found = explained(text)
+        assert found is not None
+        assert found[1].finding is not None
+        assert found[1].finding.failure == "unknown"
+        assert "nothing is blamed" in found[1].advice[0]
+        assert "in this order" not in " ".join(found[1].advice)
+
+
+@pytest.mark.parametrize("text", ["", "root:x:0:0:root:/root:/bin/bash\n", "[part]\nkey = 1\n"])
+def test_what_is_no_log_is_called_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert main(["explain", str(file)]) == 1
+    said = capsys.readouterr()
+    assert "is not the log of an engine" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module", ["Kernel and driver", "no known failure"]),
+        ("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off", ["Kernel and driver", "gpu-lost"]),
+        (OOM, ["Engine not certain", "device-oom-load"]),
+    ],
 )
-def test_a_log_is_explained_by_the_engine_it_is_of(text: str, title: str) -> None:
-    engine, found = explain.explained(text)
-    assert next(explain.page(found, engine.title)).startswith(title)
+def test_a_page_claims_no_version_of_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, first: list[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert main(["explain", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == first

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.fieldtest import QUICK, kernels, steps, trial
-from caovand.cli.fieldtest.steps import Subject
+from caovand.cli.errors import CommandError
+from caovand.cli.fieldtest import kernels, steps, trial
+from caovand.cli.fieldtest.steps import ORDER, QUICK, Subject
 from caovand.cli.fieldtest.work import Work
 from caovand.cli.progress import Screen
 from caovand.core.config import Config
 from tests.core.machines import FIXED, inventory, named, turing
 
 MACHINE = inventory(gpus=turing(2), engine=FIXED)
-BEFORE = Subject(Config(), MACHINE, Path("/etc/caovan.toml"))
+BEFORE = Subject(Config(), MACHINE, Path("/etc/caovan.toml"), QUICK)
 Take = Callable[..., list[str]]
 
 
@@ -38,7 +39,7 @@ def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
     def taken(subject: Subject, *, again: bool = False) -> list[str]:
         measured.clear()
         work = Work(tmp_path / "work", subject.described(), again=again)
-        steps.take(subject, work, QUICK, Screen(io.StringIO()))
+        steps.take(subject, work, Screen(io.StringIO()))
         return list(measured)
 
     return taken
@@ -56,6 +57,25 @@ def test_another_configuration_does_not_repeat_the_kernels(take: Take, tmp_path:
     assert take(other) == []
     assert (tmp_path / "work" / "configured.json").read_text() != "{}"
     assert take(other, again=True) == [turing(1)[0].name]
+
+
+def test_a_full_test_takes_no_result_of_a_quick_one(take: Take, tmp_path: Path) -> None:
+    take(BEFORE)
+    kept = tmp_path / "work" / "configured.json"
+    kept.write_text('{"of": "a quick test"}')
+    take(BEFORE)
+    assert "a quick test" in kept.read_text(), "the same test goes on"
+    assert take(replace(BEFORE, order=ORDER)) == [], "its kernels are measured in the same way"
+    assert "a quick test" not in kept.read_text()
+
+
+def test_a_machine_without_any_plan_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "_planned", lambda *_: (None, "it does not fit into the memory"))
+    with pytest.raises(CommandError, match="cannot measure anything: it does not fit") as refused:
+        steps.check(BEFORE)
+    assert "caovanctl doctor --config /etc/caovan.toml" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -95,7 +115,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         work, out = Work(tmp_path / "work", BEFORE.described(), again=False), io.StringIO()
         for name, document in kept.items():
             work.keep(name, document)
-        steps.take(BEFORE, work, QUICK, Screen(out))
+        steps.take(BEFORE, work, Screen(out))
         return work, out.getvalue()
 
     return served

@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from caovand.adapters import model_folder, server_process
+from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Process
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.cli import doctor, serve, survey
+from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
+from caovand.core.config import Config
 from caovand.core.facts.all_reduce import Sums
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
@@ -42,6 +45,7 @@ from tests.core.machines import (
     weights,
 )
 from tests.core.machines import plan as planned
+from tests.secret_files import secret_file
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
@@ -95,6 +99,19 @@ def test_a_plan_is_printed_as_json(
     assert found["memory"]["kv_tokens"] > found["memory"]["max_model_len"] == 4096
     assert found["memory"]["reserve_mib"] > 0
     assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("verb", ["plan", "doctor", "inventory", "check-config"])
+def test_a_key_that_every_user_can_open_is_refused_by_every_verb_that_reads_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    key, config = secret_file(tmp_path / "key", "sesame"), tmp_path / "c.toml"
+    key.chmod(0o644)
+    config.write_text(f'[server]\napi_key_file = "{key}"\n')
+    words = [verb, str(config)] if verb == "check-config" else [verb, "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    said = capsys.readouterr()
+    assert f"run `sudo chmod 640 {key}`" in said.out + said.err
 
 
 def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
@@ -434,6 +451,7 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         (replace(GOOD, host=replace(HOST, wsl=True)), "WARN", "WSL"),
         (replace(GOOD, host=replace(HOST, shm_mib=64)), "FAIL", "/dev/shm"),
         (replace(GOOD, host=replace(HOST, open_files=1024)), "WARN", "files may be open"),
+        (replace(GOOD, host=replace(HOST, shm_free_mib=3)), "FAIL", "/dev/shm is full: 3 of its"),
         (replace(GOOD, host=replace(HOST, ram_mib=8000, available_mib=7000)), "FAIL", "checkpoint"),
         (replace(GOOD, host=replace(HOST, available_mib=7000)), "WARN", "checkpoint"),
         (
@@ -751,3 +769,40 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
     assert "python3-aiohttp" in warned.remedy
     (warned,) = doctor.server_checks(GATEWAY, on, None)
     assert (warned.group, warned.text[:24]) == ("gateway", "cannot serve the gateway")
+
+
+def test_the_verbs_follow_the_running_daemon_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = tmp_path / "engines/vllm-9.9.9-cpu"
+    engine.mkdir(parents=True)
+    places.finish(
+        places.Engine("vllm-9.9.9-cpu", engine, "9.9.9", "cpu", "3.11.2", None, None, None, "", "")
+    )
+    config = tmp_path / "daemon.toml"
+    config.write_text(f'[model]\npath = "/m"\n[engine]\npython = "{engine}/bin/python"\n')
+    asked: list[Any] = []
+
+    def look(config: Config, saved: Path | None, source: Path) -> survey.Machine:
+        asked.append((config.engine.python, source))
+        return survey.Machine((), HOST, CUDA)
+
+    monkeypatch.setattr(inventory_verb, "look", look)
+    monkeypatch.delenv(places.ROOT_VARIABLE, raising=False)
+    with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
+        daemon = FakeDaemon(Path(folder))
+        try:
+            daemon.answers["status"] = status(
+                daemon={"version": "1", "pid": 7, "config": str(config)}
+            )
+            assert main(["--runtime", folder, "inventory"]) == Exit.DONE
+            assert asked == [(f"{engine}/bin/python", config)]
+            capsys.readouterr()
+            assert main(["--runtime", folder, "check-config"]) == Exit.DONE
+            assert capsys.readouterr().out == f"{config}: valid\n"
+            assert main(["--runtime", folder, "engine", "list", "--json"]) == Exit.DONE
+            found = printed(capsys)
+            assert found["root"] == str(tmp_path / "engines")
+            assert [one["name"] for one in found["engines"]] == ["vllm-9.9.9-cpu"]
+        finally:
+            daemon.stop()

@@ -85,3 +85,25 @@ def test_help_lists_the_verbs_by_purpose_then_by_name() -> None:
     verbs = verbs_of("caovand.cli")
     assert verbs == sorted(verbs, key=lambda verb: (verb.group, verb.name))
     assert len({verb.group for verb in verbs}) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["stauts"],
+            'caovanctl: cannot do "stauts": there is no such verb; did you mean "status"?',
+        ),
+        (["xyzzy"], '"xyzzy": there is no such verb; `caovanctl --help` lists all'),
+        (["engine", "instal"], 'caovanctl engine: cannot do "instal": there is no such verb; did'),
+        (
+            ["plan", "--dtype", "half"],
+            "cannot use --dtype: there is no such option; `caovanctl VERB --help`",
+        ),
+    ],
+)
+def test_a_mistyped_verb_or_option_is_named(ctl: Ctl, words: list[str], says: str) -> None:
+    said = ctl(*words)
+    assert said.code == 2
+    assert says in said.err
+    assert said.err.count("\n") == 1, "no usage of 28 verbs"

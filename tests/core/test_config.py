@@ -220,6 +220,7 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"server": {"host": ""}}, 'is ""; "0.0.0.0" is every address'),
         ({"server": {"host": "0.0.0.0 "}}, '[server] host must be an address or a name, such as'),
         ({"server": {"host": "[::1]"}}, 'such as "127.0.0.1" or "::1", is "[::1]"'),
+        ({"server": {"host": "localhost:8000"}}, 'write host = "localhost" and port = 8000'),
         ({"server": {"host": "http://h"}}, "[server] host must be an address or a name"),
         ({"engine": {"gpus": [-1]}}, "[engine] gpus must be card indices from 0, is [-1]"),
         ({"engine": {"env": {"A": 1}}}, '[engine] env must be a table of strings, such as { NAME'),

@@ -256,3 +256,34 @@ def test_tensors_are_weighed_as_if_each_name_were_looked_at() -> None:
         found = weigh(((name, "BF16", size) for size, name in enumerate(names, 1)), layers)
         assert {(w.part, w.sharding): w.size for w in found} == sums
         assert any(w.part == "mtp" and w.sharding == "kv" for w in found) is (layers == 10)
+
+
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ({"model_type": "qwen3_next"}, 1),
+        ({"model_type": "qwen3_next", "num_nextn_predict_layers": 0}, 0),
+        ({"model_type": "qwen3"}, 0),
+        ({"model_type": "glm4_moe", "num_nextn_predict_layers": 1}, 1),
+        ({"model_type": "mimo_v2_flash", "architectures": ["MiMoV2FlashForCausalLM"]}, 1),
+        ({"model_type": "minimax_m2", "num_mtp_modules": 3}, 0),
+        ({"model_type": "minimax_m3_vl", "num_mtp_modules": 3}, 3),
+        ({"model_type": "inkling_model", "mtp_config": {"num_nextn_predict_layers": 2}}, 2),
+    ],
+)
+def test_mtp_layers_are_counted_as_vllm_counts_them(more: dict[str, Any], layers: int) -> None:
+    assert describe({**DENSE, **more}).mtp_layers == layers
+
+
+def test_what_an_mtp_head_shares_with_the_model_weighs_nothing() -> None:
+    """GLM-4.5 and DeepSeek publish a copy of both in the layer of the head."""
+    names = {
+        "model.embed_tokens.weight": 100, "lm_head.weight": 100,
+        "model.layers.2.embed_tokens.weight": 100, "model.layers.2.shared_head.head.weight": 100,
+        "model.layers.2.shared_head.norm.weight": 1, "model.layers.2.eh_proj.weight": 7,
+    }  # fmt: skip
+    found = weigh(((name, "BF16", size) for name, size in names.items()), 2)
+    sums = {
+        part: sum(w.size for w in found if w.part == part) for part in ("embedding", "head", "mtp")
+    }
+    assert sums == {"embedding": 100, "head": 100, "mtp": 8}

@@ -10,6 +10,7 @@ from bisect import bisect
 from dataclasses import replace
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,6 +189,17 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
     # Where it takes longer to confirm than to hang, the answer has that long.
     watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
     assert isinstance(signs[0], Broken)
+
+
+@pytest.mark.parametrize("hang_s", [5.0, 8.0, 29.0, 300.0])
+def test_the_question_is_asked_after_a_third_of_any_hang_s(hang_s: float) -> None:
+    rules, watch = replace(RULES, hang_s=hang_s), proven(begin(0), 0)
+    for reading in range(detector.READINGS):
+        busy = replace(NOTHING, pending=1, at=reading * hang_s / detector.READINGS)
+        watch, signs = observe(watch, busy, rules)
+        if signs:
+            break
+    assert [(sign.at, type(sign)) for sign in signs] == [(hang_s / 3, Probe)]
 
 
 def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:

@@ -18,6 +18,7 @@ ROUND = {
 CELL = {"prompt": 512, "at_once": 1, "rounds": [ROUND], "tokens_per_j": 0.31}
 FACTS = {
     "version": "1.2", "at": "2026-11-24 12:00", "engine": "vLLM", "model": "m",
+    "quick": False, "order": {"prompts": [512, 4096], "at_once": [1, 4], "rounds": 3},
     "inventory": {
         "gpus": [{"index": 0, "name": "RTX 2080 Ti", "total_mib": 11264, "driver": "560.1"}],
         "host": {"cpus": 8, "ram_mib": 32000}, "engine": {"version": "0.21.0", "torch": "2.11"},
@@ -134,3 +135,13 @@ def test_kernels_that_were_not_used_are_named_with_the_reason() -> None:
     out = list(report.lines(FACTS, None, [trial(unused=unused), trial(title="kernels off")]))
     assert "- as configured: caovan's kernels are not used: use --dtype half" in out
     assert not [line for line in out if line.startswith("- kernels off")]
+
+
+def test_the_report_names_what_was_asked_for_and_a_quick_test() -> None:
+    full = list(report.lines(FACTS, None, ()))
+    assert full[0] == "# caovan 1.2: field test of 2026-11-24 12:00"
+    assert "- asked for: prompts of 512, 4,096 tokens, 1, 4 at once, 3 rounds of each" in full
+    order = {"prompts": [256], "at_once": [1, 2], "rounds": 1}
+    quick = list(report.lines({**FACTS, "quick": True, "order": order}, None, ()))
+    assert quick[0] == "# caovan 1.2: quick field test of 2026-11-24 12:00"
+    assert "- asked for: prompts of 256 tokens, 1, 2 at once, 1 round of each" in quick

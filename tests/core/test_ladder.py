@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,7 +103,8 @@ def test_every_failure_has_a_reaction_and_a_row_of_cures() -> None:
 
 def test_rows_name_phases_and_rungs_that_exist_and_every_rung_is_of_use() -> None:
     assert {phase for _, phase in CURES} <= {ANY, "serving", *PHASES}
-    assert {name for names in CURES.values() for name in names} == set(HEALING.by_name)
+    rows = (*CURES.values(), *HEALING.precise.values())
+    assert {name for names in rows for name in names} == set(HEALING.by_name)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -501,3 +503,14 @@ def test_a_lower_plan_comes_with_its_words_and_nothing_else_does(
         assert decision.plan.rungs == (*plan.rungs, decision.rung)
     if REACTIONS[finding.failure].kind == "fatal":
         assert decision.verdict == "fail"
+
+
+def test_no_share_is_lowered_for_an_allocation_that_none_would_hold() -> None:
+    """One odd request may be the cause: the same plan again, and then smaller steps."""
+    captures = {"wanted": "32768.00 GiB", "total": "139.80 GiB"}
+    odd = Finding("device-oom-run", "out of memory", captures=captures, signature="oom.cuda")
+    assert decide(plan_of(), odd, 1, FREE).verdict == "again"
+    second = decide(plan_of(), odd, 2, FREE)
+    assert second.rung.startswith("batch ")
+    usual = replace(odd, captures={**captures, "wanted": "170.00 MiB"})
+    assert decide(plan_of(), usual, 1, FREE).rung.startswith("gmu-down ")

@@ -44,7 +44,7 @@ from caovand.core.lifecycle.events import (
 )
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import EDGES, step
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Taken
 
 PLANS = [Plan(name, {}, {}) for name in "ABC"]
 OOM = Finding("device-oom-load", "no memory")
@@ -173,6 +173,9 @@ def test_a_snapshot_carries_only_what_belongs_to_its_state() -> None:
             assert not s.inspecting or s.state in (State.STARTING, State.SERVING, State.HOLD), event
             assert not s.phase or s.state is State.STARTING, event
             assert not s.next_plan or s.state not in (State.SERVING, State.RECYCLING), event
+            settled = (State.SERVING, State.FAILED, State.STOPPING, State.STOPPED)
+            assert s.fallback is None or s.state not in settled, event
+            assert s.refusal is not None or not s.abandoned, event
 
 
 @pytest.mark.parametrize("kind", sorted({kind for _, kind in EDGES}, key=str))
@@ -202,6 +205,8 @@ class World:
     left_at: float = 0.0
     last_plan: str = ""
     untouched: bool = False
+    abandoned: str = ""
+    """What failed in place of a plan that served, until the operator does something."""
     spawns: int = 0
 
     def apply(self, event: Event) -> tuple[Action, ...]:
@@ -209,6 +214,10 @@ class World:
         before = self.s
         self.s, actions = step(before, event, self.rules)
         self.untouched &= not isinstance(event, OPERATOR)
+        if isinstance(event, OPERATOR):
+            self.abandoned = ""
+        elif self.s.abandoned != before.abandoned:
+            self.abandoned = self.s.abandoned
         if before.state in (State.STARTING, State.SERVING) and self.s.state is State.RECYCLING:
             self.left_at = self.at
         for action in actions:
@@ -242,6 +251,7 @@ class World:
         assert not self.ending, "a child while the one before is being ended"
         assert action.generation == self.s.generation
         assert self.s.state is State.STARTING
+        assert action.plan.identity != self.abandoned, "a plan that was given up, by itself"
         again = self.untouched and action.plan.identity == self.last_plan
         if again:
             least = delay(max(self.s.failures, 1), 0.0)
@@ -592,8 +602,68 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     s = after(serving(PLANS[0]), Reconfigured(at=1.0))
     s = after(s, Refused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
     s = after(s, Restart(at=3.0), Gone(at=4.0, generation=s.generation))
+    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=BUSY, hold=True))
+    assert (s.state, s.finding, s.refusal) == (State.HOLD, BUSY, None)
+
+
+def test_what_served_is_not_gone_back_to_twice() -> None:
+    """Neither the plan before the change can be started: there is nothing left to try."""
+    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(s, Gone(at=4.0, generation=s.generation))
     s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
-    assert (s.state, s.finding, s.refusal) == (State.FAILED, OOM, None)
+    assert (s.state, s.next_plan, s.refusal) == (State.STARTING, PLANS[0], OOM)
+    s = after(s, Refused(at=6.0, inspection=s.inspection, finding=OOM, hold=False))
+    assert (s.state, s.finding, s.fallback) == (State.FAILED, OOM, None)
+    s = after(s, Start(at=7.0))
+    assert (s.state, s.next_plan, s.refusal) == (State.STARTING, None, None)
+
+
+def test_what_is_gone_back_to_waits_for_the_world_as_what_it_is() -> None:
+    """It is planned by its own configuration, as long as the file's is refused."""
+    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(s, Gone(at=4.0, generation=s.generation))
+    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
+    s = after(s, Refused(at=6.0, inspection=s.inspection, finding=BUSY, hold=True))
+    assert (s.state, s.next_plan, s.refusal) == (State.HOLD, PLANS[0], OOM)
+
+
+def test_a_restart_with_the_plan_that_served_has_nothing_to_go_back_to() -> None:
+    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(s, Gone(at=4.0, generation=s.generation))
+    s = after(s, Planned(at=5.0, inspection=s.inspection, plan=PLANS[0]))
+    s = after(s, Exited(at=6.0, generation=s.generation, finding=FINDINGS[-1]), rules=RULES)
+    assert (s.refusal, s.fallback, s.abandoned) == (None, None, "")
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_step_that_costs_nothing_but_time_is_taken_before_the_way_back(served: bool) -> None:
+    """As a fresh cache for compiled code is: the changed plan is what is wanted."""
+    free = replace(PLANS[2], taken=(Taken("fresh-cache", degrades=False),))
+    rules = replace(RULES, judge=lambda *_: Decision("lower", free))
+    s = serving(PLANS[0])
+    s = after(s, Reconfigured(at=1.0))
+    s = after(s, Planned(at=2.0, inspection=s.inspection, plan=PLANS[2]))
+    s = after(s, Gone(at=3.0, generation=s.generation))
+    s = after(s, Planned(at=4.0, inspection=s.inspection, plan=PLANS[2]))
+    if served:
+        s = after(s, Proven(at=5.0, generation=s.generation))
+    s = after(s, Exited(at=6.0, generation=s.generation, finding=OOM), rules=rules)
+    assert s.refusal is None
+    assert s.fallback == (None if served else PLANS[0])
+    s = after(s, Gone(at=7.0, generation=s.generation))
+    assert s.next_plan == free
+
+
+def test_a_step_back_that_the_judge_has_chosen_refuses_nothing() -> None:
+    """The draft tuner's trial, and a failed `retry --full`, are nobody's changed file."""
+    for back in (PLANS[0], None):
+        rules = replace(RULES, judge=lambda *_, to=back: Decision("lower", to))
+        s = after(serving(PLANS[0]), Reconfigured(at=1.0))
+        s = after(s, Planned(at=2.0, inspection=s.inspection, plan=PLANS[2]))
+        s = after(s, Gone(at=3.0, generation=s.generation))
+        s = after(s, Planned(at=4.0, inspection=s.inspection, plan=PLANS[2]))
+        s = after(s, Exited(at=6.0, generation=s.generation, finding=OOM), rules=rules)
+        assert (s.refusal, s.abandoned, s.ending) == (None, "", Ending("backoff", back))
 
 
 @pytest.mark.parametrize(
@@ -602,8 +672,8 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
         (Finding("hang", "nothing moves"), 0.0),
         (Finding("illegal-access", "said by a process of an engine that hangs"), 0.0),
         (Finding("gpu-lost", "fell off the bus"), 0.0),
-        (Finding("draft-collapse", "slow, and answers"), 15.0),
-        (Finding("host-oom", "the kernel killed a process of it"), 15.0),
+        (Finding("draft-collapse", "slow, and answers"), 12.0),
+        (Finding("host-oom", "the kernel killed a process of it"), 12.0),
     ],
     ids=lambda value: getattr(value, "failure", ""),
 )
@@ -620,7 +690,7 @@ def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     rules = LifecycleRules(drain_s=10.0, gateway_drain_s=60.0)
     exited = Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1])
     s, (end,) = step(s, exited, rules)
-    assert end == End(s.generation, 15.0), "it answers nobody any more"
+    assert end == End(s.generation, 12.0), "it answers nobody any more"
 
 
 def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
@@ -629,8 +699,8 @@ def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
     slow = Failed(at=1.0, generation=s.generation, finding=Finding("draft-collapse", "slow"))
     for event in (Restart(at=1.0), Stop(at=1.0), slow):
         ended, (end,) = step(s, event, rules)
-        assert end == End(s.generation, 15.0, 600.0)
-        assert ended.deadline == 1.0 + 600.0 + 15.0 + KILL_S
+        assert end == End(s.generation, 12.0, 600.0)
+        assert ended.deadline == 1.0 + 600.0 + 12.0 + KILL_S
     hung = Failed(at=1.0, generation=s.generation, finding=Finding("hang", "nothing moves"))
     assert step(s, hung, rules)[1] == (End(s.generation, 0.0),)
     # A stop meanwhile does not cut them off; a second one does.

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.facts.occupancy import by_others, card_of, grown, withheld
+from caovand.core.facts.occupancy import (
+    besides,
+    by_others,
+    card_of,
+    grown,
+    taken_since,
+    withheld,
+)
 from caovand.core.health.observation import GpuSample
 from tests.core.machines import turing
 
@@ -52,3 +59,17 @@ def test_the_card_of_a_process_is_where_it_has_most() -> None:
 def test_where_the_driver_does_not_tell_how_much_the_card_of_two_is_unknown() -> None:
     first, second = sample((1, 0), (2, 0)), replace(sample((1, 0)), index=3)
     assert [card_of(pid, [first, second]) for pid in (1, 2)] == [None, first.index]
+
+
+def test_who_took_memory_since_the_plan_was_made_is_named_with_its_card() -> None:
+    before = [replace(gpu, users=((5, "desktop", 900),)) for gpu in turing(2)]
+    engine, steady, new = (1, "VLLM::Worker", 9_000), (5, "desktop", 1_000), (7, "python", 4_000)
+    now = [replace(gpu, users=(engine, steady, new)) for gpu in turing(3)]
+    found = taken_since(before[1:], now, {1})
+    assert list(map(str, found)) == ["python (pid 7) has taken 4000 MiB of GPU 1"]
+    assert taken_since(before, before, {1}) == []
+
+
+def test_what_is_not_ours_includes_what_the_driver_keeps() -> None:
+    held = replace(sample((1, 9_000), (2, 4_000)), used_mib=13_615)
+    assert besides([held], {1}) == {0: 4_615}

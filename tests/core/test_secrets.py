@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,7 +141,19 @@ def test_of_numbers_few_are_secret(name: str, hidden: bool) -> None:
 _KEYS = st.text(
     st.sampled_from("abXY01 \"'\\/+%&é中\n\t\x7f😀"), min_size=4, max_size=12
 ).map(lambda text: f"qz{text}zq")  # fmt: skip
+_QUOTED: dict[str, Callable[[str], str]] = {
+    "JSON": json.dumps,
+    "repr": repr,
+    "ascii": ascii,
+    "repr with others": lambda text: repr([text + "\"'"]),
+    "shell": shlex.quote,
+}
 _WRITTEN: dict[str, Any] = {
+    **{
+        f"{a} in {b}": lambda key, a=a, b=b: _QUOTED[b](_QUOTED[a](key))
+        for a in _QUOTED
+        for b in _QUOTED
+    },
     "plain": str,
     "JSON": json.dumps,
     "JSON with letters": lambda key: json.dumps(key, ensure_ascii=False),
@@ -285,6 +299,37 @@ def test_a_command_line_without_secrets_is_shown_as_it_is() -> None:
 )  # fmt: skip
 def test_what_is_named_in_text_is_hidden_and_nothing_else(text: str, shown: str) -> None:
     assert hide(text) == shown
+
+
+FORMS = [
+    ("X-Api-Key: hunter2-4711", "X-Api-Key: [secret]"),
+    ("x-api-key:12345678 next", "x-api-key:[secret] next"),
+    ("> X-Auth-Token: hunter2", "> X-Auth-Token: [secret]"),
+    ("Cookie: a=hunter2; b=\"hunter2\"; c", "Cookie: [secret]"),
+    ("set-cookie: sid=hunter2; Path=/", "set-cookie: [secret]"),
+    ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2_-x!", "got [secret]!"),
+    ("AKIAIOSFODNN7EXAMPLE, ASIAIOSFODNN7EXAMPLE.", "[secret], [secret]."),
+    ("xoxb-1234-5678-hunter2 xoxe.xoxp-1-hunter2hunter2", "xoxb-[secret] xoxe.[secret]"),
+    ("glpat-hunter2hunter2hunt.01.abc", "glpat-[secret]"),
+    ("github_pat_11ABCDEFG0hunter2_x", "github_pat_[secret]"),
+    ("AIzaSyhunter2hunter2hunter2hunter2hunter2", "[secret]"),
+    ("nvapi-hunter2hunter2", "nvapi-[secret]"),
+    ("https://b/x?X-Amz-Credential=AK%2F2&X-Amz-Signature=hunter2&X-Amz-Date=1",
+     "https://b/x?X-Amz-Credential=[secret]&X-Amz-Signature=[secret]&X-Amz-Date=1"),
+    ("https://b/x?sv=1&sig=hunter2%3D&se=2", "https://b/x?sv=1&sig=[secret]&se=2"),
+    ("{'X-Api-Key': 'hunter2', 'cookie': 'a=hunter2'}",
+     "{'X-Api-Key': '[secret]', 'cookie': '[secret]'}"),
+    ("ended by sig=9, signature: (self, x)", "ended by sig=9, signature: (self, x)"),
+    ("cookiecutter: a, eyJ.x, AKIA", "cookiecutter: a, eyJ.x, AKIA"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "shown"), FORMS)
+def test_a_secret_of_a_known_form_is_hidden_once(text: str, shown: str) -> None:
+    assert hide(text) == shown
+    assert hide(shown) == shown
+    for deeper in (json.dumps(text), json.dumps(json.dumps({"line": text}))):
+        assert "hunter2" not in hide(deeper)
 
 
 def test_home_folders_name_no_user() -> None:

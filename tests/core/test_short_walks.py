@@ -94,6 +94,9 @@ class Walk:
     alone: bool = False
     """Whether the operator has done nothing since the last child was started."""
 
+    abandoned: str = ""
+    """What failed in place of a plan that served, until the operator does something."""
+
     def __post_init__(self) -> None:
         self.plan = self.draw.choice(PLANS)
         ladder = self.draw.choice(LADDERS)
@@ -106,6 +109,12 @@ class Walk:
         before = self.s
         self.s, actions = step(before, event, self.rules)
         self.alone &= not isinstance(event, OPERATOR)
+        if isinstance(event, OPERATOR):
+            self.abandoned = ""
+            # A changed file, which may be what goes wrong.
+            self.plan = self.draw.choice((self.plan, *PLANS))
+        elif self.s.abandoned != before.abandoned:
+            self.abandoned = self.s.abandoned
         if before.state in (State.STARTING, State.SERVING) and self.s.state is State.RECYCLING:
             self.left_at = self.at
         for action in actions:
@@ -125,6 +134,7 @@ class Walk:
         assert not self.ending, "a child while the one before is being ended"
         assert len(set(plan.rungs)) == len(plan.rungs), "a rung twice in one descent"
         assert plan.identity not in plan.tried, "a plan that failed already in this descent"
+        assert plan.identity != self.abandoned, "a plan that was given up, by itself"
         if self.alone:
             # A lowered plan begins a new count; the same one waits as often as it failed.
             same = plan.identity == self.last

@@ -128,6 +128,17 @@ def test_what_fills_up_in_the_first_quarter_is_no_leak() -> None:
     assert outcome(Seen(HOURS_8, filling), "engine's memory").outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(72.0, Outcome.NOTED), (1500.0, Outcome.FAILED)])
+def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) -> None:
+    """A healthy engine's buffers filled by 85 MiB in a soak of 72 s."""
+    growing = (
+        replace(one, at_s=one.at_s * seconds / HOURS_8) for one in samples(4, lambda n: 300 * n)
+    )
+    found = outcome(Seen(seconds, tuple(growing)), "engine's memory")
+    assert found.outcome is expected
+    assert ("15 minutes after the warm-up would tell" in found.text) == (seconds == 72.0)
+
+
 def test_leaks_of_everything_watched_are_named() -> None:
     def grown(share: float) -> Sample:
         return Sample(share * HOURS_8, 1, *(1000 + 500 * share for _ in range(6)))

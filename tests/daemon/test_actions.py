@@ -9,6 +9,8 @@ import asyncio
 import errno
 import io
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,15 +26,24 @@ from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.processes import Process
-from caovand.core.config import Config, WatchSection
+from caovand.core.config import (
+    Config,
+    ModelSection,
+    PolicySection,
+    ServerSection,
+    WatchSection,
+)
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.daemon import inspection, memories, proof
+from caovand.daemon.cards import InUse
 from caovand.daemon.cluster.part import Part
-from caovand.daemon.inspection import Obstacle, Prepared
+from caovand.daemon.inspection import Obstacle, PlanRequest, Prepared
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.slot import CHOICES
+from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
 
@@ -43,6 +54,9 @@ TOO_LONG = (
     f"ValueError: max seq len ({FULL_LENGTH}) is larger than the maximum number of tokens that can "
     "be stored in KV cache (15040)"
 )
+REFUSES_4096 = """
+case "$*" in *"--max-model-len 4096"*) echo 'vllm: error: no 4096 on Thursdays'; exit 2;; esac
+exec sleep 600"""
 FAILS_AT_FULL_LENGTH = f"""
 case "$*" in *"--max-model-len {FULL_LENGTH}"*) echo '{TOO_LONG}'; exit 1;; esac
 exec sleep 600"""
@@ -75,9 +89,11 @@ class World:
             raise self.obstacles.pop(0)
         return inventory(engine=replace(CUDA, python=str(self.folder / "engine")))
 
-    def planned_for(self, _: object, machine: Inventory) -> Prepared:
-        wanted = plan(machine, model={"max_model_len": FULL_LENGTH})
-        return Prepared(wanted, machine, "fingerprint", "auto")
+    def planned_for(self, request: PlanRequest, machine: Inventory) -> Prepared:
+        length = request.config.model.max_model_len or FULL_LENGTH
+        port = {"port": request.config.server.port}
+        wanted = plan(machine, model={"max_model_len": length}, server=port)
+        return Prepared(wanted, machine, "fingerprint", request.chosen_mode)
 
     async def check_sums(self, *_: object) -> None:
         """The cards that are planned for are not there."""
@@ -321,6 +337,103 @@ def test_an_inspection_that_a_restart_overtook_starts_nothing(world: World) -> N
         assert (daemon.s.generation, daemon.s.spawns) == (2, 1)
         assert len(daemon.texts("spawn")) == 1
 
+    play(world, story)
+
+
+def test_a_change_that_fails_at_its_start_leaves_what_served_and_its_own_configuration(
+    world: World,
+) -> None:
+    before = Config()
+    changed = replace(
+        before, model=ModelSection(max_model_len=4096), policy=PolicySection(mode="fast")
+    )
+
+    async def story(daemon: Running) -> None:
+        def serves_as_before() -> bool:
+            return daemon.s.state is State.SERVING and not daemon.s.replanning
+
+        daemon.start()
+        await daemon.until(State.SERVING)
+        world.script(REFUSES_4096)
+        world.engine_works = False
+        daemon.one.reconfigure(replace(changed, watch=daemon.one.config.watch))
+        await soon(lambda: daemon.s.refusal)
+        world.engine_works = True
+        await daemon.until(State.SERVING, lambda: daemon.s.spawns == 3)
+        refused = daemon.one.describe()["refusal"]
+        assert "the changed plan failed: " in refused["text"]
+        assert "no 4096 on Thursdays" in refused["text"]
+        assert f"--max-model-len {FULL_LENGTH}" in " ".join(daemon.one.run.argv)
+        assert daemon.one.describe()["engine_mode"] == "auto"
+
+        # The same file again, and a crash: neither leads to what is known to fail.
+        daemon.one.reconfigure(daemon.one.config)
+        await soon(serves_as_before)
+        assert daemon.s.refusal is not None
+        os.kill(daemon.pid, signal.SIGKILL)
+        await daemon.until(State.SERVING, lambda: daemon.s.spawns == 4)
+        assert daemon.one.run.mode == "auto"
+        assert f"--max-model-len {FULL_LENGTH}" in " ".join(daemon.one.run.argv)
+
+        world.script(FOR_EVER)
+        daemon.start()  # as `caovanctl retry` does
+        await daemon.until(State.SERVING, lambda: daemon.s.spawns == 5)
+        assert "--max-model-len 4096" in " ".join(daemon.one.run.argv)
+        assert daemon.s.refusal is None
+
+    play(world, story, shutdown_timeout_s=0.1)
+
+
+def test_an_engine_that_serves_is_not_moved_to_a_port_that_is_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(port: int, *_: object) -> None:
+        if port == 8001:
+            raise Obstacle("port-busy", "cannot use port 8001", hold=True)
+
+    async def story(daemon: Running) -> None:
+        daemon.start()
+        await daemon.until(State.SERVING)
+        daemon.one.reconfigure(replace(daemon.one.config, server=ServerSection(port=8001)))
+        await soon(lambda: daemon.s.refusal)
+        assert (daemon.s.state, daemon.s.spawns) == (State.SERVING, 1)
+
+    monkeypatch.setattr(inspection, "check_port", taken)
+    play(world, story)
+
+
+def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_it_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+
+    def look(_: RoomAgain, serving: Serving | None, *rest: object) -> bool:
+        plan = serving.plan if serving and free.is_set() else None
+        return plan is not None and plan.others_mib.get(0, 0) > 10_000
+
+    async def story(daemon: Running) -> None:
+        world.script(FAILS_AT_FULL_LENGTH)
+        monkeypatch.setattr(InUse, "others", lambda _: {} if free.is_set() else {0: 12_000})
+        world.engine_works = False
+        daemon.start()
+        await daemon.until(State.BACKOFF)
+        world.engine_works = True
+        served = (await daemon.until(State.SERVING)).plan
+        assert served is not None
+        assert served.others_mib[0] == 12_000
+        world.engine_works = False
+        free.set()
+        await daemon.until(State.BACKOFF)
+        world.engine_works = True
+        again = (await daemon.until(State.SERVING)).plan
+        assert again is not None
+        assert (again.identity, again.others_mib[0]) == (served.identity, 300)
+        (text,) = (text for text in daemon.texts("state") if "others have freed" in text)
+        assert text.startswith("SERVING -> RECYCLING: ")
+        assert daemon.one.figures.restarts["plan"] == 1
+
+    monkeypatch.setattr(RoomAgain, "look", look)
+    monkeypatch.setattr("caovand.daemon.loop.POLL_S", 0.05)
     play(world, story)
 
 

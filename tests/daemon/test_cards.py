@@ -85,6 +85,24 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
     assert told == ["GPU 1: another program (pid 4194305) has taken 3000 MiB"]
 
 
+def test_a_fault_of_a_card_goes_to_the_slots_that_use_it() -> None:
+    told: list[tuple[str, str]] = []
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: told.append(("daemon", line)))
+        for name, used in (("a", {0}), ("b", {1}), ("both", {0, 1})):
+
+            def heard(line: str, name: str = name) -> None:
+                told.append((name, line))
+
+            one.share(InUse(lambda sample: None, heard, lambda text: None)).engine(used, ())
+        one._xid(1, "Xid 79")
+        one._xid(2, "Xid 48")
+
+    asyncio.run(scenario())
+    assert told == [("daemon", "Xid 79"), ("b", "Xid 79"), ("both", "Xid 79")]
+
+
 def test_a_sample_of_a_driver_that_answers_no_more_is_not_shown_for_ever() -> None:
     async def scenario() -> None:
         one, at = Cards(1.0, lambda line: None), time.monotonic()
@@ -112,6 +130,33 @@ def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
     asyncio.run(scenario())
     # The engine's own are not among them before it has memory, nor when it has just died.
     assert found == [{}, {0: 3_200}, {0: 3_200}]
+
+
+def test_who_has_taken_memory_is_asked_of_the_driver_once_ours_were_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two samples others may take what the engine then lacks, and the engine be gone."""
+    taken = replace(CARD, users=((9, "python", 4_000),))
+    look_like(monkeypatch, always(taken))
+
+    async def scenario() -> None:
+        one = Cards(1.0, lambda line: None)
+        slot = one.share(InUse(lambda sample: None, lambda line: None, lambda text: None))
+        slot.engine({0}, {7})
+        assert await slot.taken_since([CARD]) == "", "in a container pids are others"
+        sample = GpuSample(0, 5_615, 22_527, None, None, None, 0.0, users=((7, 5_000),))
+        one._samples([sample])
+        assert slot.besides == {0: 615}
+        assert await slot.taken_since([CARD]) == "python (pid 9) has taken 4000 MiB of GPU 0"
+        assert slot.others() == {0: 4_000}, "what a degraded plan is kept with"
+
+        def hung() -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(cards.nvml, "read_gpus", hung)
+        assert await slot.taken_since([CARD]) == ""
+
+    asyncio.run(scenario())
 
 
 def test_the_readings_of_the_last_minutes_are_of_all_cards() -> None:

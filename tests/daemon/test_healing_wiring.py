@@ -151,6 +151,22 @@ def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
     assert failed.remedy.plan.others_mib == {1: busy.total_mib - 21_000, 2: 5_000}
 
 
+def test_the_cause_of_a_lack_of_memory_names_who_took_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def taken(_: InUse, before: object) -> str:
+        assert before == inventory().gpus
+        return "python (pid 9) has taken 4000 MiB of GPU 0"
+
+    monkeypatch.setattr(InUse, "taken_since", taken)
+    says = "echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1"
+    failed = fail_once(inventory(), says, tmp_path, monkeypatch)
+    assert failed.finding is not None
+    assert failed.finding.text.startswith(
+        "torch.OutOfMemoryError: CUDA out of memory.; python (pid 9) has taken 4000 MiB of GPU 0 ("
+    )
+
+
 def test_an_engine_finds_what_those_of_other_plans_found_out_of_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -12,6 +14,7 @@ import pytest
 
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
+from caovand.core.config import ConfigError
 from caovand.core.config_parser import parse
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory
@@ -161,3 +164,53 @@ def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     word = replace(own, settings={**own.settings, "max_model_len": replace(longer, value="auto")})
     assert word.tuned(word) is not None
     assert word.tuned(own) is None
+
+
+def wishes_of(**sections: dict[str, object]) -> inspection.PlanRequest:
+    """The wishes of a file whose engine is here, and is asked in vain."""
+    engine = {"python": sys.executable, **sections.pop("engine", {})}
+    return inspection.PlanRequest(parse({"engine": engine, **sections}), None, {})
+
+
+@pytest.mark.parametrize("path", ["", "/srv/none"])
+def test_the_model_is_read_before_an_engine_that_may_take_a_minute(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *words: asked.append(words))
+    with pytest.raises(inspection.Obstacle) as caught:
+        inspection.look(wishes_of(model={"path": path}), directories({}, 1000))
+    assert (caught.value.finding.failure, caught.value.hold) == ("model-missing", False)
+    assert asked == []
+
+
+def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        wishes = wishes_of(server={"port": port})
+        with pytest.raises(inspection.Obstacle, match=f"cannot use port {port}") as busy:
+            inspection.check_cheap(wishes)
+        assert busy.value.hold
+        inspection.check_cheap(replace(wishes, before=inventory()))  # its own engine has it
+        inspection.check_cheap(
+            wishes_of(server={"port": port}, engine={"extra_args": ["--port=9"]})
+        )
+    with pytest.raises(ConfigError, match="api_key_file /etc/nokey: No such file"):
+        inspection.check_cheap(wishes_of(server={"api_key_file": "/etc/nokey", "port": port}))
+
+
+def test_an_engine_that_another_user_could_change_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its owner can be corrected while caovan runs."""
+
+    def distrusted(*_: object) -> None:
+        raise inspection.trust.Distrusted("use it", "it belongs to uid 7", "chown it")
+
+    monkeypatch.setattr(inspection.trust, "require", distrusted)
+    wishes = wishes_of(engine={"python": str(tmp_path / "none")})
+    with pytest.raises(inspection.Obstacle, match="it belongs to uid 7") as caught:
+        inspection.look(wishes, directories({}, 1000))
+    assert caught.value.hold

@@ -6,8 +6,11 @@ import asyncio
 import io
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -16,6 +19,8 @@ from caovand.adapters import child, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.core.config import Config, GatewaySection, WatchSection
+from caovand.core.facts.ledger import Marks
+from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
 from caovand.core.slot import ONLY
@@ -44,6 +49,42 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         asyncio.run(story())
 
 
+def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Path) -> None:
+    ours, other, disk = (
+        "NVRM: Xid (PCI:0000:01:00): 31, pid=9, name=VLLM::EngineCore",
+        "NVRM: Xid (PCI:0000:02:00): 31, pid=8, name=VLLM::EngineCore",
+        "EXT4-fs error (device sda1)",
+    )
+
+    async def kernel() -> tuple[str, ...]:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
+        one._shared.kernel.kept.extend((ours, other, disk))
+        watching: Any = SimpleNamespace(evidence=tuple, buses={"00000000:01:00.0"})
+        return one.slots[ONLY]._case(Finding("illegal-access", "x"), watching).kernel
+
+    found = asyncio.run(kernel())
+    assert [line for line in (ours, other, disk) if line in found] == [ours, disk]
+
+
+def test_what_is_noticed_reaches_the_daemons_log(tmp_path: Path) -> None:
+    logged: list[tuple[str, str]] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Callable[[str], None]:
+            return lambda text: logged.append((level, text))
+
+    async def story() -> None:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        one = Supervisor(tmp_path / "c", Config(), places, {}, Log(), echo)
+        logged.clear()
+        one.notice("failure", "it died")
+        one.notice("spawn", "engine started")
+
+    asyncio.run(story())
+    assert logged == [("error", "it died"), ("info", "engine started")]
+
+
 def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
     async def rules(watch: WatchSection, gateway: GatewaySection) -> LifecycleRules:
         places = Directories(*[tmp_path] * 4)
@@ -52,6 +93,16 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
         one = Supervisor(tmp_path / "c", config, places, {}, structlog.get_logger(), echo)
         return one.slots[ONLY]._rules()
 
+    async def look_s(watch: WatchSection) -> float:
+        places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
+        config = Config(watch=watch)
+        return Supervisor(
+            tmp_path / "c", config, places, {}, structlog.get_logger(), echo
+        )._poll_s()
+
+    # Counters are read at least twice before a third of hang_s has passed.
+    assert asyncio.run(look_s(WatchSection(hang_s=6.0))) == 1.0
+    assert asyncio.run(look_s(WatchSection())) == 5.0
     watch = WatchSection(
         failures=7, stall_s=11.0, stable_after_s=12.0, shutdown_timeout_s=13.0, recheck_s=14.0
     )
@@ -79,7 +130,8 @@ def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
         left = subprocess.Popen(["sleep", "600"], start_new_session=True)
         seen = processes.read(left.pid)
         assert seen is not None
-        child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen])
+        marks = Marks("pipe:[1]", "a mark")
+        child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen], marks)
         running = asyncio.ensure_future(one.run())
         await asyncio.sleep(0)
         one.command(events.Start(at=time.monotonic()))

@@ -16,6 +16,7 @@ from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.adapters.stale_files import StaleFiles
 from caovand.core.config_parser import parse
+from caovand.core.facts.ledger import Marks
 from caovand.core.healing import degraded
 from caovand.core.health.canary import Greedy, to_document
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
@@ -145,7 +146,8 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     ModeMemory(tmp_path / memories.MODE).choose("stable")
     mine = processes.read(os.getpid())
     assert mine is not None
-    child.record(tmp_path / memories.PROCESSES, mine.pid, mine.start, [mine])
+    marks = Marks("pipe:[1]", "a mark")
+    child.record(tmp_path / memories.PROCESSES, mine.pid, mine.start, [mine], marks)
     StaleFiles((), tmp_path / memories.FILES, tmp_path).look([])
     kept = PlanMemory(tmp_path / degraded_plan.FILE, HEALING)
     kept.date(LOWERED)

@@ -108,6 +108,20 @@ def applies(tmp_path: Path) -> Slot:
 # -- suggest ----------------------------------------------------------------------------------
 
 
+def test_what_a_suggestion_waits_for_is_shown_from_the_start(suggests: Slot) -> None:
+    waits = "of 1,000 steps measured; only those of one request at a time count"
+    suggests.wait()
+    suggests.wait()
+    assert suggests.shown == f"drafting depth 3: 0 {waits}"
+    suggests.ask(400)
+    assert suggests.shown == f"drafting depth 3: 400 {waits}"
+    assert suggests.texts == []
+    suggests.serve(plan(0))
+    suggests.ask()
+    suggests.ask()
+    assert suggests.shown == "drafting depth 0: nothing to suggest, as no drafts were ever measured"
+
+
 def test_a_suggestion_is_reported_once_and_shown_with_its_basis(suggests: Slot) -> None:
     assert not suggests.ask()
     suggests.ask(100)
@@ -159,7 +173,7 @@ def test_another_model_begins_anew_and_the_first_is_remembered(suggests: Slot) -
     suggests.ask()
     suggests.serve(plan(3, model="other"))
     suggests.ask(10)
-    assert suggests.shown == ""
+    assert " 10 of 1,000 steps measured" in suggests.shown
     suggests.serve(plan(3))
     suggests.ask(10)
     assert "1,010 tokens" in suggests.shown
@@ -179,7 +193,7 @@ def test_what_was_counted_before_the_engine_of_now_does_not_count_again(suggests
     suggests.ask(900)
     suggests.serve(plan(3))
     suggests.ask(90)
-    assert suggests.shown == ""  # 990 steps
+    assert " 990 of 1,000 steps measured" in suggests.shown
     suggests.ask(0)
     assert "1,090 tokens" in suggests.shown
 

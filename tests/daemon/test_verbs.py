@@ -19,7 +19,7 @@ from caovand.adapters.pump import Ring
 from caovand.core.config import Config, Mode
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.core.plan import Plan, Setting
+from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import ProblemError
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
@@ -313,6 +313,19 @@ def test_the_supervisor_is_told(
     answer = result(fake, op, **args)
     assert (answer["state"], answer["settled"]) == ("STOPPED", True)
     assert fake.told == [told]
+
+
+@pytest.mark.parametrize("degraded", [False, True])
+def test_a_full_plan_that_serves_is_not_restarted_to_be_tried(
+    fake: FakeSupervisor, degraded: bool
+) -> None:
+    rungs = (Taken("fresh-cache", degrades=degraded),)
+    plan = Plan("m", {}, {}, taken=rungs)
+    fake.snapshot = replace(Snapshot(), state=State.SERVING, plan=plan)
+    answer = result(fake, "retry", full=True)
+    assert fake.told == (["retry full"] if degraded else [])
+    assert ("note" in answer) == (not degraded)
+    assert answer["state"] == "SERVING"
 
 
 def test_a_mode_is_shown_without_being_chosen(fake: FakeSupervisor) -> None:

@@ -252,6 +252,9 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
             events.append, lambda *_: None, Path("/unit.service/engine-main"),
         )  # fmt: skip
 
+        lost = "(APIServer pid=1) ERROR 11-20 09:20:00 [async_llm.py:704] AsyncLLM output_handler"
+        watching.on_lines([READY, f"{lost} failed."])  # its core, for vLLM 0.21
+
         async def ended() -> int:
             groups[killed].write_text("oom_kill 3\n")
             return -9

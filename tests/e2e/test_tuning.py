@@ -6,6 +6,7 @@ That is also a hybrid that does not draft: its cache is the one that was forecas
 from __future__ import annotations
 
 import json
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -22,6 +23,15 @@ APPLY = """stable_after_s = 5
 tune = "apply"
 tune_quiet_s = 10
 """
+DRAFTS_ANYWAY = """
+import sys
+from caovand.__main__ import main
+from caovand.engines.vllm.planning import speculation
+speculation.uneven_drafts_end = lambda draft: ""
+sys.argv = ["caovand", *sys.argv[4:]]
+sys.exit(main())
+"""
+"""Runs a daemon whose policy drafts with a hybrid on the CPU build, as it does on cards."""
 
 
 def ask(port: int) -> None:
@@ -55,7 +65,8 @@ def test_drafts_that_are_never_accepted_are_turned_off_and_answers_come_faster(
 ) -> None:
     port = free_port()
     config = configuration(engine, "hybrid", port, APPLY)
-    with daemon(config, found_out=found_out(engine)) as one:
+    wrapper = (sys.executable, "-c", DRAFTS_ANYWAY)
+    with daemon(config, wrapper=wrapper, found_out=found_out(engine)) as one:
         first = one.until_state("SERVING")
         assert first["mtp"] == 3
         before = asked_until(one, port, "drafting depth 0 instead of 3")

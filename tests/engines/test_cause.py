@@ -8,13 +8,14 @@ import pytest
 
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Setting
 from caovand.engines.common.kernel import find_in_kernel
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.cause import find_cause
 
 MANY = 2000  # lines
+DRAFTS = {"method": "mtp", "num_speculative_tokens": 4}
 WORKER = "(Worker_TP0 pid=7) ERROR 11-20 09:00:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=5) ERROR 11-20 09:00:00 [core.py:1140] "
 SERVER = "(APIServer pid=3) ERROR 11-20 09:00:00 [async_llm.py:704] "
@@ -153,6 +154,45 @@ def test_a_process_that_was_killed_is_not_said_to_have_met_a_fault() -> None:
     line = f"{CORE}Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down."
     assert "fault" not in cause(line).captures
     assert not any("fault" in advice for advice in advise(cause(line), {}))
+
+
+UNEVEN = "RuntimeError: The size of tensor a (7) must match the size of tensor b (6) at dimension 1"
+GATED = "/opt/engine/vllm/model_executor/layers/mamba/ops/cpu/gdn_attention.py"
+
+
+@pytest.mark.parametrize(("file", "ours"), [(GATED, True), ("/opt/engine/vllm/a.py", False)])
+def test_drafts_of_different_lengths_in_a_step_are_the_drafters_on_the_cpu_build(
+    file: str, ours: bool
+) -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}WorkerProc hit an exception.
+{WORKER}Traceback (most recent call last):
+{WORKER}  File "{file}", line 556, in _spec_forward
+{WORKER}    B.copy_(new_B)
+{WORKER}{UNEVEN}
+{CORE}EngineCore encountered a fatal error.
+""")
+    assert (finding.failure, finding.signature == "drafts.uneven") == ("engine-died", ours)
+    plan = Plan("m", {"speculative_config": Setting(DRAFTS, "user", "")}, {})
+    rules = LadderRules(HEALING)
+    assert decide(plan, finding, 1, rules).verdict == "again"
+    second = decide(plan, finding, 2, rules)
+    assert (second.rung == "mtp-off off") is ours
+    assert any("answers in JSON" in advice for advice in advise(finding, {})) is ours
+
+
+def test_a_prompt_of_one_token_is_named_and_no_plan_is_blamed_for_it() -> None:
+    finding = cause(f"""
+{READY}
+{WORKER}WorkerProc hit an exception.
+{WORKER}RuntimeError: causal_conv1d_fwd_cpu: expect x to be transposed
+""")
+    assert (finding.failure, finding.signature) == ("engine-died", "prompt.short")
+    for repeats in (1, 2, 9):
+        decision = decide(Plan("m", {}, {}), finding, repeats, LadderRules(HEALING))
+        assert (decision.verdict, decision.excused) == ("again", True)
+    assert any("two tokens or more" in advice for advice in advise(finding, {}))
 
 
 def test_of_two_ranks_the_first_to_fail_is_the_cause() -> None:
@@ -565,3 +605,14 @@ def test_a_lost_card_outweighs_the_faults_before_it() -> None:
     finding = find_in_kernel([FAULT], pids={7})
     assert finding is not None
     assert finding.failure == "illegal-access"
+
+
+def test_an_allocation_larger_than_the_card_is_told_from_one_that_a_share_would_hold() -> None:
+    """As of a client's odd request on an H200: it asked for 32 TiB at once."""
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total"
+    rest = " capacity of 139.80 GiB of which 2.41 GiB is free."
+    for size, beyond in (("32768.00 GiB", True), ("139.81 GiB", True), ("139.80 GiB", False),
+                         ("170.00 MiB", False), ("512 bytes", False)):  # fmt: skip
+        found = cause(f"{LOADING}\n{READY}\n{text.format(size)}{rest}")
+        assert (found.failure, found.beyond_card) == ("device-oom-run", beyond), size
+    assert not cause(f"{LOADING}\n{READY}\n{text.format('9 GiB')}").beyond_card

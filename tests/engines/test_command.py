@@ -33,7 +33,7 @@ def test_the_engines_own_python_serves_the_model() -> None:
 
 
 def test_a_switch_that_is_off_is_said() -> None:
-    argv = build(plan(ON_CPU), CPU).argv
+    argv = build(plan(ON_CPU, policy={"mtp": 3}), CPU).argv
     assert "--no-enable-prefix-caching" in argv
     assert not any(word.startswith("--additional") for word in argv)
 

@@ -11,7 +11,7 @@ from tests.core.machines import CPU, HOST, TINY_HYBRID, inventory, plan, weights
 
 
 def forecast_of(machine: Inventory, **engine: object) -> MemoryEstimate:
-    found = forecast(plan(machine, engine=engine), machine)
+    found = forecast(plan(machine, policy={"mtp": 3}, engine=engine), machine)
     assert found is not None
     return found
 

@@ -17,6 +17,7 @@ from caovand.core.healing.ladder import (
     decide,
 )
 from caovand.core.healing.rung import ANY
+from caovand.engines.common.advice import GENERAL, SPECIAL, blames_nothing
 from caovand.engines.vllm.healing import advice
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE
@@ -25,6 +26,9 @@ from caovand.engines.vllm.log.signatures import SIGNATURES
 from tests.core.test_ladder import plan_of
 
 CHANGES = re.compile(r"(?:What helps|If it comes back), in this order: (.+)\.")
+
+
+WRITTEN = {**GENERAL, **advice._GENERAL}
 
 
 def rungs_in(found: list[str]) -> list[str]:
@@ -37,9 +41,10 @@ def rungs_in(found: list[str]) -> list[str]:
 
 def written(failure: Failure) -> str:
     """Every sentence that is written for a failure, whatever is known."""
-    special = [row.id for row in SIGNATURES if row.failure == failure]
+    rows = [row.id for row in SIGNATURES if row.failure == failure]
+    special = [name for name in rows if name not in HEALING.precise]
     sentences = [
-        *advice._GENERAL[failure],
+        *WRITTEN[failure],
         *(t for i in special for t in advice._SPECIAL.get(i, ())),
     ]
     return " ".join(sentences)
@@ -57,12 +62,24 @@ def test_the_advice_is_the_ladders(failure: Failure, phase: str, component: str)
     for signature in ("", "a.row", *WHATEVER_PHASE):
         for here in {phase or "serving", "serving", "load"}:
             finding = Finding(failure, "text", here, captures, signature)
-            assert rungs_in(advise(finding, {})) == [rung.name for rung in HEALING.against(finding)]
+            blamed = () if blames_nothing(finding, HEALING) else HEALING.against(finding)
+            assert rungs_in(advise(finding, {})) == [rung.name for rung in blamed]
+
+
+@pytest.mark.parametrize("signature", HEALING.precise)
+def test_a_precise_row_is_advised_and_taken_as_it_stands(signature: str) -> None:
+    row = next(row for row in SIGNATURES if row.id == signature)
+    finding = Finding(row.failure, "text", "load", {"most": "7"}, signature)
+    assert rungs_in(advise(finding, {})) == list(HEALING.precise[signature])
+    kind = decide(plan_of(), finding, 1, LadderRules(HEALING)).verdict
+    assert kind in ("lower", "fail")
 
 
 @pytest.mark.parametrize(("failure", "phase"), CURES)
 def test_what_the_ladder_takes_is_what_was_advised(failure: Failure, phase: str) -> None:
     finding = Finding(failure, "text", phase or "serving", {}, "a.row")
+    if blames_nothing(finding, HEALING):
+        return  # what the ladder tries then, nobody advises
     advised = rungs_in(advise(finding, {}))
     plan, taken = plan_of(jobs=8), []
     while lower := decide(plan, finding, 99, LadderRules(HEALING)).plan:
@@ -98,10 +115,10 @@ def test_no_sentence_tells_to_change_what_the_ladder_would_not(failure: Failure)
 
 
 def test_every_row_is_written_with_names_that_can_be_filled() -> None:
-    rows = {**advice._GENERAL, **advice._SPECIAL}
+    rows = {**WRITTEN, **SPECIAL, **advice._SPECIAL}
     for sentences in rows.values():
         for sentence in sentences:
             fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
             assert all(name.isidentifier() for name in fields)
-    assert set(advice._GENERAL) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
+    assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
     assert set(advice._SPECIAL) <= {row.id for row in SIGNATURES}

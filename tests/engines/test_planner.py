@@ -57,7 +57,23 @@ def test_the_mode_and_the_number_of_gpus_decide_the_depth(mode: str, gpus: int, 
 
 @pytest.mark.parametrize(("mode", "depth"), [("auto", 3), ("stable", 3), ("fast", 4)])
 def test_the_cpu_counts_as_one_gpu(mode: str, depth: int) -> None:
-    assert plan(ON_CPU, policy={"mode": mode}).mtp == depth
+    machine = replace(ON_CPU, model=replace(ON_CPU.model, linear=None))
+    assert plan(machine, policy={"mode": mode}).mtp == depth
+
+
+@pytest.mark.parametrize(
+    ("policy", "depth"), [({}, 0), ({"mtp": 3}, 3), ({"mode": "fast"}, 4), ({"mtp": 0}, 0)]
+)
+def test_drafts_that_may_end_the_cpu_build_are_for_those_who_ask(
+    policy: dict[str, Any], depth: int
+) -> None:
+    """A request with fewer drafts than the others of its step, as for an answer in JSON."""
+    found = plan(ON_CPU, policy=policy)
+    assert found.mtp == depth
+    assert any("as an answer in JSON has" in text for text in found.warnings) is (depth > 0)
+    reason = found.settings["speculative_config"].reason
+    assert ("[policy] mtp = 3 drafts anyway" in reason) is (not policy)
+    assert not any("as an answer in JSON" in text for text in plan(inventory()).warnings)
 
 
 VERBATIM = {"extra_args": ["--speculative-config", '{"method":"mtp","num_speculative_tokens":7}']}
@@ -107,6 +123,29 @@ def test_a_model_with_no_mtp_head_drafts_nothing() -> None:
     found = plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=0)), policy={"mtp": 3})
     assert found.mtp == 0
     assert "no MTP head" in found.settings["speculative_config"].reason
+
+
+@pytest.mark.parametrize(
+    ("layers", "policy", "depth"),
+    [
+        (1, {"mode": "fast"}, 4),
+        (3, {"mode": "fast"}, 3),
+        (3, {"mtp": 8}, 6),
+        (3, {"mtp": 2}, 2),
+        (8, {"mode": "fast"}, 4),
+    ],
+)
+def test_a_head_of_several_layers_drafts_in_whole_rounds(
+    layers: int, policy: dict[str, Any], depth: int
+) -> None:
+    """vLLM refuses another depth beyond the layers, before it loads anything."""
+    machine = inventory(replace(QWEN_27B_AWQ, mtp_layers=layers))
+    found = plan(machine, policy=policy)
+    assert found.mtp == depth
+    reason = found.settings["speculative_config"].reason
+    assert ("multiples of the 3 layers" in reason) is (layers == 3 and depth != policy.get("mtp"))
+    with pytest.raises(Unplannable, match="set mtp = 6"):
+        plan(inventory(replace(QWEN_27B_AWQ, mtp_layers=3)), policy={"mtp": 7, "pinned": ["mtp"]})
 
 
 def test_a_pinned_depth_without_a_head_is_a_contradiction() -> None:
@@ -518,7 +557,7 @@ def test_a_typed_share_is_lowered_to_what_is_free_and_said() -> None:
 
 
 def test_the_cpu_build_gets_no_cuda_settings() -> None:
-    found = plan(ON_CPU)
+    found = plan(ON_CPU, policy={"mtp": 3})
     assert found.value("enable_prefix_caching") is False
     assert found.value("enforce_eager") is True
     assert found.value("kv_cache_memory_bytes") > 0
@@ -565,9 +604,11 @@ def test_a_flag_the_engine_does_not_take_is_left_out_and_said() -> None:
 
 def test_an_unknown_verbatim_flag_is_passed_with_a_warning() -> None:
     known = replace(CUDA, flags=frozenset({"--max-model-len", "--port"}))
-    found = plan(inventory(engine=known), engine={"extra_args": ["--frobnicate", "1"]})
-    assert found.extra_args == ("--frobnicate", "1")
-    assert any("has no --frobnicate" in text for text in found.warnings)
+    words = ("--frobnicate", "1", "--no-such-flag-at-all")
+    found = plan(inventory(engine=known), engine={"extra_args": list(words)})
+    assert found.extra_args == words
+    assert any("has no --frobnicate:" in text for text in found.warnings)
+    assert any("has no --no-such-flag-at-all:" in text for text in found.warnings)
 
 
 def test_a_secret_is_never_in_the_settings() -> None:
@@ -759,7 +800,7 @@ def test_make_plan_is_what_the_daemon_calls() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "cache_mib", "tokens"),
-    [({}, 320, 322_638), ({"mtp": 0}, 192, 388_661)],
+    [({"mtp": 3}, 320, 322_638), ({"mtp": 0}, 192, 388_661)],
 )
 def test_the_forecast_is_what_the_real_cpu_engine_said(
     policy: dict[str, Any], cache_mib: int, tokens: int

@@ -14,7 +14,9 @@ import pytest
 
 from caovand.core.config import MODES
 from caovand.core.facts.inventory import EngineInfo, Gpu
+from caovand.engines.registry import engine_of
 from caovand.engines.vllm.command import build
+from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import A100, H200, inventory, plan, turing
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "engines"
@@ -51,3 +53,38 @@ def test_every_planned_flag_is_one_that_vllm_takes(
     for name, values in real.choices:
         if name in options:
             assert argv[argv.index(name) + 1] in values
+
+
+@pytest.mark.parametrize(
+    ("words", "problems"),
+    [
+        (("--kv-cache-dtype", "fp8", "--max-model-len", "4096", "--no-enable-prefix-caching"), []),
+        (("--kv-cache-dtype", "int3"), ["--kv-cache-dtype int3: vLLM 0.21.0 has no such value"]),
+        (("--kv-cache-dtype=int3",), ["--kv-cache-dtype int3: vLLM 0.21.0 has no such value"]),
+        (("--no-such-flag-at-all",), ["--no-such-flag-at-all: vLLM 0.21.0 has no such flag"]),
+        (("--max-num-seqz", "4"), ["--max-num-seqz: vLLM 0.21.0 has no such flag; use --max-num-"]),
+        (("--enforce-eager", "yes"), ['"yes": it belongs to no flag']),
+        (("--api-key", "one", "two", "--sedd", "3"), ["--sedd: vLLM 0.21.0 has no such flag"]),
+    ],
+)
+def test_flags_that_vllm_refuses_are_named_as_they_were_typed(
+    words: tuple[str, ...], problems: list[str]
+) -> None:
+    found = ENGINE.arguments.refused(words, engine("0.21.0"))
+    assert len(found) == len(problems)
+    for problem, expected in zip(found, problems, strict=True):
+        assert expected in str(problem)
+    assert ENGINE.arguments.refused(words, replace(engine("0.21.0"), flags=frozenset())) == ()
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "sglang"])
+def test_other_engines_refuse_flags_that_they_do_not_have(kind: str) -> None:
+    asked = replace(
+        engine("0.21.0"), flags=frozenset({"--port", "--host"}), switches=frozenset(), choices=()
+    )
+    words = ("stray", "--port", "1", "--frobnicate", "2")
+    found = [str(problem) for problem in engine_of(kind).arguments.refused(words, asked)]
+    assert sorted(text.partition(":")[0] for text in found) == [
+        "cannot pass --frobnicate", "cannot pass a word of [engine] extra_args",
+    ]  # fmt: skip
+    assert engine_of(kind).arguments.refused(words, replace(asked, flags=frozenset())) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import pytest
 
 from caovand.core.healing.failure import FAILURES
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.signatures import BY_ID, SIGNATURES, benign, match
+from caovand.engines.vllm.log.signatures import BY_ID, SIGNATURES, benign, is_evidence, match
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 
@@ -26,21 +27,25 @@ class Sample(NamedTuple):
     expected: dict[str, str]
 
 
-def samples() -> Iterator[Sample]:
+def samples(folder: Path = SAMPLES) -> Iterator[Sample]:
     """All sample lines; see tests/samples/README.md for the format."""
-    for path in sorted(SAMPLES.glob("*.log")):
+    for path in sorted(folder.glob("*.log")):
         phase = failure = ""
         pending: list[Sample] = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             sign, text = line[:2], line[2:]
-            if sign == "= ":
-                phase, failure = text.split(": ")
-            elif sign in ("+ ", "- "):
-                pending.append(Sample(path.stem, sign == "+ ", phase, failure, text, {}))
-            elif sign == "  ":
-                pending[-1].expected.update(pair.split("=", 1) for pair in text.split())
-            else:
-                assert sign == "# ", f"{path.name}: unknown line {line!r}"
+            try:
+                if sign == "= ":
+                    phase, failure = text.split(": ")
+                elif sign in ("+ ", "- "):
+                    pending.append(Sample(path.stem, sign == "+ ", phase, failure, text, {}))
+                elif sign == "  ":
+                    pending[-1].expected.update(pair.split("=", 1) for pair in text.split())
+                elif sign != "# ":
+                    raise ValueError(sign)
+            except (ValueError, IndexError):
+                wanted = "see tests/samples/README.md for what a line may be"
+                raise ValueError(f"{path.name}:{number}: cannot read {line!r}; {wanted}") from None
         yield from pending
 
 
@@ -49,6 +54,15 @@ ALL = list(samples())
 
 def named(sample: Sample) -> str:
     return f"{sample.id}-{'takes' if sample.taken else 'leaves'}"
+
+
+@pytest.mark.parametrize("line", ["= bad-arguments", "  engine=x", "+ a\n  engine", "what"])
+def test_a_malformed_sample_names_its_file_and_line(tmp_path: Path, line: str) -> None:
+    text = f"# run\n{line}\n"
+    (tmp_path / "a.log").write_text(text)
+    with pytest.raises(ValueError, match=rf"^a\.log:{text.count(chr(10))}: cannot read '") as found:
+        list(samples(tmp_path))
+    assert "tests/samples/README.md" in str(found.value)
 
 
 def taken_by(line: str) -> str | None:
@@ -98,3 +112,28 @@ def test_a_prompt_that_quotes_an_error_is_no_failure(sample: Sample, level: str)
     # A line end inside what is logged repeats the prefix, so a prompt cannot begin a raw line.
     line = f"(APIServer pid=1) {level} 11-20 09:00:00 [request_logger.py:56] {quoted}"
     assert match(take_apart(line)) is None
+
+
+LEVEL = re.compile(r"^(\(\w+ pid=\d+\) )?(WARNING|ERROR|CRITICAL)(?= )")
+LOGGED = [s for s in ALL if s.taken and LEVEL.match(s.line) and s.failure != "unknown"]
+
+
+@pytest.mark.parametrize("sample", LOGGED, ids=named)
+def test_the_same_words_at_another_level_are_no_evidence(sample: Sample) -> None:
+    """Of the warnings only those of the two files that report a dead engine core so."""
+    for level in ("DEBUG", "INFO"):
+        line = LEVEL.sub(rf"\g<1>{level}", sample.line)
+        assert match(take_apart(line)) is None, line
+
+
+def test_a_warning_is_evidence_from_the_watchers_of_the_engine_core_alone() -> None:
+    text = "(APIServer pid=1) {} 11-20 08:59:56 [{}:817] [shutdown] MPClient: engine core exited"
+    found = {
+        (level, file): is_evidence(take_apart(text.format(level, file)))
+        for level in ("INFO", "WARNING", "ERROR")
+        for file in ("core_client.py", "watch_dog.py", "other.py")
+    }
+    assert {key for key, evidence in found.items() if not evidence} == {
+        ("INFO", "core_client.py"), ("INFO", "watch_dog.py"), ("INFO", "other.py"),
+        ("WARNING", "other.py"),
+    }  # fmt: skip

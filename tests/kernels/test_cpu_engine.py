@@ -414,6 +414,21 @@ def test_binding_is_checked_idempotent_and_yields_to_another_plugin(
     assert "is already replaced by" in ran("bind").log
 
 
+MEASURE = """
+from caovan_vllm_sm75_turbo3.measure import bench
+assert bench.HAS_VLLM
+for name in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule_packed_decode",
+             "fused_sigmoid_gating_delta_rule_update"):
+    assert callable(getattr(bench.ops, name))
+assert bench.index.prepare_chunk_offsets(bench.torch.tensor([0, 65]), 64).tolist() == [0, 2]
+"""
+
+
+@pytest.mark.long
+def test_the_table_has_this_vllms_kernels_next_to_ours(ran: Callable[[str], Ran]) -> None:
+    assert "no Triton column" not in ran("measure").log
+
+
 PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
     "probe": (PROBE, {"CAOVAN_SM75_LIBRARY": "/nowhere.so"}),
     "bind": (BIND, {}),
@@ -421,6 +436,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
     "cards": (CARDS, {}),
     "changed": (CHANGED, {}),
     "flashinfer": (FLASHINFER, {}),
+    "measure": (MEASURE, {}),
 }
 """Each with what it has in its environment."""
 

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,13 @@ BASE_PACKAGES = (
     "python3-zmq,python3-structlog,python3-sdnotify,python3-rich,"
     "python3-prometheus-client,python3-requests,python3-aiohttp"
 )
+
+UBUNTU_KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
+# Debian 12 has no package of these keys: then Ubuntu's own is taken, known by its hash.
+KEYS_DEB = (
+    "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2021.03.26_all.deb"
+)
+KEYS_SHA256 = "0d0e7ed6b112f5d03eabf3c7eb01ebdacf9c57714b279e90495cfc58c8c4520f"
 
 
 def need(*commands: str) -> None:
@@ -86,13 +95,33 @@ def base() -> Path:
     return make_base("bookworm", BASE_PACKAGES + ",g++,libnuma1")
 
 
-def make_base(suite: str, packages: str, *options: str) -> Path:
-    """The root of a release with these packages; skips where it cannot be made."""
+@pytest.fixture(scope="module")
+def ubuntu_keys() -> Iterator[Path]:
+    """The keys that Ubuntu's releases are signed with."""
+    if (system := Path("/") / UBUNTU_KEYS).exists():
+        yield system
+        return
+    try:
+        with urllib.request.urlopen(KEYS_DEB, timeout=60) as answer:
+            data = answer.read()
+    except OSError as problem:
+        pytest.skip(f"needs Ubuntu's archive keys ({system}), and {KEYS_DEB}: {problem}")
+    assert hashlib.sha256(data).hexdigest() == KEYS_SHA256
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # apt checks signatures as a user of its own
+        (folder / "keys.deb").write_bytes(data)
+        subprocess.run(["dpkg-deb", "-x", folder / "keys.deb", folder], check=True)
+        yield folder / UBUNTU_KEYS
+
+
+def make_base(suite: str, packages: str, *options: str, kept: str = "machines") -> Path:
+    """The root of a release with these packages, `kept` there; skips where it cannot be made."""
     if os.getuid() != 0:
         pytest.skip("needs root: a machine with a systemd of its own is booted")
     need("mmdebstrap", "systemd-nspawn", "pgrep")
     recipe = hashlib.sha256(SCRIPT.read_bytes() + packages.encode()).hexdigest()[:12]
-    folder = ROOT / ".caovan/machines" / f"{suite}-{recipe}"
+    folder = ROOT / ".caovan" / kept / f"{suite}-{recipe}"
     if not folder.exists():
         for old in folder.parent.glob(f"{suite}-*"):
             shutil.rmtree(old)

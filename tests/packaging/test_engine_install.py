@@ -448,4 +448,4 @@ def test_the_demo_s_model_is_made_once_and_stays_what_it_is(tmp_path: Path) -> N
         [python, maker, model, "--kind", "dense"], check=False, capture_output=True, text=True
     )
     assert other.returncode == 1
-    assert "the folder is there and it is a hybrid_copy model" in other.stderr
+    assert "the folder is there and it is a demo model" in other.stderr

@@ -13,12 +13,13 @@ from tests.daemon_process import ROOT
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout whose virtual environment is made."""
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
-    for name in ("packaging/find-python.sh", ".venv/bin/python", ".venv/ready"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch(0o755)
+    """A checkout with the Makefile and its scripts; the rest of its .venv is the test's."""
+    (tmp_path / "packaging").mkdir()
+    for file in [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / "packaging").glob("*.sh")]:
+        shutil.copy(file, tmp_path / file.relative_to(ROOT))
+    (tmp_path / "packaging/prerequisites.sh").write_text("#!/bin/sh\n")  # it installs things
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/ready").touch()
     return tmp_path
 
 

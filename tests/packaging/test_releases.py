@@ -5,11 +5,7 @@ The engine is the stand-in, so that this takes seconds; test_lifecycle.py has th
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
-import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,12 +16,6 @@ from tests.packaging.conftest import BASE_PACKAGES, Machine, boot, end, make_bas
 from tests.patience import until
 
 pytestmark = pytest.mark.long
-UBUNTU_KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
-# Debian 12 has no package of these keys: then Ubuntu's own is taken, known by its hash.
-KEYS_DEB = (
-    "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2021.03.26_all.deb"
-)
-KEYS_SHA256 = "0d0e7ed6b112f5d03eabf3c7eb01ebdacf9c57714b279e90495cfc58c8c4520f"
 RELEASES = {"bookworm": "252", "jammy": "249", "noble": "255"}
 CONFIG = """
 [model]
@@ -36,26 +26,6 @@ python = "/opt/standin.py"
 [watch]
 shutdown_timeout_s = 1
 """
-
-
-@pytest.fixture(scope="module")
-def ubuntu_keys() -> Iterator[Path]:
-    """The keys that Ubuntu's releases are signed with."""
-    if (system := Path("/") / UBUNTU_KEYS).exists():
-        yield system
-        return
-    try:
-        with urllib.request.urlopen(KEYS_DEB, timeout=60) as answer:
-            data = answer.read()
-    except OSError as problem:
-        pytest.skip(f"needs Ubuntu's archive keys ({system}), and {KEYS_DEB}: {problem}")
-    assert hashlib.sha256(data).hexdigest() == KEYS_SHA256
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # apt checks signatures as a user of its own
-        (folder / "keys.deb").write_bytes(data)
-        subprocess.run(["dpkg-deb", "-x", folder / "keys.deb", folder], check=True)
-        yield folder / UBUNTU_KEYS
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from tests.daemon_process import daemon
 from tests.scenarios.test_supervision import configuration, make_model
+from tests.secret_files import secret_file
 
 
 def main() -> None:
     listen = f"127.0.0.1:{sys.argv[1] if len(sys.argv) > 1 else 9480}"
     with tempfile.TemporaryDirectory(prefix="caovan-page-") as folder:
         token = Path(folder) / "token"
-        token.write_text(os.environ.get("TOKEN", ""))
+        secret_file(token, os.environ.get("TOKEN", ""))
         lines = [f"listen = {json.dumps(listen)}"]
         lines += [f"token_file = {json.dumps(str(token))}"] if token.read_text() else []
         config = configuration(make_model(Path(folder) / "hybrid"), page="\n".join(lines))

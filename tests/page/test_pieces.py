@@ -18,7 +18,7 @@ from caovand.adapters import processes
 from caovand.adapters.server_process import PAGE
 from caovand.core.problem import Problem
 from caovand.page import charts, files
-from caovand.page.access import MOST_ADDRESSES, WRONG_A_MINUTE, Access
+from caovand.page.access import Access
 from caovand.page.on_cards import on_cards
 from caovand.page.reader import MOST_EVENTS, MOST_LINES, Reader, mark_of
 from tests.daemon_process import ROOT
@@ -119,32 +119,18 @@ def test_no_event_comes_twice_and_none_is_left_out(
     assert ids == [mark_of(event(n)) for n in range(first, max(counts) + 1)]
 
 
-def test_a_wrong_token_blocks_an_address_and_no_other_for_a_minute() -> None:
-    now = 0.0
-    access = Access("0.0.0.0:1", "right", lambda: now)
-    for _ in range(WRONG_A_MINUTE):
-        assert not access.is_token("wrong", "a")
-    assert not access.is_token("right", "a")
-    assert access.is_token("right", "b")
-    now = 61.0
-    assert access.is_token("right", "a")
-    for number in range(MOST_ADDRESSES + 10):
-        access.is_token("wrong", str(number))
-    assert len(access._wrong) == MOST_ADDRESSES
-
-
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_no_header_is_a_fault_or_the_token(text: str, other: str) -> None:
-    access = Access("127.0.0.1:1", "right", lambda: 0.0)
+    access = Access("127.0.0.1:1", "right")
     assert isinstance(access.knows_host(text), bool)
     assert isinstance(access.is_own(text, other), bool)
-    assert not access.admits({"caovan_page": text}, other, "a")
+    assert not access.admits({"caovan_page": text}, other)
 
 
 def test_bound_to_an_address_of_the_network_any_name_leads_here() -> None:
-    assert Access("0.0.0.0:1", "t", lambda: 0.0).knows_host("box.example")
-    assert not Access("[::1]:1", "", lambda: 0.0).knows_host("box.example")
-    assert Access("[::1]:1", "", lambda: 0.0).knows_host("[::1]:1")
+    assert Access("0.0.0.0:1", "t").knows_host("box.example")
+    assert not Access("[::1]:1", "").knows_host("box.example")
+    assert Access("[::1]:1", "").knows_host("[::1]:1")
 
 
 def test_the_login_page_shows_a_problem_as_text_not_as_html() -> None:

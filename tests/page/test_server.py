@@ -15,8 +15,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.page import feed, files, guard, live, tries
-from caovand.page.access import WRONG_A_MINUTE
+from caovand.page import feed, files, guard, live, server, tries
 from tests.page.client import Browser, browser
 from tests.patience import LIMIT_S, soon
 
@@ -128,17 +127,66 @@ def test_the_token_opens_it_as_a_cookie_or_as_a_bearer(folder: Path) -> None:
     run(folder, test, token=TOKEN)
 
 
-def test_wrong_tokens_are_refused_and_counted(folder: Path) -> None:
+def test_wrong_tokens_are_refused_slowly_and_the_right_one_never_waits_for_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a proxy everybody comes from one address: who guesses must lock nobody out."""
+
     async def test(one: Browser) -> None:
-        status, text = await one.post("/login", data={"token": "wrong"})
-        assert status == 403
-        assert "this is not the token" in text
-        for _ in range(WRONG_A_MINUTE - 2):
-            assert (await one.post("/login", data={"token": "ü" * 50}))[0] == 403
-        status, text = await one.post("/login", data={"token": "wrong"})
-        assert status == 429
-        assert "wait a minute" in text
-        assert (await one.post("/login", data={"token": TOKEN}))[0] == 429
+        monkeypatch.setattr(server, "WRONG_TOKEN_S", LIMIT_S)
+        wrong = {"Authorization": "Bearer wrong"}
+        guesses = [
+            asyncio.ensure_future(request)
+            for _ in range(20)
+            for request in (
+                one.post("/login", data={"token": "wrong"}),
+                one.get("/api/plan", headers=wrong),
+                one.get("/", headers=wrong),
+            )
+        ]
+        await soon(lambda: len(one.page.guard._streaming) == len(guesses))
+        assert (await one.post("/login", data={"token": TOKEN}))[0] == 303
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await one.get("/api/plan", headers=right))[0] == 200
+        assert not any(guess.done() for guess in guesses)
+        for guess in guesses:
+            guess.cancel()
+        await soon(lambda: not one.page.guard._streaming)
+        one.session.cookie_jar.clear()
+        monkeypatch.setattr(server, "WRONG_TOKEN_S", 0.0)
+        for token in ("wrong", "ü" * 50, ""):
+            status, text = await one.post("/login", data={"token": token})
+            assert status == 403
+            assert "this is not the token" in text
+        assert (await one.get("/api/plan", headers=wrong))[0] == 401
+
+    run(folder, test, token=TOKEN)
+
+
+MULTIPART = b"POST /login HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+MALFORMED = {
+    "multipart": (MULTIPART, b"--x\r\nno header\r\n"),
+    "multipart without a boundary": (MULTIPART.replace(b"; boundary=x", b""), b"x"),
+    "unknown charset": (b"POST /login HTTP/1.1\r\nContent-Type: text/x; charset=none\r\n", b"x"),
+    "no type": (b"POST /login HTTP/1.1\r\n", b"token=x"),
+    "no UTF-8": (
+        b"POST /login HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded\r\n",
+        b"token=\xff",
+    ),
+    "many fields": (
+        b"POST /login HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded\r\n",
+        b"a=1&" * 100,
+    ),
+}
+
+
+@pytest.mark.parametrize(("head", "body"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_form_is_refused_as_one(folder: Path, head: bytes, body: bytes) -> None:
+    async def test(one: Browser) -> None:
+        more = b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        reader, writer = await one.raw(head + more + body)
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
 
     run(folder, test, token=TOKEN)
 
@@ -426,20 +474,36 @@ def test_half_a_request_is_closed_after_a_while(
 def test_a_body_that_never_comes_is_closed_too(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "EXCHANGE_S", 0.3)
-    monkeypatch.setattr(tries, "BODY_S", 0.3)
+    monkeypatch.setattr(guard, "REQUEST_S", 0.3)
 
     async def test(one: Browser) -> None:
-        for path, kind, answer in (
-            (b"/login", b"application/x-www-form-urlencoded", b""),
-            (b"/api/try", b"application/json", b"HTTP/1.1 408"),
-        ):
-            head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n" % (path, kind)
-            bearer = b"Authorization: Bearer %s\r\n" % TOKEN.encode()
-            reader, writer = await one.raw(head + bearer + b"Content-Length: 100\r\n\r\n{")
-            assert (await reader.read()).startswith(answer)
+        for path in (b"/login", b"/api/try"):
+            reader, writer = await one.raw(unfinished(path))
+            assert await reader.read() == b""
             writer.close()
         assert one.page._tries._under_way == 0
+
+    run(folder, test, token=TOKEN)
+
+
+def unfinished(path: bytes) -> bytes:
+    """A request whose body does not come, from somebody who has the token."""
+    kind = b"application/json" if path == b"/api/try" else b"application/x-www-form-urlencoded"
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n" % (path, kind)
+    return head + b"Authorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{" % TOKEN.encode()
+
+
+def test_a_body_that_is_encoded_or_too_large_from_a_stranger_is_refused(folder: Path) -> None:
+    async def test(one: Browser) -> None:
+        head = b"POST /login HTTP/1.1\r\nHost: localhost\r\n"
+        for more, status in (
+            (b"Transfer-Encoding: chunked\r\n\r\n", b"411"),
+            (b"Content-Encoding: gzip\r\nContent-Length: 7\r\n\r\ntoken=x", b"411"),
+            (b"Content-Length: 5000\r\n\r\n", b"413"),
+        ):
+            reader, writer = await one.raw(head + more)
+            assert (await reader.read()).startswith(b"HTTP/1.1 %s " % status)
+            writer.close()
 
     run(folder, test, token=TOKEN)
 
@@ -473,14 +537,59 @@ def test_requests_sent_ahead_are_dropped(folder: Path) -> None:
     run(folder, test)
 
 
-def test_a_flood_of_silent_connections_keeps_nobody_out(folder: Path) -> None:
+LOCAL = b"HTTP/1.1\r\nHost: localhost\r\n"
+FLOODS = {
+    "silent": b"",
+    "no body for the login": b"POST /login " + LOCAL + b"Content-Length: 9\r\n\r\n",
+    "no chunks": b"POST /login " + LOCAL + b"Transfer-Encoding: chunked\r\n\r\n",
+    "wrong tokens": b"GET / " + LOCAL + b"Authorization: Bearer x\r\n\r\n",
+    "no body for a chat": unfinished(b"/api/try"),
+}
+
+
+@pytest.mark.parametrize("sent", FLOODS.values(), ids=FLOODS)
+def test_a_flood_of_connections_that_come_to_nothing_keeps_nobody_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    for name in ("REQUEST_S", "EXCHANGE_S"):
+        monkeypatch.setattr(guard, name, 10 * LIMIT_S)
+    monkeypatch.setattr(server, "WRONG_TOKEN_S", 10 * LIMIT_S)
+    monkeypatch.setattr(server, "LINGER_S", 10 * LIMIT_S)
+
     async def test(one: Browser) -> None:
-        silent = [await one.raw() for _ in range(guard.MOST_CONNECTIONS + 50)]
-        assert (await one.get("/api/plan"))[0] == 200
-        for _, writer in silent:
+        flood = [await one.raw(sent) for _ in range(guard.MOST_CONNECTIONS + 50)]
+        assert (await one.get("/api/plan", headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
+        assert (await one.post("/login", data={"token": TOKEN}))[0] == 303
+        for _, writer in flood:
             writer.transport.abort()
 
-    run(folder, test)
+    run(folder, test, token=TOKEN)
+
+
+class Seat(asyncio.Transport):
+    """A connection that is only counted."""
+
+    def abort(self) -> None:
+        pass
+
+
+def test_a_stranger_that_reads_nothing_gives_way_and_a_reader_with_the_token_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "EXCHANGE_S", 10 * LIMIT_S)
+
+    async def test(one: Browser) -> None:
+        async with one.live(Authorization=f"Bearer {TOKEN}") as reader:
+            kept, seats = one.page.guard, set(one.page.guard._open)
+            for _ in range(guard.MOST_CONNECTIONS + 5):
+                stranger = Seat()
+                assert kept.opened(stranger)
+                kept.asked(stranger, known=False)
+            assert seats <= set(kept._open)
+            assert len(kept._open) == guard.MOST_CONNECTIONS
+            assert await reader.next("status")
+
+    run(folder, test, token=TOKEN)
 
 
 # -- the box to try the model ---

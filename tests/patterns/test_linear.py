@@ -85,7 +85,15 @@ def test_a_pattern_takes_no_longer_for_a_hostile_text_than_for_any_other(part: i
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"(?:a+)+b", r"torch_\S*.*\b(?:x|y)", r"\\*[\"']x", r"\w+://", r"(?:\\.|.){1,4000}'", r" *x"],
+    [
+        r"(?:a+)+b",
+        r"torch_\S*.*\b(?:x|y)",
+        r"\\*[\"']x",
+        r"\w+://",
+        r"(?:\\.|.){1,4000}'",
+        r" *x",
+        r"\s*[+-]?0*[1-9]",
+    ],
 )
 def test_the_test_knows_a_slow_one(pattern: str) -> None:
     slow = Found("here", re.compile(pattern), "search")

@@ -138,7 +138,7 @@ def evidence_of(two: Pair, number: int) -> dict[str, Any]:
 
 def test_layers_are_dealt_by_the_cards_of_both_nodes(tmp_path: Path) -> None:
     """A 3090 in the head and two 2080 Ti in the worker, which runs its stage on one of them."""
-    long = make_model(tmp_path / "long")
+    long = make_model(tmp_path / "long", hybrid=True)
     described = json.loads((long / "config.json").read_text())
     described |= {"num_hidden_layers": 16, "layer_types": described["layer_types"] * 4}
     (long / "config.json").write_text(json.dumps(described))
@@ -369,7 +369,7 @@ from caovand.adapters.cluster_link import WorkerLink
 
 async def flood():
     pairs = cluster_key.pairs(cluster_key.read(Path(sys.argv[1])))
-    link = WorkerLink(sys.argv[2], pairs, lambda *_: None)
+    link = WorkerLink(sys.argv[2], pairs, lambda *_: None, Path(sys.argv[3]))
     frames = [os.urandom(200), b"{}", b"[" * 5000, b'{"v":1}', b"", b"x" * 100_000,
               b"evidence {}"]
     for number in range(100_000):
@@ -396,7 +396,7 @@ def test_a_hundred_thousand_malformed_frames_and_a_stale_key_leave_the_head_unmo
         before = pids(two)
         key = str(tmp_path / "cluster.key")
         done = subprocess.run(
-            [*two.nodes.wrapper(1), sys.executable, "-c", FLOOD, key, HEAD],
+            [*two.nodes.wrapper(1), sys.executable, "-c", FLOOD, key, HEAD, str(tmp_path)],
             capture_output=True, text=True, timeout=PATIENCE_S, check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip

@@ -10,6 +10,7 @@ from tests.daemon.test_peers import Server
 from tests.daemon_process import daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import configuration, model  # noqa: F401  (a fixture)
+from tests.secret_files import secret_file
 
 
 @pytest.mark.long
@@ -17,7 +18,7 @@ def test_a_stranger_on_the_port_of_a_serving_engine_is_named_and_waited_for(
     model: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "key").write_text("sesame-4711\n")
+    secret_file(tmp_path / "key", "sesame-4711\n")
     watch = "idle_probe_s = 5\nstable_after_s = 3600"
     config = configuration(model, watch=watch, server=f'api_key_file = "{tmp_path}/key"')
     with daemon(config) as one:

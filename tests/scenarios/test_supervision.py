@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ import zmq
 from caovand.adapters import processes
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import until
+from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
 from tests.terminal import Terminal
 
@@ -274,6 +276,41 @@ def test_a_reload_whose_plan_is_refused_leaves_the_engine_serving(model: Path) -
         assert done.returncode == 1
         assert "/nonexistent/model" in done.stderr
         assert one.status()["engine_pid"] == pid
+        typo = 'extra_args = ["--enforce-eagre"]'
+        one.config_path.write_text(config.replace("[watch]", f"{typo}\n[watch]"))
+        done = one.ctl("reload")
+        assert done.returncode == 1
+        assert "has no such flag; use --enforce-eager" in done.stderr
+        assert one.status()["engine_pid"] == pid
+
+
+@pytest.mark.long
+def test_a_reload_whose_engine_does_not_start_comes_back_with_what_served(model: Path) -> None:
+    config = configuration(model)
+    broken = {"print": ["vllm: error: not on Thursdays"], "die_at": "resolve", "status": 2}
+    with daemon(config) as one:
+        one.until_state("SERVING")
+        first = one.commands()[-1]
+        orders = json.dumps(json.dumps(broken))
+        one.config_path.write_text(config.replace('STANDIN = "{}"', f"STANDIN = {orders}"))
+        for verb in (["reload"], ["retry"]):
+            done = one.ctl(*verb)
+            assert done.returncode == 1
+            assert "no change made: the changed plan failed: vllm: error: not on" in done.stderr
+            status = one.status()
+            assert (status["state"], status["failures"]) == ("SERVING", 0)
+            assert "not on Thursdays" in status["refusal"]["text"]
+            assert one.commands()[-1] == first
+        starts = len(one.spawned())
+        done = one.ctl("reload")
+        assert done.returncode == 1
+        assert "the changed plan failed" in done.stderr
+        assert len(one.spawned()) == starts, "what is known to fail is not tried by a reload"
+        assert "back to the plan that served before the change" in " ".join(one.events())
+        one.config_path.write_text(config)
+        assert one.ctl("reload").returncode == 0
+        assert one.status()["refusal"] is None
+        assert len(one.spawned()) == starts
 
 
 @pytest.mark.long
@@ -335,7 +372,7 @@ def test_an_api_key_reaches_the_engine_by_environment_and_is_printed_nowhere(
     model: Path, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     orders = {"print": ["the key is sesame-4711, says a careless engine"]}
     config = configuration(model, orders, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
@@ -463,7 +500,7 @@ def test_each_failure_leaves_an_incident_that_can_be_read_and_packed(
     model: Path, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     config = configuration(model, orders, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
@@ -529,7 +566,7 @@ def test_a_stop_does_not_wait_for_an_inspection(model: Path) -> None:
 @pytest.mark.long
 def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: Path) -> None:
     config, key = configuration(model), tmp_path / "key"
-    key.write_text("sesame-4711")
+    secret_file(key, "sesame-4711")
     with daemon(config) as one:
         pid = one.until_state("SERVING")["engine_pid"]
         port = "[server]\n"
@@ -537,7 +574,7 @@ def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: 
         assert one.ctl("reload").returncode == 0
         second = one.status()["engine_pid"]
         assert second != pid
-        key.write_text("sesame-4712")
+        secret_file(key, "sesame-4712")
         assert one.ctl("reload").returncode == 0
         assert one.status()["engine_pid"] != second
 
@@ -586,9 +623,24 @@ def test_a_closed_terminal_ends_everything(model: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_killed_shell_ends_everything_too(model: Path) -> None:
+    """The terminal stays open then, without anybody to press Ctrl-C."""
+    one = Daemon(Path(tempfile.mkdtemp(prefix="caovan-")), configuration(model))
+    command = shlex.join([*one.caovand, "--config", str(one.config_path)])
+    terminal = Terminal(["sh", "-c", f"{command}; true"], one.environ, one.folder)
+    terminal.until_it_says("-> SERVING")
+    pid = one.status()["daemon"]["pid"]
+    terminal.process.kill()
+    terminal.until_ended()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon's end")
+    assert "-> STOPPED" in terminal.text
+    shutil.rmtree(one.folder)
+
+
+@pytest.mark.long
 def test_a_key_that_is_missing_for_a_moment_is_waited_for(model: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
-    key.write_text("sesame-4711\n")
+    secret_file(key, "sesame-4711\n")
     config = configuration(model, watch=RECHECK, server=f'api_key_file = "{key}"')
     with daemon(config) as one:
         pid = one.until_state("SERVING")["engine_pid"]

@@ -1,7 +1,10 @@
-"""Follows the handshake of CURVE: until it is done, whoever connected is a stranger.
+"""Follows a connection of CURVE: its handshake, and how much comes that makes no whole message.
 
-All that comes after it is encrypted. Until then the commands have names (rfc.zeromq.org/spec/25),
-and the server says READY to nobody whose key it does not take.
+All that comes after the handshake is encrypted. Until then the commands have names
+(rfc.zeromq.org/spec/25), and the server says READY to nobody whose key it does not take. After it,
+only who decrypts knows which part of a message is the last, and libzmq keeps them until that one
+has come. So `heard` reports each message that was received: the bytes since the one before are
+bounded, and with them the parts, each of which has at least PART_BYTES.
 """
 
 from __future__ import annotations
@@ -12,28 +15,52 @@ from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, Exces
 
 READY = b"\x05READY"
 MOST_BYTES = 2048  # of a handshake, either way
+PART_BYTES = 35
 
 
-class Handshake:
-    """One client's: `done` is called once the server has said READY.
+class Encrypted:
+    """One connection, whose peer is the client, or the server where `to_server`.
 
-    `feed` raises Excessive where the client sends more before that than a handshake has.
+    `done` is called once the server has said READY. `feed` raises Excessive where the peer sends
+    more before that than a handshake has, or afterwards more than `max_unheard` bytes between two
+    messages.
     """
 
-    def __init__(self, done: Callable[[], None]) -> None:
-        self._done = done
-        self._came = 0
+    def __init__(
+        self,
+        max_unheard: int,
+        done: Callable[[], None] = lambda: None,
+        *,
+        to_server: bool = False,
+    ) -> None:
+        self._max_unheard, self._done, self._to_server = max_unheard, done, to_server
+        self._came = self._unheard = 0
         self._answer = bytearray()
         self.asks = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the client."""
-        if not self.asks:
-            self._came += len(data)
-            if self._came > MOST_BYTES:
-                raise Excessive("a handshake is too large")
+        """Take the next bytes of the peer."""
+        if self.asks:
+            self._unheard += len(data)
+            if self._unheard > self._max_unheard:
+                raise Excessive("a message is too large")
+            return
+        self._came += len(data)
+        if self._to_server:
+            self._follow(data)
+        if not self.asks and self._came > MOST_BYTES:
+            raise Excessive("a handshake is too large")
 
     def answered(self, data: bytes) -> None:
+        """Take the next bytes for the peer."""
+        if not self._to_server:
+            self._follow(data)
+
+    def heard(self) -> None:
+        """A whole message of the peer was received."""
+        self._unheard = 0
+
+    def _follow(self, data: bytes) -> None:
         """Take the next bytes of the server."""
         if self.asks or len(self._answer) > MOST_BYTES:
             return

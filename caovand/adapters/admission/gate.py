@@ -41,17 +41,59 @@ class Follower(Protocol):
         ...
 
 
+async def relay(
+    peer: socket.socket,
+    inside: socket.socket,
+    follower: Follower,
+    first: bytes = b"",
+    in_all: int | None = None,
+) -> None:
+    """Pass bytes until either side ends, or the peer asks for nothing or for too much.
+
+    `first` was read of the peer already; `in_all` limits what it may ever send.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def inward() -> None:
+        sent, data = 0, first or await loop.sock_recv(peer, CHUNK)
+        while data:
+            sent += len(data)
+            follower.feed(data)
+            if in_all is not None and sent > in_all:
+                return
+            await loop.sock_sendall(inside, data)
+            data = await loop.sock_recv(peer, CHUNK)
+
+    async def outward() -> None:
+        while data := await loop.sock_recv(inside, CHUNK):
+            follower.answered(data)
+            await loop.sock_sendall(peer, data)
+
+    ways = [asyncio.ensure_future(way) for way in (inward(), outward())]
+    try:
+        await asyncio.wait(ways, timeout=FIRST_MESSAGE_S, return_when=asyncio.FIRST_COMPLETED)
+        if follower.asks:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        for end in await asyncio.gather(*ways, return_exceptions=True):
+            if isinstance(end, Exception) and not isinstance(end, (OSError, Excessive)):
+                raise end
+
+
 class Gate:
     """Serves connections of a Door for the ZeroMQ socket at `inner`.
 
-    `follow` makes a connection's follower. All that a client ever sends are `in_all` bytes, None
-    for any number. Who does not greet as ZeroMQ does is for `others`, with the bytes read so far.
+    `follow` makes the follower of a connection from its own socket to libzmq, whose name no other
+    has. All that a client ever sends are `in_all` bytes, None for any number. Who does not greet
+    as ZeroMQ does is for `others`, with the bytes read so far.
     """
 
     def __init__(
         self,
         inner: Path,
-        follow: Callable[[], Follower],
+        follow: Callable[[socket.socket], Follower],
         in_all: int | None = None,
         others: Callable[[socket.socket, bytes], Awaitable[None]] | None = None,
     ) -> None:
@@ -59,7 +101,7 @@ class Gate:
         self._others = others
 
     async def serve(self, link: socket.socket) -> None:
-        """Pass bytes until either side ends, or the client asks for nothing or for too much."""
+        """Relay a connection that begins as one of ZeroMQ does."""
         loop = asyncio.get_running_loop()
         # A client that only looks whether somebody listens costs no connection inside.
         first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
@@ -68,38 +110,10 @@ class Gate:
         if self._others is not None and first[0] != GREETS:
             await self._others(link, first)
             return
-        follower = self._follow()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as inside:
+            inside.bind("")  # the kernel chooses a name
             await loop.sock_connect(inside, self._inner)
-
-            async def inward(data: bytes) -> None:
-                sent = 0
-                while data:
-                    sent += len(data)
-                    follower.feed(data)
-                    if self._in_all is not None and sent > self._in_all:
-                        return
-                    await loop.sock_sendall(inside, data)
-                    data = await loop.sock_recv(link, CHUNK)
-
-            async def outward() -> None:
-                while data := await loop.sock_recv(inside, CHUNK):
-                    follower.answered(data)
-                    await loop.sock_sendall(link, data)
-
-            ways = [asyncio.ensure_future(way) for way in (inward(first), outward())]
-            try:
-                await asyncio.wait(
-                    ways, timeout=FIRST_MESSAGE_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if follower.asks:
-                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for way in ways:
-                    way.cancel()
-                for end in await asyncio.gather(*ways, return_exceptions=True):
-                    if isinstance(end, Exception) and not isinstance(end, (OSError, Excessive)):
-                        raise end
+            await relay(link, inside, self._follow(inside), first, self._in_all)
 
 
 def inner_folder(folder: Path) -> Path:

@@ -1,7 +1,8 @@
 """Counts what a client of ZMTP sends: whole messages of a bounded size, and nothing without end.
 
-libzmq keeps every part of a message until the last one has come, and every subscription. The
-framing is that of ZMTP 3 (rfc.zeromq.org/spec/23), which libzmq speaks since 4.0.
+libzmq keeps every part of a message until the last one has come, and every subscription. A command
+that claims to have MORE counts as a part there, although ZMTP 3 (rfc.zeromq.org/spec/23), which
+libzmq speaks since 4.0, knows no such command.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 GREETING_BYTES = 64
 GREETS = 0xFF  # the first byte of every greeting, and of no JSON
 MORE, LONG, COMMAND = 1, 2, 4
+FLAGS = frozenset({0, MORE, LONG, MORE | LONG, COMMAND, COMMAND | LONG})
 MOST_PARTS = 64  # empty ones cost libzmq memory, too
 COMMAND_BYTES = 1024
 
@@ -20,8 +22,8 @@ class Excessive(Exception):
 class Messages:
     """Follows one client's bytes: `feed` raises Excessive where a limit is passed.
 
-    `most_bytes` is the limit of one message with all its parts. `asks`: it has sent a whole one, or
-    a command after READY, such as a subscription.
+    `most_bytes` is the limit of one message with all its parts and the commands between them.
+    `asks`: it has sent a whole one, or a command after READY, such as a subscription.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -32,6 +34,7 @@ class Messages:
         self._body = 0  # bytes of a frame's body to come
         self._flags = 0
         self._parts = self._bytes = self._frames = 0
+        self._amid = False  # parts of a message have come, and the last has not
         self.asks = False
 
     def feed(self, data: bytes) -> None:
@@ -62,6 +65,8 @@ class Messages:
             self._greeted = True
         elif len(head) == 1:
             self._flags = head[0]
+            if self._flags not in FLAGS:
+                raise Excessive(f"no frame has the flags {self._flags}")
             self._wanted = 9 if self._flags & LONG else 2
             return
         else:
@@ -70,23 +75,20 @@ class Messages:
         self._wanted = 1
 
     def _begin_frame(self, size: int) -> None:
-        if self._flags & COMMAND:
-            # It may stand between the parts of a message, which it does not end.
-            if size > COMMAND_BYTES:
-                raise Excessive("a command is too large")
-        else:
-            self._bytes += size
-            self._parts += 1
-            if self._bytes > self._most_bytes or self._parts > MOST_PARTS:
-                raise Excessive("a message is too large")
+        if self._flags & COMMAND and size > COMMAND_BYTES:
+            raise Excessive("a command is too large")
+        self._bytes += size
+        self._parts += 1
+        if self._bytes > self._most_bytes or self._parts > MOST_PARTS:
+            raise Excessive("a message is too large")
         self._body = size
         if not size:
             self._end_frame()
 
     def _end_frame(self) -> None:
         self._frames += 1
-        if self._flags & COMMAND:
-            self.asks = self.asks or self._frames > 1
-        elif not self._flags & MORE:
+        command = bool(self._flags & COMMAND)
+        self._amid = self._amid if command else bool(self._flags & MORE)
+        if not self._amid:
             self._parts = self._bytes = 0
-            self.asks = True
+        self.asks = self.asks or (self._frames > 1 if command else not self._amid)

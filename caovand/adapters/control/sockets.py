@@ -74,7 +74,8 @@ class Control:
                 ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None, short),
                 ("events", TOPIC_BYTES, TOPIC_BYTES, None),
             ):
-                gate = Gate(inner / name, partial(Messages, most_bytes), in_all, others)
+                follow = partial(_followed, most_bytes)
+                gate = Gate(inner / name, follow, in_all, others)
                 self._doors.append(
                     Door(
                         unix_listener(folder / name, restricted, gid),
@@ -215,6 +216,10 @@ class Control:
         # A client that went away or does not read is its own loss.
         with contextlib.suppress(zmq.ZMQError):
             await socket.send_multipart(frames, zmq.NOBLOCK)
+
+
+def _followed(most_bytes: int, _link: object) -> Messages:
+    return Messages(most_bytes)
 
 
 def _gid(group: str | None) -> int | None:

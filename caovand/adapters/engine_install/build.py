@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -17,6 +18,7 @@ from caovand.adapters.engine_install.wheels import Wheel, sha256
 
 _MIB = 2**20
 NEXT_TO_NOTHING_BYTES = 4 * _MIB
+COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
 def make_venv(python: Path, path: Path, world: World) -> None:
@@ -77,16 +79,17 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
             "--cache-dir",
             str(path / "uv-cache"),
             "--no-progress",
-            "--compile-bytecode",
         ]
     else:
-        command = [*_pip(path), "install"]
+        command = [*_pip(path), "install", "--no-compile"]
     command += ["--no-deps", "--no-index", "--require-hashes", "-r", str(wanted)]
     total = lock.disk_mib * _MIB
-    before = world.free_bytes(path)
+    before, most = world.free_bytes(path), 0
 
     def tick() -> None:
-        world.progress(min(max(before - world.free_bytes(path), 0), total), total, "unpacking")
+        nonlocal most  # what others free is no way back
+        most = max(most, min(before - world.free_bytes(path), total))
+        world.progress(most, total, "unpacking")
 
     finished = world.run(command, _ALONE, tick)
     if finished.code:
@@ -94,6 +97,23 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
         raise pip_errors.explain(f"unpack the wheels into {path}", finished)
     wanted.unlink()
     shutil.rmtree(path / "uv-cache", ignore_errors=True)
+
+
+def compile_bytecode(path: Path, site: Path, world: World) -> None:
+    """Compile what was unpacked, which a service of another user could not keep."""
+    counted = path / "compiled.txt"
+
+    def tick() -> None:
+        with contextlib.suppress(OSError, ValueError):  # not there yet, or half written
+            done, total = map(int, counted.read_text(encoding="utf-8").split())
+            world.progress(done, total, "compiling Python files")
+
+    command = [str(path / "bin" / "python"), "-I", str(COMPILE), str(site), str(counted)]
+    finished = world.run(command, _ALONE, tick)
+    if finished.code:
+        _refuse_full_disk(world, path, f"compile the Python files in {path}")
+        world.say("      note: not all Python files were compiled; the first start takes longer")
+    counted.unlink(missing_ok=True)
 
 
 # pip's and uv's own configuration must not add another source to what has been checked

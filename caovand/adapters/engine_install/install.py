@@ -208,6 +208,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
             "the lock is at fault: install another version",
         )
     adapt(lock, site)
+    build.compile_bytecode(path, site, world)
     toolkit.lay_out(path)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
     journal.add("fill")

@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import site
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,9 +196,10 @@ def _parse_pin(line: str, bad: Callable[[str], EngineError]) -> Pin:
 
 
 def folders() -> list[Path]:
-    """Where lock files are looked for: `CAOVAN_LOCKS`, a checkout, the installed package."""
+    """Folders searched for lock files: `CAOVAN_LOCKS`, else a checkout, then what is installed."""
     checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
-    installed = [Path(sys.prefix, "share/caovan/engines"), Path("/usr/share/caovan/engines")]
+    prefixes = [sysconfig.get_path("data"), *([site.getuserbase()] * bool(site.ENABLE_USER_SITE))]
+    installed = [Path(prefix, "share/caovan/engines") for prefix in (*prefixes, "/usr")]
     own = os.environ.get("CAOVAN_LOCKS")
     return [
         folder for folder in ([Path(own)] if own else [checkout, *installed]) if folder.is_dir()
@@ -219,10 +222,13 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"
     at_hand = available()
     if name not in at_hand:
-        offered = ", ".join(sorted(at_hand)) or "none at all"
+        lacking = (
+            "install caovan again, as its lock files are missing too, or set CAOVAN_LOCKS to the"
+            " folder that has them (packaging/engines in a checkout)"
+        )
         raise EngineError(
             f"install {engine.title} {wanted} ({build})",
             f"there is no lock file {name}.txt",
-            f"there are: {offered}",
+            f"there are: {', '.join(sorted(at_hand))}" if at_hand else lacking,
         )
     return parse(safe_files.read_text(at_hand[name], MOST_BYTES), str(at_hand[name]))

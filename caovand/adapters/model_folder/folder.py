@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import reprlib
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
+from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
@@ -27,12 +29,14 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", 
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
+NO_OWNERS = ("models", "datasets", "spaces")
+"""First parts of a path which the hubs' own addresses begin with: nobody there has such a name."""
+SIMILAR = 0.8
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
 LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
 LARGEST_OTHER = 2 << 20
 MOST_VALUES = 500_000
-MOST_HEADER_VALUES = 2_000_000  # five or so a tensor
 LONGEST_NAME = 255
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What reading a malformed configuration may raise."""
@@ -49,7 +53,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
-        raise ModelProblem("choose a model", "none is named", "set [model] path")
+        raise unnamed()
     try:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
@@ -68,13 +72,8 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         raise ModelProblem(
             f"read model {path}", "it is a file", "set [model] path to the folder around it"
         )
-    elif not HUB_NAME.match(path):
-        raise ModelProblem(
-            f"read model {path}",
-            "there is no such folder",
-            "set [model] path to one with a config.json in it, or to a name on the hub such as"
-            " Qwen/Qwen3-0.6B",
-        )
+    elif not _may_be_on_a_hub(path):
+        raise _absent(path, place)
     else:
         kept = _downloaded(path)
         if kept is None:
@@ -83,10 +82,38 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     return _read(folder, weights)
 
 
+def unnamed() -> ModelProblem:
+    """The problem of a configuration without a model."""
+    return ModelProblem("choose a model", "[model] path is empty", "set it to a model's folder")
+
+
+def _may_be_on_a_hub(path: str) -> bool:
+    """Whether a path that leads nowhere can be a model's name; a path without its "/" is none."""
+    owner, _, name = path.partition("/")
+    is_path = owner in NO_OWNERS or name.endswith(SUFFIX) or Path("/", path).exists()
+    return HUB_NAME.match(path) is not None and not is_path
+
+
+def _absent(path: str, place: Path) -> ModelProblem:
+    is_gguf = place.suffix == SUFFIX
+    fact = f"there is no such {'file' if is_gguf else 'folder'}"
+    if not place.is_absolute() and Path("/", place).exists():
+        return ModelProblem(f"read model {path}", fact, f'did you mean "/{path}"?')
+    wanted = "a GGUF file" if is_gguf else "one with a config.json in it"
+    remedy = (
+        f"set [model] path to {wanted}, by its full path, or to a name on the hub such as"
+        " Qwen/Qwen3-0.6B"
+    )
+    with suppress(OSError):
+        if close := get_close_matches(place.name, os.listdir(place.parent), 1, SIMILAR):
+            remedy = f'did you mean "{place.with_name(close[0])}"? Otherwise {remedy}'
+    return ModelProblem(f"read model {path}", fact, remedy)
+
+
 def shards_of(card: ModelCard) -> list[Path]:
     """The safetensors files of a model that was read; none where its weights are pickled."""
     folder = Path(card.path) if card.folder else _downloaded(card.path)
-    return _shards(folder, _index(folder)) if folder else []
+    return _shards(folder, _index(folder, Budget(time.thread_time))) if folder else []
 
 
 def folder_of(card: ModelCard) -> Path | None:
@@ -104,7 +131,8 @@ def identities(card: ModelCard) -> list[tuple[str, int, int]]:
 
 
 def _read(folder: Path, weights: bool) -> ModelCard:
-    config = read_table(folder, "config.json")
+    budget = Budget(time.thread_time)
+    config = read_table(folder, "config.json", budget)
     if config is None:
         files = gguf_files.first_files(folder)
         if files:
@@ -116,28 +144,30 @@ def _read(folder: Path, weights: bool) -> ModelCard:
             " `sudo caovanctl model pull OWNER/NAME`",
         )
     if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
-        config = {**config, "quantization_config": read_table(folder, "hf_quant_config.json")}
-    tokenizer = read_table(folder, "tokenizer_config.json") or {}
+        quantised = read_table(folder, "hf_quant_config.json", budget)
+        config = {**config, "quantization_config": quantised}
+    tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
     card = _described(folder, config, tokenizer)
     notes = card.notes
     if weights:
-        tensors = list(_tensors(folder))
+        tensors = list(_tensors(folder, budget))
         sums = weigh(tensors, len(card.layer_types))
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
-            notes += (
-                Problem(
-                    "",
-                    "config.json declares an MTP head, but the weights have none",
-                    "to draft with MTP, download a checkpoint that has one",
-                ),
-            )
+            if declares_mtp(config):
+                notes += (
+                    Problem(
+                        "",
+                        "config.json declares an MTP head, but the weights have none",
+                        "to draft with MTP, download a checkpoint that has one",
+                    ),
+                )
     else:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
         notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
-    return replace(card, chat_template=_chat_template(folder, tokenizer), notes=notes)
+    return replace(card, chat_template=_chat_template(folder, tokenizer, budget), notes=notes)
 
 
 def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:
@@ -189,9 +219,9 @@ def _shards(folder: Path, table: dict[str, str]) -> list[Path]:
     return named or sorted(folder.glob("*.safetensors"))
 
 
-def _tensors(folder: Path) -> Iterable[Tensor]:
+def _tensors(folder: Path, budget: Budget) -> Iterable[Tensor]:
     """Every tensor of the checkpoint; ModelProblem names all bad shards."""
-    table = _index(folder)
+    table = _index(folder, budget)
     shards = _shards(folder, table)
     if not shards:
         yield from _other_weights(folder)
@@ -201,11 +231,13 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
     found: set[str] = set()
     for shard in shards:
         try:
-            tensors = _shard(shard)
+            tensors = _shard(shard, budget)
         except FileNotFoundError:
             continue  # reported as missing above
-        except BadShard as problem:
+        except BadHeader as problem:
             bad.append(f"{shard.name} is unusable, {problem}")
+            if isinstance(problem, TooLarge):
+                break
         except PermissionError:
             closed.append(shard.name)
         except OSError as problem:
@@ -225,10 +257,10 @@ def _tensors(folder: Path) -> Iterable[Tensor]:
         )
 
 
-def _index(folder: Path) -> dict[str, str]:
+def _index(folder: Path, budget: Budget) -> dict[str, str]:
     """The shard of each tensor, if the folder has an index."""
     name = "model.safetensors.index.json"
-    index = read_table(folder, name)
+    index = read_table(folder, name, budget)
     if index is None:
         return {}
     table = index.get("weight_map")
@@ -256,17 +288,17 @@ def _is_plain(name: Any) -> bool:
     return fits and "/" not in name and name not in (".", "..")
 
 
-def _shard(path: Path) -> list[Tensor]:
+def _shard(path: Path, budget: Budget) -> list[Tensor]:
     if not path.is_file():
         path.stat()  # raises if it is missing or closed to us
         raise BadShard("it is not a file")
     with os.fdopen(safe_files.open_regular(path), "rb") as shard:
+        budget.begin_part()
         size_bytes = os.fstat(shard.fileno()).st_size
         length = header_length(shard.read(8), size_bytes)
+        budget.require(length)
         header = shard.read(length)
-    if header.count(b",") > MOST_HEADER_VALUES:
-        raise BadShard("its header has more values than any checkpoint's")
-    return parse_header(header, size_bytes)
+    return parse_header(header, size_bytes, budget)
 
 
 def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
@@ -309,14 +341,12 @@ def _other_weights(folder: Path) -> Iterable[Tensor]:
             ) from problem
 
 
-def read_table(folder: Path, name: str) -> dict[str, Any] | None:
+def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None:
     """The table in this file, None without such a file."""
     path = folder / name
     try:
         data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
-        if data.count(b",") > MOST_VALUES:
-            raise OSError(errno.EFBIG, f"it has more than {MOST_VALUES} values", str(path))
-        content = json.loads(data)
+        content = budget.json(data, MOST_VALUES)
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -325,16 +355,14 @@ def read_table(folder: Path, name: str) -> dict[str, Any] | None:
         fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
         remedy = "check the disk" if fits else "download the file again"
         raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
-    except (ValueError, RecursionError) as problem:
-        raise ModelProblem(
-            f"read {path}", f"it is not JSON ({problem})", "download the file again"
-        ) from None
+    except BadHeader as problem:
+        raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
     if not isinstance(content, dict):
         raise ModelProblem(f"read {path}", "it contains no table", "download the file again")
     return content
 
 
-def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
+def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> str | None:
     path = folder / "chat_template.jinja"
     try:
         return safe_files.read(path, LARGEST_OTHER).decode(errors="replace")
@@ -349,7 +377,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any]) -> str | None:
         kept = "\n".join(text for text in texts if isinstance(text, str))
     if isinstance(kept, str) and kept:
         return kept
-    aside = read_table(folder, "chat_template.json") or {}
+    aside = read_table(folder, "chat_template.json", budget) or {}
     text = aside.get("chat_template")
     return text if isinstance(text, str) else None
 

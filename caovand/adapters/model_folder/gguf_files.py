@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from caovand.adapters import safe_files
-from caovand.core.checkpoint.gguf import BadGguf, GgufFile, parse
+from caovand.core.checkpoint.budget import MAX_PARTS, BadHeader, Budget
+from caovand.core.checkpoint.gguf import GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import NO_MODEL, PART, SUFFIX
-
-MOST_PARTS = 1000
 
 
 class BadParts(Exception):
@@ -35,14 +35,14 @@ def first_files(folder: Path) -> list[Path]:
 
 def read_model(path: Path) -> ModelCard:
     """The card of the model in this file and the parts that follow it; BadParts or OSError."""
-    names = _parts(path)
+    names, budget = _parts(path), Budget(time.thread_time)
     files: list[tuple[str, GgufFile]] = []
     for name in names:
         try:
-            files.append((name, _header(path.with_name(name))))
+            files.append((name, _header(path.with_name(name), budget)))
         except FileNotFoundError:
             raise BadParts(f"{name} is missing") from None
-        except BadGguf as problem:
+        except BadHeader as problem:
             raise BadParts(f"{name} is unusable, {problem}") from problem
     _check_counts(files)
     try:
@@ -53,9 +53,9 @@ def read_model(path: Path) -> ModelCard:
         ) from problem
 
 
-def _header(path: Path) -> GgufFile:
+def _header(path: Path, budget: Budget) -> GgufFile:
     with os.fdopen(safe_files.open_regular(path), "rb", buffering=0) as file:
-        return parse(file.read, os.fstat(file.fileno()).st_size)
+        return parse(file.read, os.fstat(file.fileno()).st_size, budget)
 
 
 def _parts(path: Path) -> list[str]:
@@ -69,7 +69,7 @@ def _parts(path: Path) -> list[str]:
             f"it is part {int(part['number'])} of {count}",
             f"set [model] path to the first, {first}",
         )
-    if not 1 <= count <= MOST_PARTS:
+    if not 1 <= count <= MAX_PARTS:
         raise BadParts(f"its name claims {count} parts")
     return [f"{part['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_table
+from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_table, unnamed
+from caovand.core.checkpoint.budget import Budget
 from caovand.core.config import Config
 from caovand.core.engine import NamedModels
 from caovand.core.facts.inventory import ModelCard
@@ -18,10 +20,12 @@ def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) 
     Raises ModelProblem.
     """
     name = config.model.path
+    if not name:
+        raise unnamed()
     entry = models.entry(name)
     for folder in models.folders(config, environ) if entry else ():
         place = Path(os.path.abspath(folder))
-        table = read_table(place, entry)
+        table = read_table(place, entry, Budget(time.thread_time))
         if table is None:
             continue
         weights = models.weights(table)

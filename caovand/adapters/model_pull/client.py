@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.cookiejar
-import json
 import time
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -20,9 +19,11 @@ import urllib3
 from requests.utils import get_environ_proxies
 
 from caovand import __version__
+from caovand.adapters import wall_clock
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.hubs import Hub
 from caovand.core.addresses import is_loopback
+from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.printable import one_line
 
 PATIENCE_S = (20.0, 60.0)  # to connect, and between two pieces
@@ -61,7 +62,7 @@ class Answer:
         if text.isdecimal() and len(text) < 10:
             return float(text)
         try:
-            return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+            return max(parsedate_to_datetime(text).timestamp() - wall_clock.now(), 0.0)
         except (TypeError, ValueError, IndexError, OverflowError):
             return None
 
@@ -107,14 +108,14 @@ class Client:
                 return answer, None
             data = b"".join(answer.pieces(most_bytes + 1))
             length = answer.headers.get("content-length", "")
-        if len(data) > most_bytes or data.count(b",") > MOST_VALUES:
+        if len(data) > most_bytes:
             raise self._strange(f"its list of files is larger than {most_bytes >> 20} MiB")
         if length.isdecimal() and len(data) < int(length[:15]):
             raise Cut("the answer ended early")
         try:
-            return answer, json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._strange("its list of files is no JSON") from None
+            return answer, Budget(time.thread_time).json(data, MOST_VALUES)
+        except BadHeader as problem:
+            raise self._strange(f"its list of files cannot be read: {problem}") from None
 
     def _strange(self, fact: str) -> PullError:
         return PullError(

@@ -94,7 +94,7 @@ def find(root: Path, text: str) -> Place:
     """The place of OWNER/NAME[:TYPE], or of a folder by its name in the root or its path."""
     if split_name(text):
         known = place_of(root, text)
-        if known.folder.is_dir() or known.staging.is_dir():
+        if known.folder.is_dir() or known.staging.is_dir() or not Path(text).exists():
             return known
     if "/" not in text and text not in ("", ".", ".."):
         return Place(root / text)
@@ -118,7 +118,7 @@ def require(place: Place, what: str) -> Manifest:
         fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"
     elif place.folder.is_dir():
         fact = f"{place.folder} has no {MANIFEST}: it was not pulled by caovanctl"
-        remedy = "pull the model into another folder"
+        remedy = "name a model that `caovanctl model list` shows"
     else:
         fact, remedy = f"there is no {place.folder}", "caovanctl model list shows what there is"
     raise PullError(what, fact, remedy)

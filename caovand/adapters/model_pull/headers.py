@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.offer import whole
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
 from caovand.adapters.model_pull.world import World
-from caovand.core.checkpoint.gguf import BadGguf, parse
-from caovand.core.checkpoint.safetensors import BadShard, header_length
+from caovand.core.checkpoint.budget import BadHeader, Budget
+from caovand.core.checkpoint.gguf import parse
+from caovand.core.checkpoint.safetensors import header_length
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.selection import Offer
@@ -41,22 +43,28 @@ def fetched(client: Client, world: World, offer: Offer) -> Iterator[Path]:
                 _write(folder / file.path, whole(client, world, offer, file), file.size_bytes)
             elif file.path in model_folder.TOKENIZERS:
                 _write(folder / file.path, b"", 0)  # that it is there is all that is asked
-        shards = offer.selection.weights
+        shards, budget = offer.selection.weights, Budget(time.thread_time)
         for done, shard in enumerate(shards):
             world.progress(done, len(shards), f"reading headers: {shard.path}")
-            _write(folder / shard.path, _header(client, world, offer, shard), shard.size_bytes)
+            start = _header(client, world, offer, shard, budget)
+            _write(folder / shard.path, start, shard.size_bytes)
         yield folder
 
 
-def _header(client: Client, world: World, offer: Offer, shard: RemoteFile) -> bytes:
-    """The start of a shard up to the end of its header, or a little further."""
+def _header(client: Client, world: World, offer: Offer, shard: RemoteFile, budget: Budget) -> bytes:
+    """The start of a shard up to the end of its header, or a little further.
+
+    Nothing of it has a hash that could be checked yet.
+    """
     cannot = f"pull {offer.title}"
     if offer.variant:
-        return _gguf_header(client, world, offer, shard)
+        return _gguf_header(client, world, offer, shard, budget)
     start = _range(client, world, offer, shard, 0, min(FIRST_BYTES, shard.size_bytes))
     try:
+        budget.begin_part()
         end = 8 + header_length(start[:8], shard.size_bytes)
-    except BadShard as problem:
+        budget.spend(size_bytes=end)
+    except BadHeader as problem:
         raise PullError(
             cannot, f"{shard.path} is unusable, {problem}", "choose another revision or checkpoint"
         ) from None
@@ -65,7 +73,9 @@ def _header(client: Client, world: World, offer: Offer, shard: RemoteFile) -> by
     return start[:end]
 
 
-def _gguf_header(client: Client, world: World, offer: Offer, part: RemoteFile) -> bytes:
+def _gguf_header(
+    client: Client, world: World, offer: Offer, part: RemoteFile, budget: Budget
+) -> bytes:
     """The start of a GGUF file: only who reads all of its header knows where that ends."""
     got: list[bytes] = []
 
@@ -76,8 +86,8 @@ def _gguf_header(client: Client, world: World, offer: Offer, part: RemoteFile) -
         return got[-1]
 
     try:
-        parse(read, part.size_bytes)
-    except BadGguf as problem:
+        parse(read, part.size_bytes, budget)
+    except BadHeader as problem:
         raise PullError(
             f"pull {offer.title}", f"{part.path} is unusable, {problem}", "choose another GGUF file"
         ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.part import hasher
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
 from caovand.adapters.model_pull.world import World
+from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.model_source import gguf, selection
 from caovand.core.model_source.gguf import Variant
 from caovand.core.model_source.listing import BadListing, RemoteFile
@@ -120,11 +121,11 @@ def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes
 def _shards(data: bytes, cannot: str) -> frozenset[str]:
     """The files that an index names."""
     try:
-        if data.count(b",") < model_folder.MOST_VALUES:
-            found = frozenset(json.loads(data)["weight_map"].values())
-            if found and all(isinstance(one, str) and one.isprintable() for one in found):
-                return found
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        index = Budget(time.thread_time).json(data, model_folder.MOST_VALUES)
+        found = frozenset(index["weight_map"].values())
+        if found and all(isinstance(one, str) and one.isprintable() for one in found):
+            return found
+    except (BadHeader, LookupError, TypeError, AttributeError):
         pass
     raise PullError(
         cannot, f"its {selection.INDEX} names no files", "choose another revision or checkpoint"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from caovand import __version__
-from caovand.adapters import model_folder, own_address
+from caovand.adapters import model_folder, own_address, wall_clock
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
 from caovand.core.cluster.node import LONGEST, Card, NodeFacts, reportable
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
@@ -75,7 +74,7 @@ def read(
         shm_free_mib=_free_mib(SHM),
         model_folder=folder,
         model=model,
-        clock=time.time(),
+        clock=wall_clock.now(),
     )
 
 

@@ -31,9 +31,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         f" {document['mode']}{mtp}, plan {document['fingerprint']}"
     )
     cells = document["cells"]
+    rounds = len(cells[0]["rounds"])
+    figures = f"medians of {rounds} rounds" if rounds > 1 else "figures of 1 round"
     yield (
-        f"{document['tokens']} tokens generated for each request, seed {document['seed']}; medians"
-        f" of {len(cells[0]['rounds'])} rounds"
+        f"{document['tokens']} tokens generated for each request, seed {document['seed']};"
+        f" {figures}"
     )
     yield _row(HEAD)
     for cell in cells:

@@ -78,4 +78,5 @@ VERB = Verb(
     epilog="example: sudo caovanctl cluster init --listen 10.0.0.1:7070",
     arguments=arguments,
     run=run,
+    effects=True,
 )

@@ -51,4 +51,5 @@ VERB = Verb(
     epilog="example: sudo caovanctl cluster join 10.0.0.1:7070",
     arguments=arguments,
     run=run,
+    effects=True,
 )

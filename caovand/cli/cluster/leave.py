@@ -30,4 +30,5 @@ VERB = Verb(
     epilog="example: sudo caovanctl cluster leave && sudo systemctl restart caovan",
     arguments=config_argument,
     run=run,
+    effects=True,
 )

@@ -7,11 +7,10 @@ python3 -m caovand.cli.engine install --build cpu
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from caovand.cli.printing import shown
-from caovand.cli.verb import Group, Verb, fill
+from caovand.cli.verb import Group, Parser, Verb, fill
 
 EPILOG = """\
 examples:
@@ -35,9 +34,7 @@ VERB = Verb(
 
 def main(argv: Sequence[str]) -> int:
     """The verb by itself, without the rest of caovanctl; its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter()
-    )
+    parser = Parser(prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter())
     fill(parser, VERB)
     with shown():
         args = parser.parse_args(argv)

@@ -128,4 +128,5 @@ VERB = engine_verb(
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,
+    effects=True,
 )

@@ -50,4 +50,5 @@ VERB = engine_verb(
     example="caovanctl engine fetch --build cuda --wheels ./wheels",
     arguments=arguments,
     run=run,
+    effects=True,
 )

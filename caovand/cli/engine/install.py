@@ -139,4 +139,5 @@ VERB = engine_verb(
     example="sudo caovanctl engine install --build cuda",
     arguments=arguments,
     run=run,
+    effects=True,
 )

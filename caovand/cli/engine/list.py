@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.lock import FIRST_KIND
-from caovand.cli.engine.shared import described, engine_verb, facts, root_of
+from caovand.cli.engine.shared import FAMILY, described, engine_verb, facts
+from caovand.core.config import Config
 from caovand.engines import registry
 
 
 def run(args: argparse.Namespace) -> int:
     """engine list."""
-    root = root_of(args)
+    root = FAMILY.root_of(args, _of_daemon)
     found, begun = places.engines(root), places.unfinished(root)
     now = {
         kind: engine.name
@@ -45,6 +47,12 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _of_daemon(config: Config) -> Path | None:
+    """The folder that the daemon's engine lies in, if it is one of ours."""
+    folder = Path(config.engine.python or "").parent.parent
+    return folder.parent if places.read(folder) is not None else None
 
 
 VERB = engine_verb(

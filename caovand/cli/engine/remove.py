@@ -25,4 +25,5 @@ VERB = engine_verb(
     example="sudo caovanctl engine remove NAME",
     arguments=name_argument,
     run=run,
+    effects=True,
 )

@@ -27,4 +27,5 @@ VERB = engine_verb(
     example="sudo caovanctl engine rollback && sudo caovanctl reload",
     arguments=kind_argument,
     run=run,
+    effects=True,
 )

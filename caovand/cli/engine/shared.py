@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,9 +38,19 @@ def root_of(args: argparse.Namespace) -> Path:
 
 
 def world_of(screen: Screen) -> World:
-    """What an installation touches, as it really is."""
+    """What an installation touches, as it really is; no command of it is silent for long."""
+
+    def run(
+        command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
+    ) -> commands.Finished:
+        def alive() -> None:
+            tick()
+            screen.alive()
+
+        return commands.run(command, env, alive)
+
     return World(
-        run=commands.run,
+        run=run,
         free_bytes=lambda path: shutil.disk_usage(path).free,
         now=lambda: datetime.now(timezone.utc),
         environ=os.environ,

@@ -24,4 +24,5 @@ VERB = engine_verb(
     example="sudo caovanctl engine use NAME",
     arguments=name_argument,
     run=run,
+    effects=True,
 )

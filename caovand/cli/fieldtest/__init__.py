@@ -13,10 +13,9 @@ from typing import Any
 
 from caovand.adapters.directories import own_directories
 from caovand.cli import archive, waiting
-from caovand.cli.bench.drive import Order
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.fieldtest.steps import REPORT, Subject, collected, take
+from caovand.cli.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collected, take
 from caovand.cli.fieldtest.work import STOPPED, Work, keep
 from caovand.cli.progress import Screen
 from caovand.cli.survey import (
@@ -29,9 +28,6 @@ from caovand.cli.survey import (
 )
 from caovand.cli.verb import Verb
 from caovand.core.config import Config
-
-ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
-QUICK = Order((256,), (1, 2), 1, 16, 1, "")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="drop the results of a test that was stopped"
     )
+    parser.add_argument(
+        "--yes", action="store_true", help="stop the engine of the service without asking"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,11 +56,16 @@ def run(args: argparse.Namespace) -> int:
     _refuse_in_a_cluster(config, status, source)
     target = args.file or Path(time.strftime("caovan-fieldtest-%Y%m%d-%H%M.tar.gz"))
     folder = own_directories(os.environ, os.getuid()).state / "fieldtest"
+    order = QUICK if args.quick else ORDER
+    # Whatever can keep the test from ending well is found out before the service is stopped.
+    archive.check(target)
+    pid = status.get("engine_pid")
+    check(Subject(config, look(config, None, pid, source=source).with_model(config), source, order))
     with _engine_stopped(args, status, folder, screen):
-        machine = look(config, source=source).with_model(config)
-        subject = Subject(config, machine, source)
+        machine = look(config, source=source).with_model(config)  # now with all of its memory
+        subject = Subject(config, machine, source, order)
         work = Work(folder, subject.described(), again=args.again)
-        take(subject, work, QUICK if args.quick else ORDER, screen)
+        take(subject, work, screen)
     contents = collected(subject, work)
     archive.write(target, target.name.partition(".")[0], contents)
     work.end()
@@ -100,6 +104,7 @@ def _engine_stopped(
     """
     note = folder / f"{STOPPED}.json"
     if status and status["state"] not in waiting.NOT_STARTING:
+        _confirm(status, yes=args.yes)
         screen.say("the engine of the service is stopped until the test is over")
         keep(note, True)
         with connect(args) as client:
@@ -115,16 +120,37 @@ def _engine_stopped(
             screen.say("the engine of the service is started again")
 
 
+def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
+    """Raise CommandError unless the operator agrees that the engine of the service is stopped."""
+    if yes:
+        return
+    name = status["served"]["name"] if status["served"] else status["model"]
+    remedy = "pass --yes if it may be stopped for 20 minutes and more"
+    if not sys.stdin.isatty():
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot stop the engine of {name}, which is {status['state']}: there is no terminal to"
+            " ask on",
+            remedy,
+        )
+    question = f"stop the engine of {name}, which is {status['state']}, until the test is over?"
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError(Exit.FAILED, "nothing was stopped or measured: not confirmed", remedy)
+
+
 VERB = Verb(
     name="fieldtest",
     help="measure caovan on this machine, for a report to be posted",
     description="Measure caovan on this machine, 20 minutes and more: the machine, our kernels"
     " against float64 and against vLLM's own, then the configured model served in several ways,"
     " each started, measured as `bench` does and stopped: as configured, without our kernels, with"
-    " int8 activations, on one card and on two. The engine of the service is stopped meanwhile and"
-    " started again; nothing else on the machine is changed. Stopped with Ctrl-C, the same command"
-    " goes on where it was. The report and an archive with every round have no secrets.",
+    " int8 activations, on one card and on two. The engine of the service is stopped meanwhile, if"
+    " you agree, and started again; nothing else on the machine is changed. Stopped with Ctrl-C,"
+    " the same command goes on where it was. The report and an archive with every round have no"
+    " secrets.",
     epilog="example: sudo caovanctl fieldtest",
     arguments=arguments,
     run=run,
+    effects=True,
 )

@@ -18,7 +18,7 @@ from caovand import __version__
 from caovand.adapters import free_port
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.bench.drive import Order
-from caovand.cli.errors import CommandError
+from caovand.cli.errors import CommandError, Exit
 from caovand.cli.fieldtest import kernels, trial
 from caovand.cli.fieldtest.work import KERNELS, Work
 from caovand.cli.planned import Planned, make
@@ -32,15 +32,21 @@ from caovand.core.model_source.pace import duration
 from caovand.core.secrets import hide, secrets_of, without_homes
 
 REPORT = "report.md"
+ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
+QUICK = Order((256,), (1, 2), 1, 16, 1, "")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested: the configuration, and the machine without the engine of the service."""
+    """What is tested: the configuration, and the machine without the engine of the service.
+
+    `order` is what is measured of each trial: a quick test has another than a full one.
+    """
 
     config: Config
     machine: Inventory
     source: Path
+    order: Order
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
@@ -71,6 +77,7 @@ class Subject:
             "version": __version__,
             "engine": self._engine(),
             "gpus": list(map(_identity, self.cards)),
+            "order": repr(self.order),
         }
 
     def kernels_key(self) -> str:
@@ -87,7 +94,18 @@ def _identity(gpu: Gpu) -> str:
     return gpu.uuid or gpu.name
 
 
-def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
+def check(subject: Subject) -> None:
+    """Raise CommandError where no trial has a plan that runs."""
+    ways = list(_ways(subject, free_port.free_port()))
+    if not any(way.planned for way in ways):
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot measure anything: {ways[0].why}",
+            f"`caovanctl doctor --config {subject.source}` names the fix",
+        )
+
+
+def take(subject: Subject, work: Work, screen: Screen) -> None:
     """Take every step that was not taken yet."""
     port = free_port.free_port()
     ways = list(_ways(subject, port))
@@ -110,7 +128,7 @@ def take(subject: Subject, work: Work, order: Order, screen: Screen) -> None:
         else:
             begun = time.monotonic()
             quiet = trials.quiet(one.config, port)
-            found = trial.run(one, quiet, work.folder / "trial", order)
+            found = trial.run(one, quiet, work.folder / "trial", subject.order)
             found["seconds"] = round(time.monotonic() - begun, 1)
         # What a rung has changed is another plan than the one that is modelled.
         if planned and found["plan"] and not found["plan"]["rungs"]:
@@ -182,6 +200,8 @@ def _facts(subject: Subject) -> dict[str, Any]:
         "at": time.strftime("%Y-%m-%d %H:%M"),
         "engine": chosen_engine(subject.config).title,
         "model": Path(subject.config.model.path).name,
+        "quick": subject.order == QUICK,
+        "order": asdict(subject.order),
         "inventory": inventory_file.render(machine.gpus, machine.host, machine.engine),
         "doctor": _doctor(subject.source),
     }

@@ -8,9 +8,8 @@ from pathlib import Path
 from caovand.cli import archive
 from caovand.cli.client import connect
 from caovand.cli.errors import Exit
-from caovand.cli.incidents.files import fetch
+from caovand.cli.incidents.files import fetch_all
 from caovand.cli.verb import Verb
-from caovand.core.reporting.incident_text import REPORT
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """incidents bundle."""
     with connect(args) as client:
-        files, report = fetch(client, args.number, REPORT)
-        contents = {REPORT: report}
-        for name in files:
-            if name != REPORT:
-                contents[name] = fetch(client, args.number, name)[1]
+        contents = fetch_all(client, args.number)
     archive.write(args.file, f"incident-{args.number}", contents)
     print(f"{args.file}: {', '.join(contents)}")
     return Exit.DONE
@@ -38,4 +33,5 @@ VERB = Verb(
     epilog="example: caovanctl incidents bundle 3 incident.tar.gz",
     arguments=arguments,
     run=run,
+    effects=True,
 )

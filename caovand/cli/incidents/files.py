@@ -1,19 +1,77 @@
-"""The files of one incident, as the daemon sends them: in pieces."""
+"""The files of one incident, as the daemon sends them: in pieces.
+
+A daemon may be another user's, and root asks it: no name leads out of a folder, and nothing is
+endless.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.core.reporting.incident_text import REPORT
+
+MAX_FILES = 256
+MAX_PIECES = 4096
+MAX_BYTES = 64 << 20  # of an incident; the daemon keeps less of all of them
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
 def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
-    """A file of an incident, and the names and sizes of all of its files."""
-    parts: list[bytes] = []
-    offset: int | None = 0
-    while offset is not None:
-        answer = client.ask("incident", number=number, file=name, offset=offset)
-        parts.append(base64.b64decode(answer["data"]))
-        offset = answer["next"]
-    return answer["files"], b"".join(parts)
+    """A file of an incident, and the names and sizes of all of its files; CommandError."""
+    data = bytearray()
+    for _ in range(MAX_PIECES):
+        answer = client.ask("incident", number=number, file=name, offset=len(data))
+        files, piece, following = _checked(answer, number)
+        data += piece
+        if following is None:
+            return files, bytes(data)
+        if following != len(data) or not piece:
+            raise _malformed(number, f"{name} goes on at byte {following} after {len(data)}")
+        _check_size(number, len(data))
+    raise _malformed(number, f"{name} comes in more than {MAX_PIECES} pieces")
+
+
+def fetch_all(client: Client, number: int) -> dict[str, bytes]:
+    """The files of an incident by name, its report first; CommandError."""
+    names, report = fetch(client, number, REPORT)
+    contents = {REPORT: report}
+    for name in names:
+        if name != REPORT:
+            contents[name] = fetch(client, number, name)[1]
+            _check_size(number, sum(map(len, contents.values())))
+    return contents
+
+
+def _check_size(number: int, size: int) -> None:
+    if size > MAX_BYTES:
+        raise _malformed(number, f"it has more than {MAX_BYTES >> 20} MiB")
+
+
+def _checked(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
+    """The names and sizes, the bytes and the next offset of an answer."""
+    try:
+        files, following = dict(answer["files"]), answer["next"]
+        piece = base64.b64decode(answer["data"], validate=True)
+    except (LookupError, TypeError, ValueError):
+        raise _malformed(number, "an answer is malformed") from None
+    if not (following is None or type(following) is int):
+        raise _malformed(number, "an answer is malformed")
+    if len(files) > MAX_FILES:
+        raise _malformed(number, f"it has {len(files)} files, more than {MAX_FILES}")
+    for name in files:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise _malformed(number, f"{str(name)[:100]!r} is not a file name")
+    return files, piece, following
+
+
+def _malformed(number: int, fact: str) -> CommandError:
+    return CommandError(
+        Exit.FAILED,
+        f"cannot read incident {number}: {fact}",
+        "check that the daemon and caovanctl are of one release (`caovanctl version`)",
+    )

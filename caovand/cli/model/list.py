@@ -6,15 +6,17 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from caovand.adapters.model_pull import folders
-from caovand.cli.model.shared import facts, gib, model_verb, root_of
+from caovand.cli.model.shared import FAMILY, facts, gib, model_verb
+from caovand.core.config import Config
 from caovand.core.printable import one_line
 
 
 def run(args: argparse.Namespace) -> int:
     """model list."""
-    root = root_of(args)
+    root = FAMILY.root_of(args, _of_daemon)
     found, begun = folders.models(root), folders.unfinished(root)
     if args.json:
         models = [facts(place.folder, made) for place, made in found]
@@ -36,6 +38,12 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _of_daemon(config: Config) -> Path | None:
+    """The folder that the daemon's model lies in, if models were pulled there."""
+    folder = Path(config.model.path).parent
+    return folder if config.model.path and folders.models(folder) else None
 
 
 VERB = model_verb("list", "list pulled models", example="caovanctl model list --json", run=run)

@@ -15,7 +15,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.family import show
 from caovand.cli.model import forecast, named
 from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
-from caovand.cli.survey import SYSTEM_CONFIG
+from caovand.cli.survey import SYSTEM_CONFIG, add_config
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import split_name
 from caovand.core.model_source.selection import Offer
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     parser.add_argument("--to", metavar="DIR", help="the model's folder, in place of one in --root")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default /etc/caovan.toml")
+    add_config(parser)
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="plan it for a saved inventory's machine"
     )
@@ -153,4 +153,5 @@ VERB = model_verb(
     example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
     arguments=arguments,
     run=run,
+    effects=True,
 )

@@ -55,4 +55,5 @@ VERB = model_verb(
     example="sudo caovanctl model remove Qwen/Qwen3-8B-AWQ",
     arguments=model_argument,
     run=run,
+    effects=True,
 )

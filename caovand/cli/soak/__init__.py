@@ -131,4 +131,5 @@ VERB = Verb(
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
     run=run,
+    effects=True,
 )

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.checkpoint import mtp
 from caovand.core.checkpoint.gptq import gptq
 from caovand.core.checkpoint.quantisation import Quantisation, quantisation
 from caovand.core.checkpoint.rope import factor, scalings, table_elements
@@ -77,7 +78,7 @@ def describe(
         layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
         limit_known=any(number(text, name) for name in LENGTHS),
-        mtp_layers=_layers(text, "mtp_num_hidden_layers", "num_nextn_predict_layers"),
+        mtp_layers=_bounded(mtp.mtp_layers(config, text, architecture), "MTP layers"),
         hidden_size=hidden,
         intermediate_size=number(text, "intermediate_size", "n_inner"),
         vocab_size=number(text, "vocab_size"),
@@ -285,10 +286,18 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
     return notes
 
 
+def declares_mtp(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration itself counts MTP layers."""
+    return any(number(_text(config), name) for name in mtp.KEYS)
+
+
 def _layers(text: Mapping[str, Any], *names: str) -> int:
-    count = number(text, *names)
+    return _bounded(number(text, *names), f'"{names[0]}"')
+
+
+def _bounded(count: int, name: str) -> int:
     if count > MOST_LAYERS:
-        raise BadConfig(f'"{names[0]}" is {count}, more than {MOST_LAYERS}')
+        raise BadConfig(f"{name} is {count}, more than {MOST_LAYERS}")
     return count
 
 

@@ -1,8 +1,8 @@
 """Headers of GGUF files: values and tensors, without the tensors' bytes.
 
 A file is a magic, a version, two counts, the values, a description of each tensor, and then the
-tensors, aligned, in the order described. Only the header is read, in pieces;
-lengths and counts that a file claims are believed only within bounds.
+tensors, aligned, in the order described. Only the header is read, in pieces; lengths and counts
+that a file claims are believed only within bounds, and what they cost is taken from a budget.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from caovand.core.checkpoint.budget import BadHeader, Budget
+
 PIECE = 1 << 20
-LARGEST_HEADER = 128 << 20  # real ones have 20 MiB at most: the vocabulary and its merges
 MOST_KEYS = 10_000
 MOST_TENSORS = 200_000
 MOST_ENTRIES = 4_000_000  # of one array
@@ -24,6 +25,8 @@ LONGEST_TEXT = 8 << 20  # a chat template
 MOST_KEPT = 4096  # entries of an array of numbers: few have more than one a layer
 MOST_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
+# What is kept costs more values than one that is skipped.
+TENSOR_VALUES, ENTRY_VALUES, TEXT_BYTES = 20, 4, 4
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip
@@ -44,7 +47,7 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
 """The name of each type, how many weights a block of it has, and how many bytes."""
 
 
-class BadGguf(Exception):
+class BadGguf(BadHeader):
     """Why this file is not a complete GGUF file."""
 
 
@@ -74,9 +77,10 @@ class GgufFile:
     size: int
 
 
-def parse(read: Callable[[int], bytes], size: int) -> GgufFile:
-    """The header of a file of `size` bytes, whose next bytes `read` returns; BadGguf."""
-    source = _Source(read, size)
+def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
+    """The header of a file of `size` bytes, whose next bytes `read` returns; BadHeader."""
+    budget.begin_part()
+    source = _Source(read, size, budget)
     if size < 24:
         raise BadGguf(f"it has {size} bytes, fewer than any GGUF file")
     magic = source.take(4)
@@ -108,6 +112,7 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
     alignment = values.get(ALIGNMENT, 32)
     if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
         raise BadGguf(f"{ALIGNMENT} is {_quoted(alignment)}, not a power of two")
+    source.budget.spend(values=count * TENSOR_VALUES)
     found: dict[str, GgufTensor] = {}
     at = 0
     for _ in range(count):
@@ -168,10 +173,10 @@ def _quoted(value: Any) -> str:
 
 
 class _Source:
-    """The header's bytes in order, at most LARGEST_HEADER of them, read in pieces."""
+    """The header's bytes in order, as far as the budget goes, read in pieces."""
 
-    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
-        self.size = size
+    def __init__(self, read: Callable[[int], bytes], size: int, budget: Budget) -> None:
+        self.size, self.budget = size, budget
         self._read, self._buffer, self._place, self._before = read, b"", 0, 0
 
     @property
@@ -180,7 +185,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """The next bytes; BadGguf where the file ends before."""
+        """The next bytes; BadHeader where the file or the budget ends before."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count
@@ -189,13 +194,12 @@ class _Source:
     def _fill(self, count: int) -> None:
         if self.at + count > self.size:
             raise BadGguf(f"it is truncated: {self.size} bytes end within its header")
-        if self.at + count > LARGEST_HEADER:
-            raise BadGguf(f"its header is larger than {LARGEST_HEADER >> 20} MiB")
         rest = self._buffer[self._place :]
         self._before += self._place
         self._place, parts, have = 0, [rest], len(rest)
         while have < count:
             part = self._read(max(count - have, PIECE))
+            self.budget.spend(size_bytes=len(part))
             if not part:
                 raise BadGguf(f"it is truncated: {self._before + have} bytes end within its header")
             parts.append(part)
@@ -212,6 +216,7 @@ class _Source:
         length = self.number(10)
         if length > longest:
             raise BadGguf(f"its header has a text of {length} bytes where {longest} are expected")
+        self.budget.spend(values=1 + length // TEXT_BYTES)
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
@@ -229,6 +234,7 @@ class _Source:
         if count > MOST_ENTRIES:
             raise BadGguf(f"its header claims an array of {count} entries")
         if kind == _TEXT:
+            self.budget.spend(values=count)
             for _ in range(count):
                 self._skip(self.number(10))
             return Count(count)
@@ -237,6 +243,7 @@ class _Source:
         if count > MOST_KEPT:
             self._skip(count * _SIZES[kind])
             return Count(count)
+        self.budget.spend(values=count * ENTRY_VALUES)
         return struct.unpack(f"<{count}{_FORMATS[kind]}", self.take(count * _SIZES[kind]))
 
     def _skip(self, count: int) -> None:

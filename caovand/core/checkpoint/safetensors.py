@@ -5,12 +5,13 @@ A file is 8 bytes of little-endian header length, a JSON header, then the tensor
 
 from __future__ import annotations
 
-import json
 import struct
 from math import prod
 from typing import Any, NamedTuple
 
-LARGEST_HEADER = 100_000_000
+from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
+
+MAX_VALUES = 2_000_000  # of one header: nine or so a tensor
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
     "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
@@ -18,7 +19,7 @@ BITS = {
 }  # fmt: skip
 
 
-class BadShard(Exception):
+class BadShard(BadHeader):
     """Why this file is not a complete shard."""
 
 
@@ -40,24 +41,38 @@ class Place(NamedTuple):
 
 
 def header_length(start: bytes, file_size: int) -> int:
-    """The length of the JSON after the first eight bytes, checked against the file's size."""
+    """The length of the JSON after the first eight bytes, checked against the file's size.
+
+    It may be more than is left of a budget: ask `Budget.require` before reading it.
+    """
     if start.startswith(b"version "):
         raise BadShard("it is a Git LFS pointer, not the file itself")
     length = int(struct.unpack("<Q", start)[0]) if len(start) == 8 else 0
-    if not 2 <= length <= min(file_size - 8, LARGEST_HEADER):
+    if not 2 <= length <= file_size - 8:
         raise BadShard(f"its header claims {length} bytes, the file has {file_size}")
     return length
 
 
-def parse_header(text: bytes, file_size: int) -> list[Tensor]:
-    """The tensors of one shard; BadShard if header and file disagree."""
+def parse_header(text: bytes, file_size: int, budget: Budget) -> list[Tensor]:
+    """The tensors of one shard; BadHeader if header and file disagree."""
+    return _tensors(_table(text, budget), len(text), file_size)
+
+
+def _table(text: bytes, budget: Budget) -> dict[str, Any]:
+    """The header's entries by the names of their tensors."""
     try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
+        header = budget.json(text, MAX_VALUES)
+    except TooLarge:
+        raise
+    except BadHeader:
         raise BadShard("its header is not JSON") from None
     if not isinstance(header, dict):
         raise BadShard("its header is not a table of tensors")
     header.pop("__metadata__", None)
+    return header
+
+
+def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor]:
     found: list[Tensor] = []
     ranges: list[tuple[int, int]] = []
     sizes: dict[tuple[str, tuple[int, ...]], int | None] = {}  # few shapes, many tensors
@@ -82,18 +97,17 @@ def parse_header(text: bytes, file_size: int) -> list[Tensor]:
         if begin != at:
             raise BadShard("its tensors overlap or leave gaps")
         at = end
-    whole = 8 + len(text) + at
+    whole = 8 + length + at
     if file_size != whole:
         kind = "truncated" if file_size < whole else "too long"
         raise BadShard(f"it is {kind}: {file_size} bytes, but its header describes {whole}")
     return found
 
 
-def places(text: bytes, file_size: int) -> list[Place]:
-    """Where each tensor of a shard lies; BadShard if header and file disagree."""
-    parse_header(text, file_size)
-    header = json.loads(text)
-    header.pop("__metadata__", None)
+def places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
+    """Where each tensor of a shard lies; BadHeader if header and file disagree."""
+    header = _table(text, budget)
+    _tensors(header, len(text), file_size)
     start = 8 + len(text)
     return [
         Place(name, entry["dtype"], *(start + at for at in entry["data_offsets"]))

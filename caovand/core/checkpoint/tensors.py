@@ -24,6 +24,8 @@ REPLICATED = re.compile(
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
 LAYERED: frozenset[Part] = frozenset({"layers", "experts"})
 """What lies in the model's own layers."""
+SHARED = re.compile(r"(^|\.)(embed_tokens|shared_head\.head)\.")
+"""What the files of an MTP head repeat, and engines share with the model."""
 DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
@@ -55,12 +57,13 @@ class _Kind(NamedTuple):
     part: Part
     sharding: Sharding
     at: int
+    shared: bool
 
 
 def _kind(name: str) -> _Kind:
     number = LAYER.search(name)
     at = name.count(".", 0, number.start(3)) if number else -1
-    return _Kind(part(name, 0), sharding(name), at)
+    return _Kind(part(name, 0), sharding(name), at, SHARED.search(name) is not None)
 
 
 def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
@@ -80,6 +83,8 @@ def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights
             if own in LAYERED and number >= 0:
                 each = by_layer.setdefault((own, kind.sharding, dtype), [0] * layers)
                 each[number] += size
+        if own == "mtp" and kind.shared:
+            continue
         sums[own, kind.sharding, dtype] += size
     return tuple(
         Weights(*key, size, tuple(by_layer.get(key, ()))) for key, size in sorted(sums.items())

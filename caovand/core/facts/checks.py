@@ -28,7 +28,8 @@ class DoctorFacts:
     """Everything the checks read; a fact that could not be found out is a problem.
 
     `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
-    (None where it is another machine's), `plan_problem` why there is no plan; an engine is
+    (None where it is another machine's), `own_port` whether that is the daemon's own engine alone,
+    `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
     `tokens_s` its modelled speed, None where that is not modelled. `sums` are what the last
@@ -61,3 +62,4 @@ class DoctorFacts:
     mtp: int | None = None
     tokens_s: float | None = None
     sums: Sums | None = None
+    own_port: bool = False

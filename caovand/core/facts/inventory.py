@@ -62,6 +62,7 @@ class Host:
     wsl: bool = False
     open_files: int = 0
     cache_free_mib: int | None = None
+    shm_free_mib: int | None = None
     memory_gb_s: float | None = None
 
 

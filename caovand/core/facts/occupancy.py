@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu
 from caovand.core.health.observation import GpuSample
@@ -14,6 +15,18 @@ Occupancy = Mapping[tuple[int, int], int]
 """(card, pid) -> MiB, for processes that are not ours."""
 Used = Mapping[int, int]
 """Card -> MiB."""
+
+
+class User(NamedTuple):
+    """A process, and the memory that it uses of a card."""
+
+    name: str
+    pid: int
+    mib: int
+    card: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}) has taken {self.mib} MiB of GPU {self.card}"
 
 
 def in_use(gpu: Gpu) -> int:
@@ -72,6 +85,25 @@ def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
 def grown(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
     """The processes that use notably more than before, and how much they use now."""
     return {place: mib for place, mib in now.items() if mib - before.get(place, 0) >= NOTABLE_MIB}
+
+
+def besides(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
+    """The memory in use on each card that is not ours, the driver's own included."""
+    return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
+
+
+def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]) -> Sequence[User]:
+    """The processes of others that use notably more of these cards than before."""
+    then = {(gpu.index, pid): mib for gpu in before for pid, _, mib in gpu.users}
+    cards = {gpu.index for gpu in before}
+    return [
+        User(name, pid, mib, gpu.index)
+        for gpu in now
+        for pid, name, mib in gpu.users
+        if gpu.index in cards
+        and pid not in ours
+        and mib - then.get((gpu.index, pid), 0) >= NOTABLE_MIB
+    ]
 
 
 def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -> str:

@@ -18,7 +18,8 @@ Document = Mapping[str, Any]
 
 def lines(facts: Document, kernels: Document | None, trials: Sequence[Document]) -> Iterator[str]:
     """The report. The three are documents of the steps, in the order they were taken."""
-    yield f"# caovan {facts['version']}: field test of {facts['at']}"
+    quick = "quick " * facts["quick"]
+    yield f"# caovan {facts['version']}: {quick}field test of {facts['at']}"
     yield ""
     yield from _machine(facts)
     yield ""
@@ -58,9 +59,17 @@ def _machine(facts: Document) -> Iterator[str]:
     yield f"- {host['cpus']} cores, {host['ram_mib']:,} MiB of memory"
     yield f"- {facts['engine']} {engine['version']}, torch {engine.get('torch') or NOTHING}"
     yield f"- model {facts['model']}"
+    order = facts["order"]
+    rounds = f"{order['rounds']} round{'s' * (order['rounds'] > 1)}"
+    tried = f"prompts of {_numbers(order['prompts'])} tokens, {_numbers(order['at_once'])} at once"
+    yield f"- asked for: {tried}, {rounds} of each"
     for check in facts["doctor"]["checks"]:
         if check["verdict"] != "PASS":
             yield f"- doctor, {check['verdict']}: {check['text']}"
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(f"{value:,}" for value in values)
 
 
 def _kernels(kernels: Document | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 Failure = Literal[
     "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
     "device-oom-run", "sampler-oom", "illegal-access", "launch-failure", "collective-timeout",
-    "gpu-lost", "gpu-absent", "host-oom", "compile-cache-stale", "shared-memory-limit",
+    "gpu-lost", "gpu-absent", "host-oom", "shm-full", "compile-cache-stale", "shared-memory-limit",
     "jit-toolchain", "backend-unsupported", "bad-arguments", "model-missing", "network",
     "access-denied", "port-busy", "plugin-error", "compile-failed", "engine-died", "start-stall",
     "hang", "draft-collapse", "answers-changed", "answers-degenerate",
@@ -17,6 +17,7 @@ Failure = Literal[
     "unknown",
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 # In these phases no engine runs, so the finding's words are caovand's own.
 _OWN_PHASES = frozenset({"plan", "ending"})
 
@@ -53,7 +54,34 @@ class Finding:
         return "killed" if self.maybe_killed else self.failure
 
     @property
+    def beyond_card(self) -> bool:
+        """Whether one allocation was larger than the whole card: no plan makes room for it."""
+        wanted, total = (_bytes(self.captures.get(name, "")) for name in ("wanted", "total"))
+        return wanted is not None and total is not None and wanted > total
+
+    @property
     def public_text(self) -> str:
         """The part that everybody may read: no words of the engine's log or its HTTP server."""
         own = self.phase in _OWN_PHASES and not self.line
         return self.text if own else f"{self.failure} in phase {self.phase}"
+
+
+def _bytes(size: str) -> float | None:
+    """A size as torch prints it, "1.74 GiB" or "512 bytes"; None for anything else."""
+    number, _, unit = size.partition(" ")
+    try:
+        return float(number) * 1024.0 ** _UNITS.index(unit)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """The failure that a start is known to end in; with `hold`, waiting may help.
+
+    A plan is tried all the same where [policy] pinned names `unless_pinned`.
+    """
+
+    finding: Finding
+    hold: bool = False
+    unless_pinned: str = ""

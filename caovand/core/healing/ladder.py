@@ -48,6 +48,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "gpu-lost": Reaction("hold"),
     "gpu-absent": Reaction("hold"),
     "host-oom": Reaction("restart", 1),
+    "shm-full": Reaction("hold"),
     "compile-cache-stale": Reaction("rung"),
     "shared-memory-limit": Reaction("rung"),
     "jit-toolchain": Reaction("rung"),
@@ -73,6 +74,9 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
+# One allocation larger than a card: one odd request, or a step that must become smaller.
+BEYOND_CARD = Reaction("restart", 1)
+
 # A killed engine is no evidence against its plan; the third kill in a row may be.
 MORE_PATIENCE = 2
 
@@ -84,6 +88,9 @@ DISK: Mapping[str, str] = {
 
 # The name of a capture: a limit of the machine was reached. No plan is at fault.
 LIMIT = "machine_limit"
+
+# The component of a failure that an engine's configuration causes, read before anything is loaded.
+CONFIGURATION = "configuration"
 
 # Failures that depend on how much memory the cards have for us.
 OF_MEMORY: frozenset[Failure] = frozenset({
@@ -153,16 +160,22 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         return Decision("hold", text=text, excused=True)
     if LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
-    reaction = REACTIONS[finding.failure]
-    kind = reaction.kind
-    if kind == "fatal":
+    if finding.signature in rules.healing.blameless:
+        text = "the same plan again: a request ended it, and no setting helps"
+        return Decision("again", text=text, excused=True)
+    reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
+    # A text that names its remedy is answered by it at once, whatever else its failure calls for.
+    kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
+    if kind == "fatal" or finding.captures.get("component") == CONFIGURATION:
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
         return Decision("hold", text="waiting until it has passed", excused=True)
     if kind == "retry":
         text = f"waiting for {reaction.waits_for}: the same plan again"
         return Decision("again", text=text, excused=True)
-    if repeats <= reaction.patience + (MORE_PATIENCE if finding.maybe_killed else 0):
+    if kind == reaction.kind and repeats <= reaction.patience + (
+        MORE_PATIENCE if finding.maybe_killed else 0
+    ):
         verdict: Verdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)

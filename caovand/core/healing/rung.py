@@ -65,9 +65,10 @@ ANY = ""  # a row of CURES for every phase without its own
 class Healing:
     """An engine's rungs, and the failures that each helps against.
 
-    `cures` names rungs for each failure and phase, best first; `blamed` the rung for a component
+    `cures` names rungs for each failure and phase, best first; `precise` those for a signature that
+    says more than its failure, none where only a person can help; `blamed` the rung for a component
     named by a traceback; `whatever_phase` are signatures that mean the same in every phase.
-    `option` spells the flag of a setting.
+    `blameless` are those of requests that no setting helps. `option` spells the flag of a setting.
     A change of mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types of settings that
     a kept plan may restore and that are used in calculations.
     """
@@ -77,6 +78,8 @@ class Healing:
     option: Callable[[str], str]
     blamed: Mapping[str, str] = field(default_factory=dict)
     whatever_phase: frozenset[str] = frozenset()
+    precise: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    blameless: frozenset[str] = frozenset()
     mode_rungs: frozenset[str] = frozenset()
     mode_settings: tuple[str, ...] = ()
     kinds: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
@@ -88,8 +91,13 @@ class Healing:
 
     def against(self, finding: Finding) -> tuple[Rung, ...]:
         """The rungs that help against a failure, best first; a blamed component's before all."""
+        if finding.signature in self.blameless:
+            return ()
         phase = ANY if finding.signature in self.whatever_phase else finding.phase
-        names = self.cures.get((finding.failure, phase), self.cures.get((finding.failure, ANY), ()))
+        names = self.precise.get(finding.signature)
+        if names is None:
+            of_any = self.cures.get((finding.failure, ANY), ())
+            names = self.cures.get((finding.failure, phase), of_any)
         blamed = self.blamed.get(finding.captures.get("component", ""))
         if blamed and names:
             names = (blamed, *(name for name in names if name != blamed))

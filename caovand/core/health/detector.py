@@ -32,7 +32,7 @@ from caovand.core.health.stall import stall_s
 
 JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
 EARLY = 1 / 3  # of hang_s, after which a test completion is sent
-LEAST_EARLY_S = 10.0  # two readings of the counters
+READINGS = 6  # of the counters in hang_s, at least: two before an early test completion
 CALM_S = 3600.0  # no early test for so long after one to an engine that was only slow
 DEAD_CHECKS = 2  # answers of 503 in a row: a single one may be part of an orderly end
 KINDS_KEPT = 500  # kinds of lines in a start; further ones do not count as progress
@@ -273,8 +273,7 @@ def _ask_after(watch: Watch, since: float, at: float, rules: DetectorRules) -> f
     """How long nothing may move from `since` on before a test completion is sent."""
     refused = watch.refused_at is not None and watch.refused_at >= since
     calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
-    early_s = max(rules.hang_s * EARLY, LEAST_EARLY_S)
-    return rules.hang_s if refused or calm else min(early_s, rules.hang_s)
+    return rules.hang_s if refused or calm else rules.hang_s * EARLY
 
 
 def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from: float) -> Result:

@@ -13,7 +13,7 @@ CAUSES = (*FAILURES, OPERATOR, HEAD, PLAN)
 
 
 def cause_of_end(before: Snapshot, event: Event, after: Snapshot) -> str:
-    """What ended the engine: a failure, the operator, the head of a cluster or a changed plan.
+    """What ended the engine: a failure, the operator, the head of a cluster or another plan.
 
     "" if none was ended.
     """

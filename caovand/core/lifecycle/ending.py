@@ -26,7 +26,7 @@ from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapsho
 # How long ending a child takes at most: TERM while it starts, then KILL and the proof; after that
 # the cards' memory has a minute to come back.
 STARTING_GRACE_S = 2.0
-DRAIN_MARGIN_S = 5.0
+DRAIN_MARGIN_S = 2.0
 KILL_S = 100.0
 # What a watcher may find wrong with an engine that still finishes requests: one that is slow, one
 # that has lost some process to the kernel, and one whose answers are wrong.
@@ -133,7 +133,7 @@ def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Lifecy
 def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """End the child, and start no other."""
     ending = Ending("quit" if event.quit else "stopped")
-    return recycle(replace(s, refusal=None), event, rules, ending, "stop requested")
+    return recycle(s.without_changes(), event, rules, ending, "stop requested")
 
 
 def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:

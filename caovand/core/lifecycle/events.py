@@ -41,10 +41,10 @@ class Start(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The operator wants a new child, or the head of a cluster."""
+    """The operator wants a new child, or the head of a cluster, or a better plan may fit."""
 
     reason: str = "restart requested"
-    by: Literal["operator", "head"] = "operator"
+    by: Literal["operator", "head", "plan"] = "operator"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,16 @@ from caovand.core.lifecycle.events import (
     Reconfigured,
     Refused,
     Restart,
+    Start,
     Tick,
 )
 from caovand.core.lifecycle.starting import inspect, spawn, wait_for_inspection, wait_refused
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
+from caovand.core.plan import Plan
 
 PLAN_CHANGED = "the plan changed"
 """The reason of a restart that the operator's own changes of the configuration lead to."""
+WAY_BACK = "back to the plan that served before the change"
 
 
 def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
@@ -40,7 +43,8 @@ def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
 def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
     """It answers: it serves."""
     deadline = event.at + rules.stable_after_s
-    return s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting), ()
+    s = s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting)
+    return replace(s, fallback=None), ()
 
 
 def stable(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
@@ -72,18 +76,34 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
     counted = failures - excused
     recurrence = s.recurrence.after(finding.kind, plan.identity, event.at, in_a_row=known)
     remedy = rules.judge(plan, finding, recurrence.count)
-    ending = _ending(s, remedy)
     hopeless = remedy.verdict == "again" and not remedy.excused and counted >= rules.failures
     if hopeless and not s.replanning:
         text = f"gave up: this plan failed {counted} times in a row"
-        remedy, ending = replace(remedy, verdict="fail", text=text), Ending("fail")
+        remedy = replace(remedy, verdict="fail", text=text)
+    if s.fallback is not None and not s.replanning and _is_against(s.fallback, finding, remedy):
+        remedy = Decision("lower", s.fallback, text=WAY_BACK)
+        refusal = replace(finding, text=f"the changed plan failed: {finding.text}")
+        s = replace(s, refusal=refusal, abandoned=plan.identity)
     s = replace(
         s, failures=failures, failed_plan=plan.identity, remedy=remedy,
         # What is waited for is no fault of the plan.
         excused=excused + (remedy.excused or remedy.verdict == "hold"),
         recurrence=s.recurrence if remedy.excused else recurrence,
     )  # fmt: skip
-    return recycle(s.met(finding, event.at), event, rules, ending, finding.text)
+    return recycle(s.met(finding, event.at), event, rules, _ending(s, remedy), finding.text)
+
+
+def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
+    """Whether a failure speaks against the plan that replaced `fallback`, and has no free remedy.
+
+    A plan that the judge goes back to by itself was on trial: nobody is refused anything.
+    """
+    if remedy.verdict == "lower":
+        lower = remedy.plan
+        free = lower is None or (lower.taken and not lower.taken[-1].degrades)
+        return lower is not None and not free and lower.identity != fallback.identity
+    waits = remedy.excused or remedy.verdict == "hold"
+    return not waits and (remedy.verdict == "fail" or not finding.maybe_killed)
 
 
 def _ending(s: Snapshot, remedy: Decision) -> Ending:
@@ -100,7 +120,19 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
 
 def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
     """The operator wants a new child: failures of this one no longer count."""
-    return recycle(s.forgiven(), event, rules, Ending("start"), event.reason)
+    fallback = _last_served(s) if event.by == "operator" else None
+    s = replace(s.forgiven(), fallback=fallback, abandoned="")
+    return recycle(s, event, rules, Ending("start"), event.reason)
+
+
+def _last_served(s: Snapshot) -> Plan | None:
+    """What a planned change may come back to."""
+    return s.plan if s.state is State.SERVING else s.fallback
+
+
+def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> Result:
+    """Try again what was refused, while the child goes on."""
+    return inspect(replace(s, next_plan=None, abandoned="")) if s.refusal else (s, ())
 
 
 def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
@@ -112,9 +144,13 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     """Spawn what was planned; a child that lives is ended only for a changed plan."""
     if not s.spawned:
         return spawn(s, event, rules)
-    s = replace(s, inspecting=False, refusal=None)
+    s = replace(s, inspecting=False)
+    if event.plan.identity == s.abandoned:
+        return s, ()
+    s = replace(s, refusal=None, abandoned="")
     if s.plan is not None and event.plan.identity == s.plan.identity:
         return replace(s, plan=event.plan), ()
+    s = replace(s, fallback=_last_served(s))
     return recycle(s, event, rules, Ending("start", event.plan), PLAN_CHANGED)
 
 

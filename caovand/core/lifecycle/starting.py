@@ -60,21 +60,36 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     plan = event.plan
     if plan.identity != s.failed_plan:
         s = replace(s, failures=0, excused=0)
+    if s.fallback is not None and plan.identity == s.fallback.identity:
+        s = replace(s, fallback=None)
+    if s.next_plan is None or s.next_plan.identity != plan.identity:
+        # Retried unchanged or degraded, the plan is still not what the file asks for.
+        s = replace(s, refusal=None, abandoned="")
     s = replace(
         s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,
-        # Retried unchanged or degraded, the plan is still not what the file asks for.
-        refusal=s.refusal if s.next_plan and s.next_plan.identity == plan.identity else None,
         phase="launch", deadline=event.at + stall_s("launch", rules.stall_s),
     )  # fmt: skip
     return s, (Spawn(s.generation, plan),)
 
 
 def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
-    """No child can be started: wait for the world, or for the operator."""
+    """No child can be started: wait for the world, or for the operator.
+
+    What served before a change that has no plan serves again.
+    """
+    if not event.hold and s.fallback is not None and not s.goes_back:
+        s = replace(s.met(event.finding, event.at), next_plan=s.fallback, remedy=None)
+        refused = {"refusal": event.finding, "abandoned": "", "reason": event.finding.text}
+        return begin(s, event, rules, **refused)
     state = State.HOLD if event.hold else State.FAILED
     deadline = event.at + rules.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
-    s = s.enter(state, since, deadline, reason=event.finding.text, remedy=None, refusal=None)
+    if s.next_plan is None:
+        s = replace(s, refusal=None, abandoned="")
+    s = s.enter(
+        state, since, deadline, reason=event.finding.text, remedy=None,
+        fallback=s.fallback if event.hold else None,
+    )  # fmt: skip
     return s.met(event.finding, event.at), ()
 
 

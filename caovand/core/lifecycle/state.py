@@ -60,6 +60,8 @@ class Snapshot:
     `inspecting` means that the answer to inspection number `inspection` is awaited. The next
     attempt uses `next_plan`, or makes a new plan. `found_at` is when `finding` was last met.
     `failures` of `failed_plan` in a row lengthen waits; `excused` of them do not count against it.
+    `fallback` served until a planned change replaced it, and comes back unless the new plan is
+    proven. `abandoned` is the identity of a plan that failed so: only the operator retries it.
     """
 
     state: State = State.STOPPED
@@ -83,6 +85,8 @@ class Snapshot:
     found_at: float | None = None
     remedy: Decision | None = None
     refusal: Finding | None = None
+    fallback: Plan | None = None
+    abandoned: str = ""
     reason: str = ""
     spawns: int = 0
 
@@ -113,13 +117,26 @@ class Snapshot:
         }  # fmt: skip
         return replace(self, state=state, since=at, deadline=deadline, **{**dropped, **changes})
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether the next attempt is that of the plan that served before the change."""
+        return _is_same(self.next_plan, self.fallback)
+
     def met(self, finding: Finding, at: float) -> Snapshot:
         """Remember `finding` as the latest failure."""
         return replace(self, finding=finding, found_at=at)
 
+    def without_changes(self) -> Snapshot:
+        """Forget which change was refused, and what served before it."""
+        return replace(self, refusal=None, fallback=None, abandoned="")
+
     def forgiven(self) -> Snapshot:
         """Forget the failures so far: the operator asked for another attempt."""
         return replace(self, failures=0, failed_plan="", recurrence=NEVER)
+
+
+def _is_same(plan: Plan | None, other: Plan | None) -> bool:
+    return plan is not None and other is not None and plan.identity == other.identity
 
 
 Judge = Callable[[Plan, Finding, int], Decision]

@@ -29,5 +29,5 @@ def stop_without_child(s: Snapshot, event: Stop, rules: LifecycleRules) -> Resul
     """Stop when there is no child. If an earlier one could not be killed, keep that reason."""
     left = s.state is State.STOPPED or (s.finding and s.finding.phase == "ending")
     reason = (left and s.reason) or "stopped"
-    s = s.enter(State.STOPPED, event.at, None, reason=reason, refusal=None)
+    s = s.without_changes().enter(State.STOPPED, event.at, None, reason=reason)
     return s, ((Quit(),) if event.quit else ())

@@ -58,6 +58,8 @@ class SlotFacts:
     """Where the seconds of the last start went, and of the one before: `starts.describe`."""
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as space on a disk."""
+    cache_path: str = ""
+    """The folder of the daemon's caches."""
 
 
 def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]:
@@ -110,7 +112,12 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "figures": dict(facts.figures),
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],
-        "daemon": {"version": facts.version, "pid": facts.pid, "config": facts.config_path},
+        "daemon": {
+            "version": facts.version,
+            "pid": facts.pid,
+            "config": facts.config_path,
+            "cache": facts.cache_path,
+        },
     }
 
 

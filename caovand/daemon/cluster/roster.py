@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from caovand.adapters import wall_clock
 from caovand.core.cluster import checks
 from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.messages import Report
@@ -66,7 +66,7 @@ class Roster:
             # The shortest is the network's; others waited for a busy machine.
             shortest_s = known.round_trip_s if known else 0.0
             member.round_trip_s = min(trip_s, shortest_s or trip_s)
-            member.offset_s = report.clock + member.round_trip_s / 2 - time.time()
+            member.offset_s = report.clock + member.round_trip_s / 2 - wall_clock.now()
         self.members[name] = member
         return Heard(member, known)
 

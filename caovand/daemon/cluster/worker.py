@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from caovand.adapters import wall_clock
 from caovand.adapters.cluster_key import Pairs
 from caovand.adapters.cluster_link import LINKS_EACH, WorkerLink
 from caovand.adapters.http import Endpoint
@@ -101,7 +101,7 @@ class Worker(Part):
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(self._head, self._pairs, self._on_frame)
+        return WorkerLink(self._head, self._pairs, self._on_frame, self._slot.runtime)
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:
@@ -292,7 +292,7 @@ class Worker(Part):
             stopped=is_stopped(snapshot),
             ranks=self._ranks.known if self._running else (),
             sizes=here.sizes(self._slot) if self._running else {},
-            clock=time.time(),
+            clock=wall_clock.now(),
             echo=self._order.sent,
             outcome=self._trying.outcome,
             held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,

@@ -1,12 +1,25 @@
-"""The doctor's checks that are the same for every engine: memory, plan, port and orphans."""
+"""The doctor's checks that engines share: driver, memory, plan, port, orphans and caches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.core.facts.shortfalls import old_driver
 
 PLAN, SERVER = "plan", "server"
+
+
+def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
+    if not facts.gpus or not facts.gpus[0].driver:
+        return
+    has, name = facts.gpus[0].cuda, facts.gpus[0].driver
+    lack = old_driver(facts.gpus, facts.engine.cuda if facts.engine else None)
+    if lack:
+        yield CheckResult("driver", "FAIL", lack.fact, lack.remedy)
+    else:
+        yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
 
 
 def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -29,16 +42,39 @@ def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult(PLAN, "WARN", warning)
 
 
-def server_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Who has the port, and engines that nobody supervises."""
+def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Who has the port."""
+    if facts.listeners is None:
+        return
     if facts.listeners:
-        who = ", ".join(facts.listeners)
-        yield CheckResult(
-            SERVER, "FAIL", f"port {facts.port} is used by {who}",
-            "stop it, or choose another [server] port",
-        )  # fmt: skip
+        text = f"port {facts.port} is taken by {', '.join(facts.listeners)}"
+        yield CheckResult("port", "FAIL", text, "stop it, or set another [server] port")
+    elif facts.own_port:
+        text = f"port {facts.port} is used by the engine that the daemon runs"
+        yield CheckResult("port", "PASS", text)
+    else:
+        yield CheckResult("port", "PASS", f"port {facts.port} is free")
+
+
+def orphan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Engines that nobody supervises."""
     for pid, name in facts.orphans:
         yield CheckResult(
             SERVER, "WARN", f"{name} (pid {pid}) is an engine that nobody supervises",
             f"kill {pid}",
         )  # fmt: skip
+
+
+def cache_checks(
+    facts: DoctorFacts, *, loss: str = "every start asks the engine anew", least_mib: int = 0
+) -> Iterator[CheckResult]:
+    """Whether caches can be written; `loss` is what happens if not."""
+    free = facts.host.cache_free_mib
+    if not facts.cache_writable:
+        text, fix = f"{facts.cache_dir} cannot be written: {loss}", "writable for the service user"
+        yield CheckResult("caches", "WARN", text, f"make {facts.cache_dir} {fix}")
+    elif free is not None and free < least_mib:
+        text = f"{free} MiB are free for caches; compiled kernels take gigabytes"
+        yield CheckResult("caches", "WARN", text, f"free space under {facts.cache_dir}")
+    elif free is not None:
+        yield CheckResult("caches", "PASS", f"{free} MiB are free under {facts.cache_dir}")

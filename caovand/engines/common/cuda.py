@@ -2,8 +2,12 @@
 
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
-    r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    r"|(?:CUDA|ROCm) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    r"|ggml_vulkan: Device memory allocation of size (?P<bytes>\d{1,18}) failed"
+    r"|hipMalloc failed: out of memory|ErrorOutOfDeviceMemory"
 )
+BUFFER = r"(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA)\w{0,20}) buffer"
+"""A card's buffer, as ggml names it."""
 ABSENT = (
     r"failed to initialize CUDA: (?P<why>[^\n]{1,200})|no CUDA-capable device is detected"
     r"|CUDA driver version is insufficient|invalid device: (?P<name>CUDA\d{1,3})"

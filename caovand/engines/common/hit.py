@@ -34,10 +34,17 @@ def better(causes: Sequence[Hit]) -> Hit:
     return start
 
 
+def vanished(text: str) -> str:
+    """A line that reports a lost process, with what can end one without a word."""
+    return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"
+
+
 def finding(hit: Hit) -> Finding:
-    """What a line says, shortened."""
+    """What a line says, shortened. A row reads `silent` from a line of a process that vanished."""
     text = hit.text.strip()
     short = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+    if "silent" in hit.captures:
+        short = vanished(short)
     return Finding(
         hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
     )

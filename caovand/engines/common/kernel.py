@@ -17,10 +17,13 @@ CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
     signature("gpu.lost", "cause", "gpu-lost",
-         r"GPU has fallen off the bus|fallen off the bus and is not responding|GPU is lost"
+         r"fallen off the bus|GPU is lost"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),
+    signature("pcie.fatal", "cause", "gpu-lost",
+         r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
+         r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
 )  # fmt: skip
 # A fault of the program on the card.
 XID_APP = signature("xid.app", "consequence", "illegal-access",
@@ -32,13 +35,17 @@ ROWS = (*CARD_LOST, XID_APP, HOST_KILLED)
 
 # How a line of the kernel begins, also when an engine's log repeats it.
 KERNEL_LINE = re.compile(
-    r".{0,80}?(?:NVRM: |Out of memory: Killed process|Memory cgroup out of memory: Killed process)"
+    r".{0,80}?(?:NVRM: |nvidia [\da-fA-F:.]{7,16}: |Out of memory: Killed process|Memory cgroup "
+    r"out of memory: Killed process)"
 )
 _XID_PID = re.compile(r"\bpid='?(\d+)")
 
 
-def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | None:
-    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log."""
+def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Finding | None:
+    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log.
+
+    None stands for the processes of a machine that is not this one: any may be the engine's.
+    """
     symptom: Finding | None = None
     for number, line in enumerate(lines, 1):
         found = first(ROWS, line) if KERNEL_LINE.match(line) else None
@@ -46,13 +53,17 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int]) -> Finding | Non
             continue
         row, captures = found
         finding = Finding(row.failure, line.strip()[:LONGEST_TEXT], "", captures, row.id, number)
-        if row is HOST_KILLED and int(captures["pid"]) not in pids:
+        if row is HOST_KILLED and not _among(captures["pid"], pids):
             continue
         if row is not XID_APP:
             return finding
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)
-        if blamed is not None and int(blamed[1]) in pids and symptom is None:
+        if symptom is None and blamed is not None and _among(blamed[1], pids):
             symptom = finding
     return symptom
+
+
+def _among(pid: str, pids: Collection[int] | None) -> bool:
+    return pids is None or int(pid) in pids

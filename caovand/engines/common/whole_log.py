@@ -9,24 +9,14 @@ from dataclasses import replace
 from caovand.core.healing.failure import Finding
 from caovand.core.log import PhaseTime
 from caovand.core.secrets import hide
+from caovand.engines.common.wrapping import unwrapped, without_colours
 
 HIDDEN = "(hidden)"
-COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What container tools and journald put before a line.
-_WRAPPING = re.compile(
-    r"\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,100} [\w@.:-]{1,100}\[\d+\]: |[\w.@-]{1,100} +\| "
-    r"|\d{4}-\d\d-\d\d[T ][\d:.,+-]{5,30}Z? "
-)
 
 
-def unwrapped(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """The lines of a log file as the engine printed them, without colours."""
-    return [_unwrapped(line) for line in re.split(r"\r?\n", COLOUR.sub("", text))]
-
-
-def _unwrapped(line: str) -> str:
-    wrapping = _WRAPPING.match(line)
-    return line[wrapping.end() :] if wrapping else line
+    return [unwrapped(line) for line in re.split(r"\r?\n", without_colours(text))]
 
 
 def public(finding: Finding, line: int) -> Finding:

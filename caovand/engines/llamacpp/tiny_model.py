@@ -1,4 +1,6 @@
-"""A tiny random Llama in the GGUF format, with which a server can be tried in a moment.
+"""A tiny Llama in the GGUF format, with which a server can be tried in a moment.
+
+Its layers add nothing: the token that follows depends on the last one alone (`core.tiny_chat`).
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -8,12 +10,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-LAYERS, WIDTH, FEED, HEADS, CONTEXT = 1, 32, 64, 2, 2048
+from caovand.core import tiny_chat
+
+LAYERS, WIDTH, FEED, HEADS, CONTEXT = 1, 64, 64, 2, 2048
 ALIGNMENT = 32
-WORDS = (b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256)))
+CONTROLS = (b"<unk>", b"<s>", b"</s>", tiny_chat.START.encode(), tiny_chat.END.encode())
+BYTES = tuple(f"<0x{byte:02X}>".encode() for byte in range(256))
+# U+2581 is a space in a piece of SentencePiece's.
+WORDS = (*CONTROLS, *BYTES, *(piece.replace(" ", "\u2581").encode() for piece in tiny_chat.PIECES))
+FIRST, END = len(CONTROLS) + len(BYTES), CONTROLS.index(tiny_chat.END.encode())
 _UINT32, _INT32, _FLOAT32, _STRING, _ARRAY = 4, 5, 6, 8, 9
-_UNKNOWN, _CONTROL, _BYTE = 2, 3, 6
-_KINDS = (_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * 256)
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_KINDS = (_UNKNOWN, *[_CONTROL] * (len(CONTROLS) - 1), *[_BYTE] * len(BYTES))
+_KINDS += (_NORMAL,) * len(tiny_chat.PIECES)
 
 
 def tiny_model() -> bytes:
@@ -35,14 +44,20 @@ def tiny_model() -> bytes:
         _list(b"tokenizer.ggml.scores", _FLOAT32, [bytes(4)] * len(WORDS)),
         _list(b"tokenizer.ggml.token_type", _INT32, [struct.pack("<i", one) for one in _KINDS]),
         _number(b"tokenizer.ggml.bos_token_id", 1),
-        _number(b"tokenizer.ggml.eos_token_id", 2),
+        _number(b"tokenizer.ggml.eos_token_id", END),
         _number(b"tokenizer.ggml.unknown_token_id", 0),
+        _fact(b"tokenizer.chat_template", _STRING, _string(tiny_chat.TEMPLATE.encode())),
     ]
     noise, tensors, data = _noise(), [], bytearray()
     for name, shape in _tensors():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        norm = len(shape) == 1
-        values = [1.0] * count if norm else [next(noise) for _ in range(count)]
+        if name in _LOOKUP:
+            values = _LOOKUP[name]()
+        elif name.endswith(_SILENT):
+            values = [0.0] * count
+        else:
+            norm = len(shape) == 1
+            values = [1.0] * count if norm else [next(noise) for _ in range(count)]
         sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         tensors.append(_string(name) + sizes + struct.pack("<IQ", 0, len(data)))
         data += struct.pack(f"<{count}f", *values)
@@ -66,6 +81,30 @@ def _tensors() -> Iterator[tuple[bytes, tuple[int, ...]]]:
         for part in (b"ffn_gate", b"ffn_up"):
             yield block + part + b".weight", (WIDTH, FEED)
         yield block + b"ffn_down.weight", (FEED, WIDTH)
+
+
+def _embedding() -> list[float]:
+    """A direction for each piece of the text, and one, the first, for all other tokens."""
+    return _rows({FIRST + n: n + 1 for n in range(len(tiny_chat.PIECES))}, others=0)
+
+
+def _head() -> list[float]:
+    """What follows each direction: the next piece, after the last one the end."""
+    followers = (*range(FIRST, len(WORDS)), END)
+    return _rows({follower: n for n, follower in enumerate(followers)})
+
+
+def _rows(directions: dict[int, int], others: int | None = None) -> list[float]:
+    """A row a token, with one number that is not 0; of `others` where the token has none."""
+    values = [0.0] * (WIDTH * len(WORDS))
+    for token in range(len(WORDS)):
+        if (direction := directions.get(token, others)) is not None:
+            values[token * WIDTH + direction] = 8.0
+    return values
+
+
+_LOOKUP = {b"token_embd.weight": _embedding, b"output.weight": _head}
+_SILENT = (b"attn_output.weight", b"ffn_down.weight")
 
 
 def _noise() -> Iterator[float]:

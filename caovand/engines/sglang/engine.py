@@ -61,6 +61,7 @@ ENGINE = Engine(
         api_key_variable="",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
+        refused=options.refused,
     ),
     log=LOG,
     explain=explain,

@@ -21,10 +21,12 @@ from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.checkup import checkup
 from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.foreseen import foreseen
 from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, Workload
 from caovand.engines.vllm.planning.planner import make_plan
+from caovand.engines.vllm.planning.refused import refused
 from caovand.engines.vllm.planning.spanning import nodes_of
 from caovand.engines.vllm.probe import PROBE
 
@@ -97,6 +99,7 @@ ENGINE = Engine(
         checks=checkup,
         speed=_speed,
         modelled=_modelled,
+        foreseen=foreseen,
         all_reduce=all_reduce,
         coarse=_coarse,
     ),
@@ -108,6 +111,7 @@ ENGINE = Engine(
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
+        refused=refused,
     ),
     log=LOG,
     explain=explain,

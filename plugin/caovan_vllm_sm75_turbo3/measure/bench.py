@@ -8,6 +8,7 @@ same inputs. Prints time, ratio, bytes/s and FLOP/s against the ceilings measure
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import sys
 from collections.abc import Callable
@@ -21,17 +22,13 @@ K_HEADS, V_HEADS, DIM = 8, 24, 128  # a tensor-parallel rank (of 2) of the 27B m
 SCALE = DIM**-0.5
 
 try:
-    from vllm.model_executor.layers.fla.ops import (
-        chunk_gated_delta_rule,
-        fused_recurrent_gated_delta_rule_packed_decode,
-        fused_sigmoid_gating_delta_rule_update,
-    )
-    from vllm.model_executor.layers.fla.ops.index import (
-        prepare_chunk_indices,
-        prepare_chunk_offsets,
-    )
     from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
+    try:
+        ops = importlib.import_module("vllm.third_party.flash_linear_attention.ops")
+    except ModuleNotFoundError:  # vLLM 0.21
+        ops = importlib.import_module("vllm.model_executor.layers.fla.ops")
+    index = importlib.import_module(f"{ops.__name__}.index")
     HAS_VLLM = True
 except ImportError as error:
     HAS_VLLM = False
@@ -89,8 +86,8 @@ class Prefill:
         )
         self.state = torch.randn(n, V_HEADS, DIM, DIM, device=DEVICE) * 0.1
         if HAS_VLLM:
-            self.indices = prepare_chunk_indices(self.cu.cpu(), 64).to(DEVICE)
-            self.offsets = prepare_chunk_offsets(self.cu.cpu(), 64).to(DEVICE)
+            self.indices = index.prepare_chunk_indices(self.cu.cpu(), 64).to(DEVICE)
+            self.offsets = index.prepare_chunk_offsets(self.cu.cpu(), 64).to(DEVICE)
 
     def run(self, kernel: Callable[..., None], **options) -> None:
         kernel(
@@ -112,7 +109,7 @@ class Prefill:
         )
 
     def triton(self) -> None:
-        chunk_gated_delta_rule(
+        ops.chunk_gated_delta_rule(
             q=self.q[None],
             k=self.k[None],
             v=self.v[None],
@@ -215,7 +212,7 @@ class Decode:
     def triton_recurrence(self) -> None:
         """The recurrence alone: q, k, v already convolved and split."""
         if self.t == 1:
-            fused_recurrent_gated_delta_rule_packed_decode(
+            ops.fused_recurrent_gated_delta_rule_packed_decode(
                 self.qkv,
                 self.a,
                 self.b,
@@ -228,7 +225,7 @@ class Decode:
                 True,
             )
             return
-        fused_sigmoid_gating_delta_rule_update(
+        ops.fused_sigmoid_gating_delta_rule_update(
             self.a_log,
             self.a,
             self.b,
@@ -245,7 +242,7 @@ class Decode:
         )
 
     def triton(self) -> None:
-        """What vLLM 0.21 does: conv update, split, recurrence."""
+        """What vLLM does for float16: conv update, split, recurrence."""
         options = (
             {}
             if self.t == 1

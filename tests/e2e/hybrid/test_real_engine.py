@@ -24,7 +24,7 @@ def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Se
     drafts = server.counter("vllm:spec_decode_num_drafts_total")
     assert server.counter("vllm:spec_decode_num_draft_tokens_total") == 3 * drafts > 0
     status = server.daemon.status()
-    assert (status["state"], status["mtp"], status["mode"]) == ("SERVING", 3, "auto")
+    assert (status["state"], status["mtp"], status["mode"]) == ("SERVING", 3, "stable")
     assert status["reported"]["version"] == "0.32.0"
     assert status["reported"]["kv_tokens"] > 2048
     assert server.forecast_is_reported()

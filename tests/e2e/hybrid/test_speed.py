@@ -81,7 +81,7 @@ def test_the_field_test_serves_the_model_itself_and_then_gives_it_back(
     server: Server, tmp_path: Path
 ) -> None:
     one = server.daemon
-    done = one.ctl("fieldtest", str(tmp_path / "found.tar.gz"), "--quick", timeout_s=1200)
+    done = one.ctl("fieldtest", str(tmp_path / "found.tar.gz"), "--quick", "--yes", timeout_s=1200)
     assert done.returncode == 0, done.stderr
     assert "| as configured | 256 | 1 | " in done.stdout
     assert "as configured | " in done.stdout.partition("kv tokens")[0].splitlines()[-1]

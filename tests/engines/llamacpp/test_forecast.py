@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.gguf import parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
@@ -40,7 +41,9 @@ def card(name: str, monkeypatch: pytest.MonkeyPatch) -> ModelCard:
     for constant, value in WIDE.get(plain, {}).items():
         monkeypatch.setattr(tiny_gguf, constant, value)
     head, size = tiny_gguf.header_of(plain.removeprefix("wide-"))
-    return describe([("a.gguf", parse(io.BytesIO(head).read, size))], "/a.gguf")
+    return describe(
+        [("a.gguf", parse(io.BytesIO(head).read, size, Budget(lambda: 0.0)))], "/a.gguf"
+    )
 
 
 def load(command: str) -> Load:

@@ -173,6 +173,7 @@ def test_the_doctor_checks_engine_model_memory_and_port() -> None:
     memory = ENGINE.planning.forecast(plan(inventory), inventory)
     good = ENGINE.planning.checks(facts(inventory, memory=memory))
     assert {one.verdict for one in good} == {"PASS"}
+    assert {"engine", "model", "memory", "port"} <= {one.group for one in good}
     problem = Problem("load model x", "it is cut", "download it again")
     bad = ENGINE.planning.checks(
         facts(
@@ -182,17 +183,34 @@ def test_the_doctor_checks_engine_model_memory_and_port() -> None:
     )  # fmt: skip
     verdicts = [(one.group, one.verdict) for one in bad]
     assert ("model", "FAIL") in verdicts
-    assert ("server", "FAIL") in verdicts
+    assert ("port", "FAIL") in verdicts
     assert ("server", "WARN") in verdicts
     assert ("plan", "FAIL") in verdicts
+
+
+def test_the_doctor_checks_what_the_readme_promises() -> None:
+    """Driver, cards, engine, model, memory, port and caches."""
+    inventory = machine(QWEN_8B, 24576)
+    gpus = tuple(replace(gpu, driver="580.65", cuda="13.0") for gpu in inventory.gpus)
+    inventory = replace(inventory, gpus=gpus)
+    memory = ENGINE.planning.forecast(plan(inventory), inventory)
+    host = replace(HOST, cache_free_mib=9000)
+    found = ENGINE.planning.checks(facts(inventory, memory=memory, host=host, cache_dir="/c"))
+    assert {one.verdict for one in found} == {"PASS"}
+    promised = {"driver", "GPU", "engine", "model", "memory", "port", "caches"}
+    assert promised <= {one.group for one in found}
+    closed = ENGINE.planning.checks(facts(inventory, cache_writable=False, cache_dir="/c"))
+    (warned,) = (one for one in closed if one.verdict != "PASS")
+    assert warned.text == "/c cannot be written: every start asks the engine anew"
 
 
 def test_a_machine_smaller_than_the_file_gets_the_commands_for_swap() -> None:
     weights = (Weights("layers", "sharded", "GGUF", 4 << 30),)
     large = machine(replace(QWEN_8B, weights=weights))
     small = replace(HOST, ram_mib=1024, swap_mib=0)
-    found = ENGINE.planning.checks(facts(large, host=small))[-1]
-    assert found.verdict == "WARN"
+    (found,) = (
+        one for one in ENGINE.planning.checks(facts(large, host=small)) if one.verdict == "WARN"
+    )
     assert "1024 MiB RAM" in found.text
     assert "mkswap /swapfile && " in found.remedy
 

@@ -29,6 +29,16 @@ from tests.engines.llamacpp.machines import (
 from tests.examples import examples
 
 
+def test_a_plan_is_the_same_however_much_memory_is_free_at_its_start() -> None:
+    """Its fingerprint names the folder of bench's results."""
+    hosts = [replace(HOST, ram_mib=24_576, available_mib=free) for free in (21_000, 18_000)]
+    one, other = (plan(machine(QWEN_8B, host=host)) for host in hosts)
+    assert one.identity == other.identity
+    assert 0 < one.value("cache_ram") < 3072
+    small = replace(HOST, ram_mib=1024, available_mib=900)
+    assert plan(machine(QWEN_8B, host=small)).value("cache_ram") == 0
+
+
 def argv(found: Plan, inventory: Inventory) -> list[str]:
     return list(ENGINE.planning.command(found, inventory.engine, None).argv)
 

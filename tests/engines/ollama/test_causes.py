@@ -116,6 +116,28 @@ def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
     assert [announces(line) for line in lines] == [False, False, True, False]
 
 
+DRIVER = (
+    'time=2025-01-28T17:02:55Z level=WARN source=gpu.go:623 msg="unknown error initializing cuda '
+    'driver library /usr/lib/libcuda.so.550.144.03: cuda driver library init failure: 999. see"'
+)
+LOADED = (
+    'time=2025-01-28T17:03:55Z level=INFO source=server.go:596 msg="llama runner started in 1.00 s"'
+)
+
+
+def test_a_server_that_serves_without_its_cards_has_failed_and_says_so() -> None:
+    """Also after a model was loaded, on the processor; the daemon hears it while it lives."""
+    assert announces(DRIVER)
+    for lines in ([DRIVER], [DRIVER, LOADED]):
+        found = find_cause(lines, "http", alive=True)
+        assert found is not None
+        assert (found.failure, found.captures["code"]) == ("gpu-absent", "999")
+    assert "nvidia_uvm" in advise(found)[0]
+    absent = DRIVER.replace("WARN", "INFO").replace("unknown error initializing", "no devices in")
+    assert not announces(absent)
+    assert find_cause([absent], "http") is None
+
+
 def test_rows_have_unique_ids_and_known_failures() -> None:
     assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
     assert {row.failure for row in SIGNATURES} <= set(FAILURES)

@@ -110,7 +110,7 @@ def test_the_doctor_names_the_program_and_its_version() -> None:
     assert [(one.group, one.verdict, one.remedy) for one in bad] == [
         ("engine", "FAIL", "install it"),
         ("model", "FAIL", "ollama pull m"),
-        ("server", "FAIL", "stop it, or choose another [server] port"),
+        ("port", "FAIL", "stop it, or set another [server] port"),
     ]
 
 

@@ -83,6 +83,21 @@ def test_explain_finds_out_whose_log_it_is(name: str) -> None:
     assert explained(log(name))[0].name == "sglang"
 
 
+def test_an_exception_without_words_is_shown_with_its_code_and_blames_nothing() -> None:
+    found = explain(
+        "[2026-05-01 10:00:12 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/opt/sglang/srt/models/qwen3.py", line 88, in __init__\n'
+        "    assert self.total_num_heads % tp_size == 1\n"
+        "AssertionError\n"
+    )
+    assert found.finding is not None
+    assert found.finding.failure == "unknown"
+    assert found.finding.text == (
+        "AssertionError at models/qwen3.py:88: assert self.total_num_heads % tp_size == 1"
+    )
+    assert "in this order" not in " ".join(found.advice)
+
+
 def test_what_looks_like_a_failure_is_counted_as_harmless() -> None:
     assert explain(log("serving")).harmless == {
         "sglang.import": 1, "sglang.moe-config": 1, "sglang.retracted": 1,

@@ -11,6 +11,7 @@ from tests.daemon_process import daemon, free_port
 from tests.page.browser.test_live import served
 from tests.page.browser.window import REFUSAL, Window, window
 from tests.scenarios.test_supervision import configuration
+from tests.secret_files import secret_file
 
 pytestmark = pytest.mark.long
 TOKEN = "correct horse battery staple"  # of no system
@@ -22,7 +23,7 @@ def log_in(shown: Window, token: str) -> None:
 
 
 def test_who_has_the_token_logs_in_and_stays_so(browser: Any, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(TOKEN)
+    secret_file(tmp_path / "token", TOKEN)
     listen = f"127.0.0.1:{free_port()}"
     page = f'listen = "{listen}"\ntoken_file = "{tmp_path / "token"}"'
     with (

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.rung import Rung
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.planning.options import option
 
-# One row a failure; a sentence with an unknown {name} is left out.
+# One row a failure that needs other words than every engine's; a sentence with an unknown {name}
+# is left out.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
@@ -21,14 +23,6 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "host-oom": (
         "The machine has too little free memory for an allocation of {mib} MiB.",
         "Close other programs, add memory, or use a GGUF file of fewer bits.",
-    ),
-    "gpu-absent": ("llama.cpp found no usable card: run nvidia-smi.",),
-    "gpu-lost": ("The driver lost a card. Only a reboot recovers it.",),
-    "illegal-access": (
-        "A kernel accessed invalid memory. Check the kernel log: journalctl -k | grep -i xid",
-    ),
-    "launch-failure": (
-        "A kernel could not be launched. Check the kernel log: journalctl -k | grep -i xid",
     ),
     "backend-unsupported": ("This build or card cannot run these settings.",),
     "bad-arguments": (
@@ -41,8 +35,6 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
         " names it. End it, or change [server] port or host.",
     ),
-    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
-    "unknown": ("This failure is unknown; the line shows where it began. Please report the log.",),
 }  # fmt: skip
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
@@ -100,25 +92,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
 
 def advise(finding: Finding) -> tuple[str, ...]:
     """What happened and what to do, most promising first; settings to change come last."""
-    sentences = _SPECIAL.get(finding.signature) or _GENERAL.get(finding.failure, ())
-    advice = [text for text in (_fill(one, finding.captures) for one in sentences) if text]
-    return (*advice, *_of_ladder(finding))
+    told = sentences(finding, finding.captures, _SPECIAL, _GENERAL)
+    return (*told, *of_ladder(finding, HEALING, _way))
 
 
-def _of_ladder(finding: Finding) -> list[str]:
-    if finding.signature in DISK or LIMIT in finding.captures:
-        return []
-    changes = "; ".join(
-        f"{rung.does} ({rung.key or option(rung.touches[0])})" for rung in HEALING.against(finding)
-    )
-    if not changes:
-        return []
-    at_once = REACTIONS[finding.failure].kind == "rung"
-    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
-
-
-def _fill(sentence: str, known: Mapping[str, str]) -> str:
-    try:
-        return sentence.format_map(known)
-    except KeyError:
-        return ""
+def _way(rung: Rung) -> str:
+    """The key of caovan.toml, and the flag for those who start the engine themselves."""
+    flag = option(rung.touches[0])
+    return f"{rung.key}, {flag}" if rung.key else flag

@@ -34,9 +34,18 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
+PRECISE: Mapping[str, tuple[str, ...]] = {
+    "ggml.split": (),
+    "ggml.attention": ("cache-plain", "flash-auto"),
+    "cache.fp8": (),
+    "driver.old": (),
+}
+"""Rows that say more than their failure: only these rungs apply, none where a person must act."""
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
+    precise=PRECISE,
     option=lambda name: "--spec-type" if name == "speculative_config" else option(name),
     mode_rungs=frozenset({"draft-off"}),
     mode_settings=("speculative_config",),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel
+from caovand.engines.common import ggml, kernel
 from caovand.engines.common.hit import MOST_TEXT, Hit, better, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -21,13 +21,10 @@ NEAR = 40
 _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
-    "llama.threads",
+    "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
 """What ends an engine that serves; its other errors are those of a request."""
-_RAW = re.compile(
-    r"error: |error while handling |terminate called |  what\(\): |CUDA error"
-    r"|  (?:current device|in function|cuda\w{1,60}\()|[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+: "
-)
+_RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"
 
@@ -73,7 +70,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         here = shown or phase
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue
-        found = first(SIGNATURES, parts.message)
+        text = f"{parts.source}: {parts.message}" if parts.source else parts.message
+        found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
         hits.append(Hit(index, parts.message, here, *found))
@@ -89,4 +87,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or ggml.is_raw(line) or kernel.KERNEL_LINE.match(line))

@@ -7,7 +7,7 @@ from statistics import median
 
 from caovand.core.log import Explanation
 from caovand.engines.common.signature import first
-from caovand.engines.common.whole_log import durations, public, unwrapped
+from caovand.engines.common.whole_log import durations, lines_of, public
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
 from caovand.engines.llamacpp.log.line import take_apart
@@ -23,7 +23,7 @@ _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 def explain(text: str) -> Explanation:
     """Explain the text of a log file; one of several starts by its last one."""
-    every = unwrapped(text)
+    every = lines_of(text)
     begin = max((n for n, line in enumerate(every) if _BEGIN.search(line[:200])), default=0)
     # A refused option is reported before anything else is printed.
     lines = every[begin:]

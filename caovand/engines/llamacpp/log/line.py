@@ -2,7 +2,7 @@
 
 It writes `0.00.010.603 E srv  llama_server: text`: minutes, seconds, milliseconds and microseconds
 since its start, a level, and with some lines a component and the name of a function, cut short.
-What its libraries print themselves has none of this.
+What its libraries print themselves has none of this, and before b6900 nothing has time or level.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ _SHAPE = re.compile(
 )
 _SOURCE = re.compile(
     r"(?:(?P<component>srv|slot|cmn|que|spec|res|main) +)?(?P<function>[\w()~]+): "
+)
+_RAW_SOURCE = re.compile(
+    r"(?:(?P<component>srv|slot|cmn|que|spec|res) +)?(?P<function>main|\w{1,60}_\w{0,60}"
+    r"|~\w{1,60}): "
 )
 
 
@@ -36,11 +40,14 @@ def take_apart(line: str) -> Parts:
     """The parts of one line, without colours and line ends."""
     shape = _SHAPE.match(line)
     if shape is None:
-        return Parts(None, "", "", line)
+        return _parts(None, "", line, _RAW_SOURCE.match(line))
     at_s = int(shape["minutes"]) * 60 + int(shape["seconds"]) + int(shape["millis"]) / 1000
     rest = line[shape.end() :]
-    source = _SOURCE.match(rest)
-    if source is None:
-        return Parts(at_s, shape["level"], "", rest)
-    message = rest[source.end() :]
-    return Parts(at_s, shape["level"], source["function"], message, source["component"] or "")
+    return _parts(at_s, shape["level"], rest, _SOURCE.match(rest))
+
+
+def _parts(at_s: float | None, level: str, rest: str, found: re.Match[str] | None) -> Parts:
+    if found is None:
+        return Parts(at_s, level, "", rest)
+    message = rest[found.end() :]
+    return Parts(at_s, level, found["function"], message, found["component"] or "")

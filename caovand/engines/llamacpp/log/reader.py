@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from caovand.core.log import Log
+from caovand.engines.common.wrapping import unwrapped
 from caovand.engines.llamacpp.log.cause import NEAR, announces, find_cause
 from caovand.engines.llamacpp.log.phases import read
 
 
 def _plain(line: str) -> Sequence[str]:
-    return (line,)
+    return (unwrapped(line),)
 
+
+_FINGERPRINT = re.compile(
+    r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |[\w./-]{0,200}/ggml/src/|(?:lib)?(?:ggml"
+    r"|llama)[\w.-]{0,40}"
+    r"(?:: |\.so|\()|(?:srv|slot|que|cmn) {1,6}\w{1,40}: |(?:llm_|load_|print_info|clip_|gguf_"
+    r"|common_|"
+    r"sched_)\w{0,40}: |(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
+)
 
 LOG = Log(
     module=__name__,
@@ -21,4 +31,5 @@ LOG = Log(
     near=NEAR,
     listening="http",
     find_cause=find_cause,
+    fingerprint=_FINGERPRINT,
 )

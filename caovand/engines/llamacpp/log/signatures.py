@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, kernel
+from caovand.engines.common import cuda, ggml, host, kernel
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -20,15 +20,17 @@ _ROOM: Mapping[str, Failure] = {
 }  # fmt: skip
 
 SIGNATURES: tuple[Signature, ...] = (
+    *host.ROWS,
+    *ggml.ROWS,
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer"),
+         r"(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
-         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+         r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
-         r"failed to allocate (?P<buffer>CUDA\w{0,20}) buffer of size (?P<bytes>\d+)"),
+         r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     # Memory of the host
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
@@ -108,7 +110,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"couldn't bind HTTP server socket, hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
     # Ends
     signature("llama.assert", "generic", "engine-died",
-         r"^(?P<place>[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
+         r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"

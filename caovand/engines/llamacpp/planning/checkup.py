@@ -6,18 +6,21 @@ from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import more_swap, small_host
-from caovand.engines.common.checks import memory_checks, plan_checks, server_checks
+from caovand.engines.common.checks import (
+    cache_checks,
+    driver_checks,
+    memory_checks,
+    orphan_checks,
+    plan_checks,
+    port_checks,
+)
 
 ENGINE, MODEL = "engine", "model"
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Each check's result."""
-    return tuple(
-        result
-        for check in (_engine, _cards, _model, memory_checks, plan_checks, server_checks)
-        for result in check(facts)
-    )
+    return tuple(result for check in CHECKS for result in check(facts))
 
 
 def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -27,6 +30,11 @@ def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     elif facts.engine is not None:
         text = f"llama.cpp {facts.engine.version}, built for {facts.engine.build.upper()}"
         yield CheckResult(ENGINE, "PASS", text)
+
+
+def _driver(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.engine is not None and facts.engine.build == "cuda":
+        yield from driver_checks(facts)
 
 
 def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -68,5 +76,16 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
     if (speed := facts.host.memory_gb_s) is not None:
         yield CheckResult("system", "PASS", f"host memory: {speed:.0f} GB/s, measured")
-    if not facts.gpus and (lack := small_host(model, facts.host)):
+    if facts.gpus:
+        return
+    if lack := small_host(model, facts.host):
         yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))
+    else:
+        text = f"{facts.host.available_mib} MiB of RAM for {model.gguf.size >> 20} MiB of weights"
+        yield CheckResult("memory", "PASS", text)
+
+
+CHECKS = (
+    _driver, _engine, _cards, _model, memory_checks, plan_checks, port_checks, orphan_checks,
+    cache_checks,
+)  # fmt: skip

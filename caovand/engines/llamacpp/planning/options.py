@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core import secrets
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.problem import Problem
 
 HIDDEN = "***"
+STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
 CONTEXT = "max_model_len"
 """The context of one request; llama-server wants that of all its slots together."""
 
@@ -117,6 +120,15 @@ def read(
             found.append(Given(name, _value(name, words[at + 1]), (word, words[at + 1])))
             at += 2
     return tuple(found)
+
+
+def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
+    """The words that this llama-server does not take; none of one that was not asked."""
+    found = read(words, engine.flags, engine.switches) if engine.flags else ()
+    unknown = [one.words[0] for one in found if one.name and one.words[0] not in engine.flags]
+    fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
+    problems = [Problem(f"pass {word}", fact, f"{remedy} extra_args") for word in unknown]
+    return (*problems, *(STRAY for one in found if not one.name))
 
 
 def values(found: Iterable[Given]) -> dict[str, Any]:

@@ -181,7 +181,11 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     if config.model.served_name is not None:
         return Setting(config.model.served_name, "user", "[model] served_name")
     file = inventory.model.path.rpartition("/")[2].removesuffix(".gguf")
-    return Setting(file.partition("-00001-of-")[0], "policy", "the name of the file")
+    return Setting(
+        file.partition("-00001-of-")[0],
+        "policy",
+        "the name of the file; llama.cpp answers to any other name, too",
+    )
 
 
 def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
@@ -338,12 +342,13 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
 
 
 def _cache_ram(inventory: Inventory) -> Setting:
-    spare = inventory.host.available_mib // 8
+    # Of all memory, as what is free changes from one start to the next, and the plan with it.
+    weights = inventory.model.gguf.size if inventory.model.gguf else 0
+    spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
     if spare >= CACHE_RAM_MIB:
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
-    return Setting(
-        spare, "policy", "MiB for prompts seen before: an eighth of the free host memory"
-    )
+    reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"
+    return Setting(spare, "policy", reason)
 
 
 def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:

@@ -8,25 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.rung import Rung
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.ollama.healing.cures import HEALING
 
-# One row a failure; a sentence with an unknown {name} is left out.
+# One row a failure that needs other words than every engine's; a sentence with an unknown {name}
+# is left out.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
+    "device-oom-capture": (
+        "The card has no memory left for the buffers of a step: Ollama's estimate was too low. "
+        "Keep some free with OLLAMA_GPU_OVERHEAD (bytes, such as 1073741824), or lower num_ctx.",
+    ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little memory: {wanted} are needed, {free} are free.",
         "Close other programs, add memory or swap, or pull a tag of fewer bits.",
-    ),
-    "gpu-absent": ("Ollama found no usable card: run nvidia-smi.",),
-    "gpu-lost": ("The driver lost a card. Only a reboot recovers it.",),
-    "illegal-access": (
-        "A kernel accessed invalid memory. Check the kernel log: journalctl -k | grep -i xid",
-    ),
-    "launch-failure": (
-        "A kernel could not be launched. Check the kernel log: journalctl -k | grep -i xid",
     ),
     "backend-unsupported": ("This Ollama has no kernels for the card: install a newer release.",),
     "bad-arguments": ("Ollama cannot run this model with these settings.",),
@@ -41,9 +39,14 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "start-stall": ("The model's runner did not come up in time: its disk may be slow.",),
     "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
-    "unknown": ("This failure is unknown; the line shows where it began. Please report the log.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "ollama.driver": (
+        "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
+        "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
+        "reboot; after suspend that is usual.",
+        "In a container: restart it, with each /dev/nvidia* device passed by name.",
+    ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"
         " -i oom",
@@ -53,32 +56,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " use another model.",
     ),
     "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
-    "disk.full": ("The disk is full: free some space, then start again.",),
 }
 
 
 def advise(finding: Finding) -> tuple[str, ...]:
     """What happened and what to do, most promising first; settings to change come last."""
-    sentences = _SPECIAL.get(finding.signature) or _GENERAL.get(finding.failure, ())
-    advice = [text for text in (_fill(one, finding.captures) for one in sentences) if text]
-    return (*advice, *_of_ladder(finding))
+    told = sentences(finding, finding.captures, _SPECIAL, _GENERAL)
+    return (*told, *of_ladder(finding, HEALING, _way))
 
 
-def _of_ladder(finding: Finding) -> list[str]:
-    if finding.signature in DISK or LIMIT in finding.captures:
-        return []
-    rungs = HEALING.against(finding)
-    changes = "; ".join(
-        f"{rung.does} ({rung.key or HEALING.option(rung.touches[0])})" for rung in rungs
-    )
-    if not changes:
-        return []
-    at_once = REACTIONS[finding.failure].kind == "rung"
-    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
-
-
-def _fill(sentence: str, known: Mapping[str, str]) -> str:
-    try:
-        return sentence.format_map(known)
-    except KeyError:
-        return ""
+def _way(rung: Rung) -> str:
+    return rung.key or HEALING.option(rung.touches[0])

@@ -30,9 +30,17 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
+PRECISE: Mapping[str, tuple[str, ...]] = {
+    "ggml.split": (),
+    "ggml.attention": ("flash-off", "processor"),
+    "driver.old": ("processor",),
+}
+"""Rows that say more than their failure: only these rungs apply, none where a person must act."""
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
+    precise=PRECISE,
     option=lambda name: f"[engine] env {name}",
     kinds={"max_model_len": (int,), "host": (str,), "port": (int,), "served_model_name": (str,)},
 )

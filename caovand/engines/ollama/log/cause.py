@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel
+from caovand.engines.common import ggml, kernel
 from caovand.engines.common.hit import Hit, better, finding
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -19,18 +19,22 @@ from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
+_DRIVER = "ollama.driver"
+"""Of a server without its cards: it serves all the same, on the processor."""
+_ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
-    r"Error: |panic: |fatal error: |SIG[A-Z]{3,5}: |(?:\d{4}/\d\d/\d\d [\d:]{8} )?(?:CUDA error|"
-    r"ggml\w{0,60}: |llama\w{0,60}: |alloc_tensor_range: |error loading model)"
-    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E |[\w./-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+: "
+    r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"|SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
+_DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
 
 def announces(line: str) -> bool:
-    """Whether a line says that a runner failed: the cause is near it."""
+    """Whether a line says that a runner failed, with the cause near it, or the driver."""
     parts = take_apart(line)
-    return bool(parts.level) and bool(BY_ID["ollama.runner"].pattern.search(_whole(parts)))
+    text = _whole(parts)
+    return bool(parts.level) and any(BY_ID[name].pattern.search(text) for name in _ANNOUNCING)
 
 
 def find_cause(
@@ -60,7 +64,9 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             loaded = mark.phase == "load" and mark.progress == 1.0
             shown = "serving" if loaded else mark.phase
             if loaded:
-                hits, announced = [], False  # it came up all the same
+                # It came up all the same, if on the cards.
+                hits = [hit for hit in hits if hit.row.id == _DRIVER]
+                announced = bool(hits)
             continue
         parts = take_apart(line)
         text = _whole(parts)
@@ -80,5 +86,8 @@ def _whole(parts: Parts) -> str:
 def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
-        return parts.level == "ERROR" or "error=" in parts.rest
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+        driver = parts.level == "WARN" and bool(BY_ID[_DRIVER].pattern.search(parts.message))
+        return parts.level == "ERROR" or driver or "error=" in parts.rest
+    date = _DATE.match(line)
+    raw = line[date.end() :] if date else line
+    return bool(_RAW.match(line) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line))

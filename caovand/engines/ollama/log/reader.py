@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from caovand.core.log import Log
+from caovand.engines.common.wrapping import unwrapped
 from caovand.engines.ollama.log.cause import NEAR, announces, find_cause
 from caovand.engines.ollama.log.phases import read
 
 
 def _plain(line: str) -> Sequence[str]:
-    return (line,)
+    return (unwrapped(line),)
 
+
+_FINGERPRINT = re.compile(
+    r"time=\S{1,40} level=[A-Z]{1,8} source=|\[GIN\] |Error: (?:llama runner|model requires|\d{3} )"
+    r"|\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:[a-z_]{1,40}\.go:\d|ERROR |INFO |WARN )"
+    r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
+    r"|\{?\"?(?:error\":\")?model requires more system memory"
+    r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
+    r"|llama (?:runner|server) process has terminated"
+)
 
 LOG = Log(
     module=__name__,
@@ -21,4 +32,6 @@ LOG = Log(
     near=NEAR,
     listening="http",
     find_cause=find_cause,
+    fingerprint=_FINGERPRINT,
+    embeds="llamacpp",
 )

@@ -10,27 +10,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, kernel
+from caovand.engines.common import cuda, ggml, host, kernel
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
 
 SIGNATURES: tuple[Signature, ...] = (
+    *host.ROWS,
+    *ggml.ROWS,
     # Memory
     signature("ollama.ram", "cause", "host-oom",
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
          r"\((?P<free>[\d.]+ \w{1,5})\)"
          r"|requested model \((?P<size>[\d.]+ \w{1,5})\) is too large for this system"),
+    # While a model is loaded the OOM killer does that; later anything may
     signature("ollama.ram.killed", "cause", "host-oom",
-         r"llama[ -](?:runner|server) process (?:has terminated|no longer running): signal: kill"),
+         r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
+         r".{0,40}\berror=\"?)(?P<silent>signal: kill)", {"serving": "engine-died"}),
     signature("ollama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate buffer for kv cache"
-         r"|failed to allocate (?P<buffer>CUDA\w{0,20}) buffer for kv cache"),
+         r"|failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("ollama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate (?P<buffer>CUDA\w{0,20}) buffer|unable to allocate backend buffer"),
+         r"unable to allocate backend buffer|alloc_tensor_range: failed to allocate"
+         r"|unable to allocate " + cuda.BUFFER),
+    signature("ollama.cuda.compute", "cause", "device-oom-capture",
+         r"failed to allocate compute buffers|graph_reserve: failed to allocate|failed to allocate "
+         + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     signature("ollama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
     # The card
+    signature("ollama.driver", "cause", "gpu-absent",
+         r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
+         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),

@@ -25,6 +25,7 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("shared-memory-limit", ANY): ("attention", "draft-off"),
     ("jit-toolchain", ANY): ("attention",),
     ("backend-unsupported", ANY): ("attention", "draft-off", "graphs-off"),
+    ("compile-failed", ANY): ("graphs-off",),
     ("engine-died", ANY): _CRASH,
     ("start-stall", ANY): ("draft-off", "graphs-off"),
     ("hang", ANY): ("draft-off", "graphs-off", "requests"),
@@ -33,9 +34,16 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
+PRECISE: Mapping[str, tuple[str, ...]] = {
+    "cache.fp8": ("attention",),
+    "driver.old": (),
+}
+"""Rows that say more than their failure: only these rungs apply, none where a person must act."""
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
+    precise=PRECISE,
     option=option,
     mode_rungs=frozenset({"draft-off"}),
     mode_settings=(DRAFTING,),

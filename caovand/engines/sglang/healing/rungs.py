@@ -57,7 +57,7 @@ def _step(plan: Plan, finding: Finding) -> Step | None:
 def _share(plan: Plan, finding: Finding) -> Step | None:
     """Less for weights and cache, which leaves more for a step and for CUDA graphs."""
     now = plan.value(SHARE)
-    if not isinstance(now, (int, float)) or now <= LEAST_SHARE:
+    if not isinstance(now, (int, float)) or now <= LEAST_SHARE or finding.beyond_card:
         return None
     goal = round(max(now - LESS_SHARE, LEAST_SHARE), 3)
     return Step({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel
+from caovand.engines.common import kernel, python
 from caovand.engines.common.hit import Hit, better, finding
 from caovand.engines.common.signature import first
 from caovand.engines.sglang.log.line import take_apart
@@ -27,9 +27,9 @@ _REPORTS = re.compile(
 )
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
-    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): |[\w./-]{0,80}launch_server\.py: error: |"
-    r"terminate called after|  what\(\): |ERROR: {1,8}\[Errno|\[rank\d{1,4}\]|Fatal Python error: |"
-    r"CUDA (?:error|Error): |\[E\d{3} "
+    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)|[\w./-]{0,80}launch_server\.py: "
+    r"error: |Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
+    r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
 )
 """How a line without SGLang's prefix begins that can be evidence."""
 
@@ -58,6 +58,9 @@ def find_cause(
         message = take_apart(line).message
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
+        if message.isidentifier():  # alone it tells nothing
+            before = reversed(lines[max(index - python.RAISED, 0) : index])
+            message += python.raised_at(take_apart(one).message for one in before)
         found = first(SIGNATURES, message)
         if found is not None:
             hits.append(Hit(index, message, shown or phase, *found))
@@ -78,4 +81,4 @@ def _is_evidence(line: str) -> bool:
     parts = take_apart(line)
     if parts.at_s is not None:
         return bool(_REPORTS.match(parts.message))
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or python.is_raw(line) or kernel.KERNEL_LINE.match(line))

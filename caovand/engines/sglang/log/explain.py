@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from caovand.core.log import Explanation
 from caovand.engines.common.signature import first
-from caovand.engines.common.whole_log import durations, public, unwrapped
+from caovand.engines.common.whole_log import durations, lines_of, public
 from caovand.engines.sglang.healing.advice import advise
 from caovand.engines.sglang.log.cause import find_cause
 from caovand.engines.sglang.log.line import take_apart
@@ -16,7 +16,7 @@ _BEGIN = "server_args="
 
 def explain(text: str) -> Explanation:
     """Explain the text of a log file; one of several starts by its last one."""
-    every = unwrapped(text)
+    every = lines_of(text)
     begin = max((n for n, line in enumerate(every) if _begins(line)), default=0)
     lines = every[begin:]
     figures: dict[str, Figure] = {}

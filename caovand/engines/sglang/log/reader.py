@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from caovand.core.log import Log
+from caovand.engines.common.wrapping import unwrapped
 from caovand.engines.sglang.log.cause import NEAR, announces, find_cause
 from caovand.engines.sglang.log.phases import read
 
 
 def _plain(line: str) -> Sequence[str]:
-    return (line,)
+    return (unwrapped(line),)
 
+
+_FINGERPRINT = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args=|Attention backend |Load "
+    r"weight "
+    r"|Init torch distributed|The server is fired up|Scheduler hit|Received sigquit|SIGQUIT "
+    r"received"
+    r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
+    r"| {0,12}File \"[^\"]{1,300}/sglang/|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
+)
 
 LOG = Log(
     module=__name__,
@@ -21,4 +33,5 @@ LOG = Log(
     near=NEAR,
     listening="http",
     find_cause=find_cause,
+    fingerprint=_FINGERPRINT,
 )

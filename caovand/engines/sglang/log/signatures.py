@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, kernel
+from caovand.engines.common import cuda, host, kernel, python
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -20,6 +20,8 @@ _ROOM: Mapping[str, Failure] = {
 }  # fmt: skip
 
 SIGNATURES: tuple[Signature, ...] = (
+    *host.ROWS,
+    *python.ROWS,
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
@@ -56,8 +58,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH),
-    signature("sglang.nccl", "cause", "collective-timeout",
-         r"Watchdog caught collective operation timeout|NCCL error: "),
+    signature("sglang.nccl", "generic", "collective-timeout",
+         r"Watchdog caught collective operation timeout|NCCL [Ee]rror"),
     signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
     kernel.XID_APP,
     # The model and the options
@@ -74,6 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"),
     signature("sglang.model.broken", "cause", "model-missing",
          r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"),
+    *python.HUB,
     # The machine
     signature("disk.full", "cause", "unknown", r"\[Errno 28\] No space left on device"),
     signature("sglang.access", "cause", "access-denied",
@@ -84,12 +87,14 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
-    signature("sglang.exception", "generic", "engine-died",
-         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception): "),
     signature("sglang.crashed", "consequence", "engine-died",
-         r"Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"(?P<code>-?\d{1,4})"
-         r"|scheduler died during initialization \(exit code: (?P<status>-?\d{1,4})"),
+         r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
+         r"|scheduler died during initialization \(exit code: )"
+         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
+    signature("sglang.compile", "generic", "compile-failed",
+         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
+    signature("sglang.exception", "generic", "unknown",
+         r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",
          r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.engines.common.checks import memory_checks, plan_checks, server_checks
+from caovand.engines.common.checks import (
+    cache_checks,
+    driver_checks,
+    memory_checks,
+    orphan_checks,
+    plan_checks,
+    port_checks,
+)
 from caovand.engines.sglang.planning import cards
 
 ENGINE, MODEL = "engine", "model"
@@ -13,7 +20,10 @@ ENGINE, MODEL = "engine", "model"
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Each check's result."""
-    checks = (_engine, _cards, _model, memory_checks, plan_checks, server_checks)
+    checks = (
+        driver_checks, _engine, _cards, _model, memory_checks, plan_checks, port_checks,
+        orphan_checks, cache_checks,
+    )  # fmt: skip
     return tuple(result for check in checks for result in check(facts))
 
 

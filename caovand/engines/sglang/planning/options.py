@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core import secrets
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.problem import Problem
 
 HIDDEN = "***"
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
@@ -17,6 +19,8 @@ DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Options whose values are shown to nobody."""
+REMOVE = "remove it from [engine] extra_args"
+STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
@@ -65,6 +69,25 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
         read_as = _value(name, values[0]) if len(values) == 1 else (list(values) or True)
         found.append(Typed(name, read_as, (word, *values)))
     return tuple(found)
+
+
+def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
+    """The options that this SGLang does not take; none of one that was not asked."""
+    found = read(words, engine.switches) if engine.flags else ()
+    return tuple(problem for one in found if (problem := _problem(one, engine)))
+
+
+def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
+    name, sglang, remedy = option(one.name), f"SGLang {engine.version}", REMOVE
+    if not one.name:
+        return STRAY
+    if name not in engine.flags:
+        return Problem(f"pass {name}", f"{sglang} has no such option", remedy)
+    known = dict(engine.choices).get(name)
+    if known and not isinstance(one.value, (list, bool)) and str(one.value) not in known:
+        remedy = f"use one of {', '.join(known)}"
+        return Problem(f"pass {name} {one.value}", f"{sglang} has no such value", remedy)
+    return None
 
 
 def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, Any]:

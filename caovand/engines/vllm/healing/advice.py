@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
+from caovand.core.plan import Plan
+from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
 from caovand.engines.vllm.planning.spelling import option
@@ -37,23 +39,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
-    "illegal-access": (
-        "A kernel accessed invalid memory. Lowering memory shares does not help.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
-    ),
-    "launch-failure": (
-        "A kernel could not be launched.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
-    ),
     "collective-timeout": ("One GPU stopped answering the others: start again once.",),
-    "gpu-lost": (
-        "The driver lost a GPU. Only a reboot recovers it; check power supply, cables, riser and "
-        "temperature.",
-    ),
-    "gpu-absent": (
-        "No usable GPU was found: run nvidia-smi. After a driver update, reboot; after suspend, "
-        "reload the kernel module nvidia_uvm.",
-    ),
     "host-oom": ("The machine ran out of memory: close other programs, or add swap.",),
     "compile-cache-stale": (
         "The compile cache does not belong to these settings: delete torch_compile_cache once.",
@@ -143,13 +129,39 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A node of the cluster left while it served: all nodes end their ranks and start again "
         "together. Look at its daemon's log, and at the network between them.",
     ),
-    "unknown": (
-        "This failure is unknown; the line shows where it began. Please report the log.",
-    ),
 }  # fmt: skip
 
 # Signatures with better advice than their failure.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "states.short": (
+        "Set max_num_seqs = {most}: the states of so many requests fit.",
+        "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
+        "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
+    ),
+    "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
+    "jit.refused": (
+        "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
+        "missing: the engine chose a kernel that is not for this card. Install a newer release of "
+        "the engine, or let it use other kernels.",
+    ),
+    "jit.cc": (
+        "The C compiler is missing, or ran and failed: install gcc and g++, and look at the lines "
+        "before this one. Mostly Python.h (install python3-dev) or libcuda.so is what it lacks.",
+    ),
+    "jit.header": (
+        "A compiler ran and did not find {header}: install python3-dev for Python.h, the CUDA "
+        "toolkit for its own headers.",
+    ),
+    "jit.link": (
+        "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
+        "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
+    ),
+    "jit.toolkit": (
+        "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
+        "then reports the card as too old: install a CUDA toolkit that knows the card (12.8 for "
+        "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
+        "VLLM_USE_FLASHINFER_SAMPLER=0.",
+    ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",
@@ -177,7 +189,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
-    "disk.full": ("The disk is full: free some space, then start again.",),
     "disk.error": (
         "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
         "drive (smartctl) or remount the share.",
@@ -199,10 +210,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.broken": (
         "The engine's installation is incomplete: {library} is missing, or belongs to another "
         "PyTorch or CUDA.",
+        "The engine's installation is incomplete: {name} is missing from it, or a folder named "
+        "vllm hides it.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
         "The engine's installation is incomplete: its module {part} is missing.",
         "Reinstall the engine: `caovanctl engine verify` lists the differences, `sudo caovanctl "
         "engine install` repairs them.",
+    ),
+    "engine.unlinked": (
+        "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
+        "CUDA. "
+        "Reinstall the engine together with its PyTorch.",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -232,6 +250,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),
+    "drafts.uneven": (
+        "Requests of one step had different numbers of drafts, as answers in JSON have: vLLM's CPU "
+        "build ends there with a Gated DeltaNet hybrid. Draft nothing ([policy] mtp = 0).",
+    ),
+    "prompt.short": (
+        "A prompt of a single token ends vLLM's CPU build with a Gated DeltaNet hybrid, and no "
+        "setting helps: let clients send two tokens or more.",
+    ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
         "whole process group and start again.",
@@ -243,18 +269,26 @@ _WHERE: Mapping[str, str] = {
     "plugin": "It happened in a plugin.",
     "drafter": "It happened while drafting.",
     "prefix-cache": "It happened in prefix caching.",
-    "weights": "The weights do not fit config.json: are both of the same model and revision?",
+    CONFIGURATION: "vLLM refused its arguments or the model's configuration before it loaded "
+    "anything, so starting again cannot help; the line is in words of its own.",
+    "shape": "The first request after the start failed by a layer's size: mostly the model cannot "
+    "be split this way (tensor_parallel_size); drafting is not to blame.",
+    "weights": "The weights do not fit config.json, or this release cannot read them: check that "
+    "both are of the same model and revision, then try a newer release of the engine.",
 }
 
 
-def advise(finding: Finding, figures: Figures) -> list[str]:
-    """What happened and what to do, most promising first; settings to change come last."""
+def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
+    """What happened and what to do, most promising first; settings to change come last.
+
+    Of a known plan, only those that it can change; those that were passed to the engine come first.
+    """
     known = {**figures, **finding.captures}
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
-    sentences = _SPECIAL.get(finding.signature) or _GENERAL[finding.failure]
-    advice = [text for text in (_fill(sentence, known) for sentence in sentences) if text]
-    advice += _of_ladder(finding)
+    advice = sentences(finding, known, _SPECIAL, _GENERAL)
+    advice += _passed(finding, plan) if plan else []
+    advice += of_ladder(finding, HEALING, _way, plan)
     where = _WHERE.get(finding.captures.get("component", ""))
     if where and finding.failure != "plugin-error":
         advice.insert(0, where)
@@ -273,15 +307,16 @@ def usable_context(fits: str) -> int:
     return int(fits) // BLOCK * BLOCK
 
 
-def _of_ladder(finding: Finding) -> list[str]:
-    """What the ladder would change, in its order; nothing where it waits or gives up."""
-    if finding.signature in DISK or LIMIT in finding.captures:
+def _passed(finding: Finding, plan: Plan) -> list[str]:
+    """Which of the settings that matter here were passed to the engine."""
+    if blames_nothing(finding, HEALING):
         return []
-    changes = "; ".join(f"{rung.does} ({_way(rung)})" for rung in HEALING.against(finding))
-    if not changes:
+    rungs = [rung for rung in HEALING.against(finding) if rung.step(plan, finding)]
+    names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
+    passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
+    if not passed:
         return []
-    at_once = REACTIONS[finding.failure].kind == "rung"
-    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+    return [f"These were passed to the engine and matter here: {', '.join(passed)}."]
 
 
 def _way(rung: Rung) -> str:
@@ -290,13 +325,6 @@ def _way(rung: Rung) -> str:
     if rung.key or name.isupper():
         return name
     return option(f"no_{name}" if name.startswith("enable_") else name)  # no rung turns one on
-
-
-def _fill(sentence: str, known: Figures) -> str:
-    try:
-        return sentence.format_map(known)
-    except KeyError:
-        return ""
 
 
 def _host_is_short(figures: Figures) -> bool:

@@ -36,6 +36,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("gpu-lost", ANY): (),
     ("gpu-absent", ANY): (),
     ("host-oom", ANY): ("jobs", "compile-threads", "kv-memory-less", "sequences", "mtp-off"),
+    ("shm-full", ANY): (),
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
     ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
     ("jit-toolchain", ANY): _JIT,
@@ -84,12 +85,27 @@ BLAMED: Mapping[str, str] = {
 # Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
 WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
+# Rows that say more than their failure: only these rungs apply, none where a person must act.
+PRECISE: Mapping[str, tuple[str, ...]] = {
+    "states.short": ("sequences", "gmu-up"),
+    "args.limit": ("limit",),
+    "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
+    "driver.old": (),
+    "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
+    "jit.toolkit": ("sampler-plain", "experts", "attention"),
+}
+
+# A client's request ends the engine, whatever the plan.
+BLAMELESS = frozenset({"prompt.short"})
+
 HEALING = Healing(
     rungs=RUNGS,
     cures=CURES,
     option=option,
     blamed=BLAMED,
     whatever_phase=WHATEVER_PHASE,
+    precise=PRECISE,
+    blameless=BLAMELESS,
     mode_rungs=frozenset({"mtp", "mtp-safe", "mtp-off"}),
     mode_settings=("speculative_config",),
     kinds=KINDS,

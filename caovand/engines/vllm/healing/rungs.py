@@ -38,6 +38,7 @@ COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
 """Captures of rows about what multiplies the weights."""
+_LIMITED = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 
@@ -96,7 +97,8 @@ def _gmu_up(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _gmu_down(plan: Plan, finding: Finding) -> Step | None:
-    if sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS:
+    spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
+    if spent or finding.beyond_card:
         return None
     return _to_gmu(plan, _gmu(plan) - GMU_STEP)
 
@@ -151,7 +153,24 @@ def _batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _sequences(plan: Plan, finding: Finding) -> Step | None:
+    """To the number that vLLM names, else to half."""
+    most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
+    if most and most >= 1 and (now is None or most < now):
+        shown = "vLLM's default" if now is None else now
+        goal = int(most)
+        return Step({"max_num_seqs": goal}, value=str(goal), change=f"sequences {shown} -> {goal}")
     return _halved(plan, "max_num_seqs", 32, 1, "sequences")
+
+
+def _limit(plan: Plan, finding: Finding) -> Step | None:
+    """An argument to the greatest value that vLLM allows, where its text names both."""
+    name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
+    now = count(plan.value(name)) if name in _LIMITED else None
+    if name not in _LIMITED or not most or most < 1 or (now is not None and now <= most):
+        return None
+    goal = int(most)
+    shown = "vLLM's default" if now is None else now
+    return Step({name: goal}, value=f"{name} {goal}", change=f"{name} {shown} -> {goal}")
 
 
 def _depth(plan: Plan) -> int:
@@ -432,6 +451,7 @@ RUNGS: tuple[Rung, ...] = (
          _batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
          _sequences),
+    Rung("limit", "keep to the limit that the engine names", "", _LIMITED, _limit),
     Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _SIZES, _fewer_graphs),
     Rung("piecewise", "keep attention out of CUDA graphs", "cuda_graphs", _CONFIG, _piecewise),
     Rung("eager", "run without CUDA graphs and compilation", "cuda_graphs",

@@ -12,20 +12,28 @@ take precedence over older ones.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.engines.common.signature import LONGEST, Signature
+from caovand.engines.common.hit import vanished
+from caovand.engines.common.signature import Signature
+from caovand.engines.vllm.log.component import (
+    Hit,
+    Traces,
+    component_of,
+    keeps_drafted_states,
+    place,
+    unnamed,
+)
+from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPERS, Aside, is_wrapper
 from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.lost import SILENT, says_nothing
 from caovand.engines.vllm.log.phases import figures, phase_of
 from caovand.engines.vllm.log.signatures import (
     BY_ID,
-    is_crash,
     is_evidence,
     is_exception,
-    match,
+    match_text,
 )
 
 NEAR = 60  # lines before the first wrapper that may contain its cause
@@ -34,43 +42,13 @@ WENT_ON = 2  # statistics in a row with new tokens: a single one may still count
 _CHAIN = 400  # lines after a generic cause within which a better one must follow
 _CALL = 400  # lines in which workers report a failed call, before the engine core does
 _TEXT = 500  # characters kept of a causing line
-_FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
 
-# Components in a traceback, by a piece of `file:function`.
-_PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
-_DRAFTER = "/spec_decode/"
-_PREFIX_CACHE = "/worker/mamba_utils.py"
-_COMPILER = re.compile(
-    r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
-)
-_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
-# How that code fails if checkpoint and configuration do not match.
-_MISFIT = re.compile(
-    r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
-    r"|RuntimeError: (?:The size of tensor a|start \(\d+\) \+ length)"
-)
-_FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-_RAISED = 8  # lines before an exception in which the frame that raised it is
 
-_CALL_FAILED = re.compile(r"^Invocation of \w+ method failed")
-# Errors that the engine handled: such a line and the traceback after it are not evidence.
-# Several contain a request's name, which clients choose.
-_DEALT_WITH = re.compile(
-    r"retrying \d+ of \d+|^Error retrieving |\[Autotuner\]|^Failed to load plugin (?!caovan)"
-    r"|^Unexpected error pre-processing request|^Error in preprocessing prompt"
-    r"|^Failed to advance FSM for request|Exception in ASGI|^Exception ignored in"
-    r"|^(?:Task|Future) exception was never retrieved"
-    r"|^Exception in thread \S+ \(_report_usage_worker\)"
-    rf"|{_CALL_FAILED.pattern}"
-)
+_ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
-_WRAPPER = BY_ID["engine.dead"].pattern
-_CHAINED = ("The above exception was", "During handling of the above exception")
+_UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
-
-# These report that a process is gone, but not why: perhaps something else killed it.
-_SILENT = frozenset({"worker.died", "engine.exited"})
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
@@ -93,21 +71,6 @@ _FAULTS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Hit:
-    """A line that may be the cause; `signature` is None for an exception no row knows."""
-
-    index: int
-    parts: Parts
-    phase: str
-    signature: Signature | None
-    captures: Mapping[str, str]
-    frames: tuple[str, ...]
-
-    def is_kind(self, *kinds: str) -> bool:
-        return self.signature is not None and self.signature.kind in kinds
-
-
 def find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
 ) -> Finding | None:
@@ -125,7 +88,7 @@ def find_cause(
         hit = _first_symptom(hits, wrapper)
         if hit is not None and stopped and _is_an_end(hit):
             return None
-    return _finding(hit, lines) if hit else None
+    return _finding(hit, hits, lines) if hit else None
 
 
 def announces(line: str) -> bool:
@@ -133,60 +96,76 @@ def announces(line: str) -> bool:
     if "ERROR" not in line:
         return False
     parts = take_apart(line)
-    return parts.level == "ERROR" and bool(_WRAPPER.match(parts.message))
+    return parts.level == "ERROR" and is_wrapper(parts.message)
 
 
-def _hits(lines: Sequence[str], phase: str) -> tuple[list[_Hit], bool]:
+def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """Lines that may be the cause; and whether the engine was asked to stop."""
-    hits: list[_Hit] = []
-    frames: dict[tuple[str, str, bool], deque[str]] = {}
-    known: dict[str, tuple[Signature, Mapping[str, str]] | None] = {}
-    aside = _Aside()
-    shown = ""  # the phase that the log has shown so far
+    hits: list[Hit] = []
+    aside, traces, texts = Aside(), Traces(), _Texts(lines)
+    shown = last = ""  # the phase that the log has shown so far, the line before
     stopped = False
-    went_on = 0
+    went_on, answered = 0, True
     for index, line in enumerate(lines):
         parts = take_apart(line)
         before, shown = shown, _phase_at(line, shown)
         if shown == "serving" != before:
             # It recovered from all of these.
-            hits, stopped = [], False
+            hits, stopped, answered = [], False, False
         lives = _generates(parts, line)
         if lives is not None:
             went_on = went_on + 1 if lives else 0
+            answered = answered or lives
             if went_on >= WENT_ON:
                 hits = []
             continue
-        here = shown or phase
-        message = parts.message
+        here, message = shown or phase, parts.message
+        told, last = last.startswith("Last error:"), message
         stopped = stopped or bool(_STOPPING.match(message))
+        answered = answered or bool(parts.uvicorn and _ANSWERED.match(message))
         if aside.holds(parts):
-            if _CALL_FAILED.match(message):
+            if CALL_FAILED.match(message):
                 _drop_call(hits, index)
-            continue
-        writer = (parts.process, parts.pid, bool(parts.level))
-        frame = _FRAME.match(message)
-        if frame:
-            seen = frames.setdefault(writer, deque(maxlen=_FRAMES))
-            seen.append(f"{frame[1]}:{frame['function'] or ''}")
-        elif message.startswith("Traceback (most recent call last)"):
-            frames.pop(writer, None)
-        elif is_evidence(parts) and not _STOPPED.match(message):
-            # Every pending request of a dead engine repeats it.
-            if message not in known:
-                known[message] = match(parts)
-            found = known[message]
-            if found is None and not is_exception(message):
+        elif not traces.take(parts) and (told or is_evidence(parts)):
+            found = texts.match(index, parts)
+            if found is None:
                 continue
-            row, captures = found or (None, {})
+            text, row, captures = found
+            behind = traces.of(parts)
+            if row is _UNEVEN and not keeps_drafted_states(behind):
+                row, captures = None, {}
             if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(_Hit(index, parts, here, row, captures, tuple(frames.get(writer, ()))))
+            hits.append(Hit(index, parts, here, text, row, captures, behind, not answered))
     return hits, stopped
 
 
-def _drop_call(hits: list[_Hit], index: int) -> None:
+class _Texts:
+    """What the lines say that are evidence. Every pending request of a dead engine repeats one."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+        self._known: dict[str, tuple[Signature, Mapping[str, str]] | None] = {}
+
+    def match(
+        self, index: int, parts: Parts
+    ) -> tuple[str, Signature | None, Mapping[str, str]] | None:
+        """The text, its row and what that reads; no row for an exception that none knows."""
+        text = parts.message
+        if _STOPPED.match(text):
+            return None
+        if text.isidentifier():  # alone it tells nothing
+            text = f"{text}{place(index, parts, self._lines)}"
+        if text not in self._known:
+            self._known[text] = match_text(text)
+        found = self._known[text]
+        if found is not None:
+            return (text, *found)
+        return (text, None, {}) if is_exception(parts.message) else None
+
+
+def _drop_call(hits: list[Hit], index: int) -> None:
     """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
 
     Workers report it in the same words as a failure that ends them.
@@ -203,56 +182,6 @@ def _generates(parts: Parts, line: str) -> bool | None:
         return None
     told = figures(line).get("generation_tps")
     return None if told is None else bool(told)
-
-
-class _Aside:
-    """Knows which lines belong to a handled error.
-
-    A record of vLLM's logger has the same process, time and file on all its lines. Raw output ends
-    at the next line with a prefix, or at the end of the traceback.
-    """
-
-    def __init__(self) -> None:
-        self._logged: dict[tuple[str, str], tuple[str, str]] = {}
-        self._raw: dict[str, str] = {}  # by process: "open", or "ended" after the exception
-
-    def holds(self, parts: Parts) -> bool:
-        """Whether this line, the log's next, belongs to such an error."""
-        message = parts.message
-        if not parts.level or parts.uvicorn:
-            return self._holds_raw(parts.process, message, bool(parts.level))
-        self._raw.pop("", None)
-        self._raw.pop(parts.process, None)
-        process, record = (parts.process, parts.pid), (parts.time, parts.source)
-        if parts.level in ("ERROR", "CRITICAL") and _DEALT_WITH.search(message[:LONGEST]):
-            self._logged[process] = record
-            return True
-        if self._logged.get(process) != record:
-            return False
-        # The engine's end may be logged in the same second from the same file.
-        if _WRAPPER.match(message):
-            del self._logged[process]
-            return False
-        return True
-
-    def _holds_raw(self, process: str, message: str, proper: bool) -> bool:
-        if _DEALT_WITH.search(message[:LONGEST]):
-            self._raw[process] = "open"
-            return True
-        state = self._raw.get(process)
-        if state is None:
-            if proper:
-                self._raw.pop("", None)
-            return False
-        again = state == "ended" and message.startswith("Traceback (most recent")
-        if proper or again or is_crash(message) or message.startswith("Process "):
-            self._raw.pop(process, None)
-            return False
-        if is_exception(message):
-            self._raw[process] = "ended"
-        elif message.startswith(_CHAINED):
-            self._raw[process] = "open"
-        return True
 
 
 def _phase_at(line: str, before: str) -> str:
@@ -281,7 +210,7 @@ def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
     return bool(parts.level) and not is_exception(parts.message)
 
 
-def _first_cause(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
+def _first_cause(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     """The first cause near the first wrapper; an older one only if there is no other."""
     causes = [hit for hit in hits if hit.is_kind("cause", "generic")]
     if wrapper is None:
@@ -293,7 +222,7 @@ def _first_cause(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
     return _better(causes[-1], causes) if causes and not named else None
 
 
-def _better(first: _Hit, causes: Sequence[_Hit]) -> _Hit:
+def _better(first: Hit, causes: Sequence[Hit]) -> Hit:
     """A later cause that explains a generic one better, else the generic one."""
     if first.signature is None or first.signature.kind == "cause":
         return first
@@ -306,7 +235,7 @@ def _better(first: _Hit, causes: Sequence[_Hit]) -> _Hit:
     return first
 
 
-def _first_symptom(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
+def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     """Without a known cause: the first of an exception and a consequence.
 
     Exceptions before the engine reports its failure were handled, and do not count.
@@ -317,89 +246,43 @@ def _first_symptom(hits: Sequence[_Hit], wrapper: _Hit | None) -> _Hit | None:
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
     told = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
-    return next(iter(told or rest), wrapper)
+    reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
+    return next(iter(told or rest or reported), wrapper)
 
 
-def _is_an_end(hit: _Hit) -> bool:
+def _is_an_end(hit: Hit) -> bool:
     """Whether it only reports that a process is gone, as in every stop, but not why."""
     row = hit.signature
-    return row is not None and (row.id in _SILENT or row.kind == "wrapper")
+    return row is not None and (row.id in SILENT or row.kind == "wrapper")
 
 
-def _after(hit: _Hit, wrapper: _Hit | None) -> bool:
+def _after(hit: Hit, wrapper: Hit | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: _Hit, lines: Sequence[str]) -> Finding:
+def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
-    component = _component(hit)
-    if component:
-        captures["component"] = component
-    if hit.signature and hit.signature.id in _SILENT:
+    row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
+    blamed = "drafter" if row is _UNEVEN else component_of(hit)
+    if blamed:
+        captures["component"] = blamed
+    silent = row is not None and says_nothing(row.id, captures, hit.phase, rows, lines)
+    silent = silent or "silent" in captures
+    if silent:
         captures["silent"] = "yes"
-    row = hit.signature
-    failure = row.means(hit.phase) if row else _unnamed(hit, component)
+    failure = row.means(hit.phase) if row else unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
-        failure = _NOT_OPERATORS.get(component, failure)
-    if row is BY_ID["engine.dead"] and hit.phase != "serving":
+        failure = _NOT_OPERATORS.get(blamed, failure)
+    if row in WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
-    text = _short(hit.parts.message)
-    if row is None and text.isidentifier():
-        text = _short(f"{text}{_place(hit, lines)}")
+    text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
+    elif silent:
+        text = vanished(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
-
-
-def _place(hit: _Hit, lines: Sequence[str]) -> str:
-    """Where an exception without a message was raised, and by which code; else it tells nothing."""
-    code = ""
-    for line in reversed(lines[max(hit.index - _RAISED, 0) : hit.index]):
-        parts = take_apart(line)
-        if (parts.process, parts.pid) != (hit.parts.process, hit.parts.pid):
-            continue
-        if frame := _FRAME.match(parts.message):
-            file = "/".join(frame[1].split("/")[-2:])
-            return f" at {file}:{frame['line']}: {code}"
-        code = parts.message.strip() if parts.message.strip(" ^~") else code
-    return ""
-
-
-def _component(hit: _Hit) -> str:
-    """The component whose code is in the traceback.
-
-    An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
-    exception only nearby frames do.
-    """
-    near = hit.frames if hit.signature else hit.frames[-4:]
-    if any(_PLUGIN.search(frame) for frame in near):
-        return "plugin"
-    if any(_COMPILER.search(frame) for frame in hit.frames):
-        return "compiler"
-    if any(_PREFIX_CACHE in frame for frame in hit.frames):
-        return "prefix-cache"
-    if hit.phase == "load" and any(map(_loads_weights, near)):
-        return "weights"
-    return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
-
-
-def _loads_weights(frame: str) -> bool:
-    file, _, function = frame.rpartition(":")
-    return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
-
-
-def _unnamed(hit: _Hit, component: str) -> Failure:
-    if component == "plugin":
-        return "plugin-error"
-    # Python 3.10.0 fails like this on code that the compiler generates.
-    if component == "weights" and _MISFIT.match(hit.parts.message):
-        return "model-missing"
-    index = hit.phase == "compile" and hit.parts.message.startswith("IndexError: tuple index out")
-    if component == "compiler" or index:
-        return "compile-failed"
-    return "engine-died" if hit.phase == "serving" else "unknown"
 
 
 def _short(text: str) -> str:

@@ -16,12 +16,13 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
-from caovand.core.plan import looks_up
+from caovand.core.plan import Plan, Setting, looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import COLOUR, HIDDEN, public
+from caovand.engines.common.whole_log import HIDDEN, public
+from caovand.engines.common.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
-from caovand.engines.vllm.log.json_lines import NO_TIME, loads, plain
+from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.phases import Figure, figures, phase_of, read
 from caovand.engines.vllm.log.signatures import benign
@@ -31,13 +32,6 @@ HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
 COLLAPSED = 3  # intervals in a row with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
-# Prefixes of container tools, journald and the like.
-_UNIT = r"\S+ [\w@.:-]+\[\d+\]: "
-_WRAPPING = re.compile(
-    rf"[\w.@-]+ +\| |\[pod/[\w./-]+\] |(?:\w{{3}} [ \d]\d \d\d:\d\d:\d\d|\[ *\d+\.\d+\]) {_UNIT}"
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]*Z?\]? "
-    rf"(?:\| |std(?:out|err) [FP] |{_UNIT})?"
-)
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # Wrappers that only a serving engine prints.
 _SERVING = re.compile(
@@ -87,8 +81,17 @@ def explain(text: str) -> Explanation:
     seen.update(_over_windows(windows))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
-        tuple(advise(finding, seen)) if finding else (), seen, configured, harmless,
+        tuple(advise(finding, seen, _plan(configured))) if finding else (), seen, configured,
+        harmless,
     )  # fmt: skip
+
+
+def _plan(configured: Mapping[str, Any]) -> Plan | None:
+    """The plan that the arguments in the log make, None without any."""
+    if not configured:
+        return None
+    settings = {name: Setting(value, "user", "") for name, value in configured.items()}
+    return Plan(model=str(configured.get("model", "")), settings=settings, env={}, device="cuda")
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
@@ -101,20 +104,10 @@ def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure
 
 def _split(text: str) -> list[_Line]:
     lines: list[_Line] = []
-    for number, raw in enumerate(re.split(r"\r?\n", COLOUR.sub("", text)), start=1):
+    for number, raw in enumerate(re.split(r"\r?\n", without_colours(text)), start=1):
         for piece in raw.split("\r"):
-            lines.extend(_Line(number, text) for text in plain(_unwrap(piece)))
+            lines.extend(_Line(number, text) for text in plain(piece))
     return lines
-
-
-def _unwrap(line: str) -> str:
-    if line.startswith('{"log":'):  # Docker's own files
-        try:
-            line = COLOUR.sub("", str(loads(line)["log"])).rstrip("\r\n")
-        except (ValueError, RecursionError):
-            return line
-    wrapping = _WRAPPING.match(line)
-    return line[wrapping.end() :] if wrapping else line
 
 
 def _last_start(lines: list[_Line]) -> list[_Line]:

@@ -7,10 +7,11 @@ its message and of its traceback, all with the prefix, as vLLM's formatter does 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from caovand.engines.common.wrapping import loads, unwrapped
 
 NO_TIME = "00-00 00:00:00"  # for a record without a time
 
@@ -20,7 +21,8 @@ _PROCESS = re.compile(r"[A-Za-z][\w.-]{0,40}")
 
 
 def plain(line: str) -> tuple[str, ...]:
-    """The lines in a JSON record; any other line unchanged."""
+    """The lines in a JSON record; any other line as vLLM printed it."""
+    line = unwrapped(line)
     if line[:1] != "{":
         return (line,)
     try:
@@ -34,14 +36,6 @@ def plain(line: str) -> tuple[str, ...]:
     texts = [*message.split("\n"), *_text(record, "exc_info", "exception").split("\n")]
     prefix = _prefix(record, level)
     return tuple(f"{prefix}{text}" for text in texts if text)
-
-
-def loads(line: str) -> Any:
-    """The value of a line of JSON; ValueError or RecursionError if it is not one.
-
-    JSON can escape half a surrogate pair, which cannot be printed: it becomes a question mark.
-    """
-    return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 
 
 def _prefix(record: Mapping[str, Any], level: str) -> str:

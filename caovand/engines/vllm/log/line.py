@@ -2,7 +2,8 @@
 
 vLLM writes `(EngineCore pid=31) ERROR 11-20 09:13:16 [core.py:1140] text`. Up to 0.21 every line
 of a child begins with the process, tracebacks and C++ included; from 0.22 on only those that
-went through its logger. Uvicorn writes `INFO:     text`. A newline inside a logged message
+went through its logger. Before 0.8.3 there is no `[` before the file.
+Uvicorn writes `INFO:     text`. A newline inside a logged message
 repeats the whole prefix, so that nothing a client sent can begin a line of its own.
 """
 
@@ -15,7 +16,7 @@ _SHAPE = re.compile(
     r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
     r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
+    r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[?(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
 )
 _TAG = re.compile(r"\[\w+\] ")
 _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")

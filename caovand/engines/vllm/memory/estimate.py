@@ -283,12 +283,14 @@ def _graphs_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
     )
     layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
     experts = bool(model.experts) and model.quantization != "mxfp4"
-    largest = max(captured, default=0)
+    largest, mamba = max(captured, default=0), model.mamba is not None
     piecewise, full = graphs.kinds(mode, captured, load.sequences, load.mtp)
     drafter = graphs.DRAFTER_MIB if load.drafting and piecewise + full else 0
     if expected:
-        return graphs.expected_mib(piecewise, full, layers, experts, largest) + drafter
-    return graphs.graphs_mib(piecewise + full, layers, experts, largest) + drafter
+        made = graphs.expected_mib(piecewise, full, layers, experts, largest, mamba=mamba)
+    else:
+        made = graphs.graphs_mib(piecewise + full, layers, experts, largest, mamba=mamba)
+    return made + drafter
 
 
 def layout_for(model: ModelCard, load: Load) -> Layout:

@@ -23,6 +23,7 @@ from caovand.engines.vllm.planning.spelling import option, whole_number
 
 Planner = Callable[[Config, Inventory], "Plan | None"]
 """Makes the plan of a changed configuration or machine; None where there is none."""
+FREE = "free the cards"
 MOST_CARDS = 64
 STEP = 256  # tokens
 SMALLER = (
@@ -108,7 +109,7 @@ def _free(case: Case) -> Iterator[str]:
     free, others = all_emptied(case.inventory), case.inventory.others
     if free != case.inventory and case.tried({}, free):
         values = {name: case.plan.value(name) for name in case.plan.settings}
-        yield f"free the cards: {holders(case.gpus, others, values)}"
+        yield f"{FREE}: {holders(case.gpus, others, values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:
@@ -147,15 +148,41 @@ def _graphs(case: Case) -> Iterator[str]:
 
 
 def _context(case: Case) -> Iterator[str]:
+    """The longest context that fits as it is, else the longest at all and what it changes."""
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
-    if not asked or not _asked(case, name) or case.tried({name: 1}) is None:
+    if not asked or not _asked(case, name):
         return
-    low, high = 1, asked // STEP
+    most = (asked - 1) // STEP
+    alike = min(case.memory.max_model_len // STEP, most)
+    if alike and _holds(case, alike, alike=True):
+        if not _asked(case, "gpu_memory_utilization"):  # AutoMem leaves less free for less context
+            alike = _longest(case, alike, most, alike=True)
+        yield f"{case.said(name, alike * STEP)} fits with everything else as it is"
+    elif longest := _longest(case, 0, most, alike=False):
+        found = case.tried({name: longest * STEP})
+        others = ", ".join(_differing(case.plan, found[0])) if found else ""
+        yield f"{case.said(name, longest * STEP)} fits, with other values of {others}"
+
+
+def _holds(case: Case, steps: int, *, alike: bool) -> bool:
+    """Whether a context of so many steps fits, with everything else as it is where `alike`."""
+    found = case.tried({"max_model_len": steps * STEP})
+    return found is not None and not (alike and _differing(case.plan, found[0]))
+
+
+def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
+    """The longest context that holds, in steps, from `low` on, which does, or is 0 for none."""
     while low < high:  # a shorter context never needs more
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if case.tried({name: middle * STEP}) else (low, middle - 1)
-    if low * STEP < asked and case.tried({name: low * STEP}):
-        yield f"{case.said(name, low * STEP)} fits with everything else as it is"
+        holds = _holds(case, middle, alike=alike)
+        low, high = (middle, high) if holds else (low, middle - 1)
+    return low
+
+
+def _differing(plan: Plan, other: Plan) -> list[str]:
+    """The settings besides the context and the share for it that another plan has otherwise."""
+    names = {*plan.settings, *other.settings} - {"max_model_len", "gpu_memory_utilization"}
+    return sorted(name for name in names if plan.value(name) != other.value(name))
 
 
 def _flags(case: Case) -> Iterator[str]:

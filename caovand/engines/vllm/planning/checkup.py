@@ -16,6 +16,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
+from caovand.engines.common.checks import cache_checks, driver_checks, port_checks
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import sums
 from caovand.engines.vllm.capabilities import TURING
@@ -30,6 +31,7 @@ WITH_LIBRARY = (
     "sudo caovanctl engine install --again"
 )
 WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
+FULL_SHM_MIB = 64
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
@@ -71,8 +73,12 @@ def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    size = facts.host.shm_mib
-    if size < SMALL_SHM_MIB:
+    size, free = facts.host.shm_mib, facts.host.shm_free_mib
+    if free is not None and free < FULL_SHM_MIB < size:
+        text = f"/dev/shm is full: {free} of its {size} MiB are free"
+        fix = "see who fills it (ls -lS /dev/shm), and remove what no running program uses"
+        yield CheckResult("system", "FAIL", text, fix)
+    elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
         verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
         fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
@@ -87,18 +93,6 @@ def open_files(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult(
             "system", "WARN", text, "ulimit -n 65536, or LimitNOFILE=65536 in the unit"
         )
-
-
-def driver(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
-    if not facts.gpus or not facts.gpus[0].driver:
-        return
-    has, name = facts.gpus[0].cuda, facts.gpus[0].driver
-    lack = old_driver(facts.gpus, _cuda(facts))
-    if lack:
-        yield CheckResult("driver", "FAIL", lack.fact, lack.remedy)
-    else:
-        yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
 
 
 def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -361,32 +355,14 @@ def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
             yield CheckResult("plan", "WARN", fact, fix)
 
 
-def port(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.listeners is None:
-        return
-    if facts.listeners:
-        text = f"port {facts.port} is taken by {', '.join(facts.listeners)}"
-        yield CheckResult("port", "FAIL", text, "stop it, or set another [server] port")
-    else:
-        yield CheckResult("port", "PASS", f"port {facts.port} is free")
-
-
 def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
-    free = facts.host.cache_free_mib
-    if not facts.cache_writable:
-        text = f"{facts.cache_dir} cannot be written: every start compiles anew"
-        yield CheckResult(
-            "caches", "WARN", text, f"make {facts.cache_dir} writable for the service user"
-        )
-    elif free is not None and free < SMALL_CACHE_MIB:
-        text = f"{free} MiB are free for caches; compiled kernels take gigabytes"
-        yield CheckResult("caches", "WARN", text, f"free space under {facts.cache_dir}")
-    elif free is not None:
-        yield CheckResult("caches", "PASS", f"{free} MiB are free under {facts.cache_dir}")
+    """Compiled kernels are kept there."""
+    loss = "every start compiles anew"
+    yield from cache_checks(facts, loss=loss, least_mib=SMALL_CACHE_MIB)
 
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
-    python_release, wsl, shared_memory, open_files, driver, cards, orphans, foreign_memory,
+    python_release, wsl, shared_memory, open_files, driver_checks, cards, orphans, foreign_memory,
     sums, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
-    warnings, port, caches,
+    warnings, port_checks, caches,
 )  # fmt: skip

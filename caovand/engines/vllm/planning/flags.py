@@ -19,8 +19,8 @@ from caovand.engines.vllm.planning.flag_table import CARRIERS, MANY, SECRETS, SH
 from caovand.engines.vllm.planning.spelling import count, option
 
 __all__ = [
-    "Flag", "carried", "count", "is_hidden", "is_secret", "option", "public", "read", "redact",
-    "secret_values", "shown_text", "shown_value", "values", "without",
+    "Flag", "carried", "count", "is_hidden", "is_known", "is_secret", "option", "public", "read",
+    "redact", "secret_values", "shown_text", "shown_value", "values", "without",
 ]  # fmt: skip
 
 HIDDEN = "***"
@@ -77,6 +77,18 @@ def read(
         found.append(_flag(name, head, values, tuple(arguments[at:end])))
         at = end
     return tuple(found)
+
+
+def is_known(typed: str, known: Iterable[str]) -> bool:
+    """Whether the engine's parser takes a flag as it was typed, or its beginning.
+
+    A beginning that several names share is left to vLLM, which lists them.
+    """
+    options = {_canonical(option) for option in known}
+    first = typed.partition(".")[0]
+    positive = _canonical(first[5:]) if _is_negated(first) else _canonical(first)
+    short = first in SHORT or first.startswith("-O")
+    return short or any(option.startswith((_canonical(first), positive)) for option in options)
 
 
 def values(flags: Iterable[Flag]) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from caovand.engines.vllm.planning.resize import BUSY_MIB
 from caovand.engines.vllm.planning.spelling import count, option
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
-_YES = re.compile(r"\s*[+-]?0*[1-9]")
-"""How NCCL reads such a variable: as a number, and any word as 0."""
 OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
@@ -145,7 +143,14 @@ def sums(plan: Plan) -> bool:
 
 def no_rdma(env: Mapping[str, str]) -> str:
     """Why NCCL uses no InfiniBand or RoCE with this [engine] env, "" where that does not say so."""
-    return f"[engine] env sets {WITHOUT_RDMA}" if _YES.match(env.get(WITHOUT_RDMA, "")) else ""
+    return f"[engine] env sets {WITHOUT_RDMA}" if _is_set(env.get(WITHOUT_RDMA, "")) else ""
+
+
+def _is_set(value: str) -> bool:
+    """Whether NCCL reads a variable as set: as a number other than 0, any word as 0."""
+    number = value.strip()
+    digits = number[1:] if number.startswith(("+", "-")) else number
+    return digits.lstrip("0").startswith(tuple("123456789"))
 
 
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:

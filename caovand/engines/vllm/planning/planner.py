@@ -49,6 +49,7 @@ from caovand.engines.vllm.planning.environment import allocator_warnings, enviro
 from caovand.engines.vllm.planning.flag_row import Rule
 from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
 from caovand.engines.vllm.planning.offload import step_cost
+from caovand.engines.vllm.planning.refused import unknown
 from caovand.engines.vllm.planning.resize import (
     all_emptied,
     emptied,
@@ -411,11 +412,10 @@ def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
     seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in SECRETS]
     for flag in flags.public(words):
         word = option(flag.name)
-        known = draft.engine.flags
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif known and word not in known and "--no-" + word[2:] not in known:
-            found.append(f"vLLM {draft.engine.version} has no {word}: it will refuse to start")
+        elif typed := unknown(flag, draft.engine):
+            found.append(f"vLLM {draft.engine.version} has no {typed}: it will refuse to start")
         elif word in draft.engine.deprecated:
             found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:

@@ -48,8 +48,32 @@ def speculative_config(draft: Draft) -> Setting | None:
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
         return policy(None, f"{refused}, so nothing is drafted")
-    config = {"method": "mtp", "num_speculative_tokens": wanted}
-    return Setting(config, setting.origin, setting.reason + _lost_prefixes(draft))
+    ends = uneven_drafts_end(draft)
+    if ends and setting.origin != "user":
+        return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
+    whole, why = _whole_rounds(wanted, draft.model.mtp_layers)
+    if why and setting.origin == "user" and draft.pinned("mtp"):
+        raise Unplannable(f"cannot draft {wanted} tokens with MTP: {why}; set mtp = {whole}")
+    config = {"method": "mtp", "num_speculative_tokens": whole}
+    reason = f"{setting.reason}, but {why}" if why else setting.reason
+    return Setting(config, setting.origin, reason + _lost_prefixes(draft))
+
+
+def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
+    """The depth that vLLM takes of a head of so many layers, and why it is less than wanted."""
+    rest = wanted % layers if wanted > layers else 0
+    why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
+    return wanted - rest, why
+
+
+def uneven_drafts_end(draft: Draft) -> str:
+    """Why a request may end the engine while this model drafts in it; empty where none does."""
+    if draft.cuda or draft.model.linear is None:
+        return ""
+    return (
+        f"vLLM {draft.engine.version} ends where requests of one step have different numbers of"
+        " drafts, as an answer in JSON has, if the CPU build drafts with a Gated DeltaNet hybrid"
+    )
 
 
 def _lost_prefixes(draft: Draft) -> str:
@@ -88,11 +112,15 @@ def spoiling_warnings(draft: Draft) -> list[str]:
         ),
     }
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)
+    ends = uneven_drafts_end(draft) if draft.mtp else ""
     return [
-        f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
-        f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"
-        for name, (spoils, where, remedy) in known.items()
-        if spoils and draft.given.get(name)
+        *([f"{ends}; to be safe draft nothing ([policy] mtp = 0)"] if ends else []),
+        *(
+            f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
+            f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"
+            for name, (spoils, where, remedy) in known.items()
+            if spoils and draft.given.get(name)
+        ),
     ]
 
 

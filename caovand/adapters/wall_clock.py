@@ -1,0 +1,18 @@
+"""The time of day, as everything here asks for it: on any clock there is an answer.
+
+Python's own raises OverflowError where the machine's clock stands behind the year 2262.
+"""
+
+from __future__ import annotations
+
+import time
+
+LATEST = 9_223_372_036.0  # in 2262
+
+
+def now() -> float:
+    """Seconds since 1970, at most LATEST."""
+    try:
+        return time.time()
+    except OverflowError:
+        return LATEST

@@ -1,0 +1,98 @@
+"""What reading the headers of one model may cost: they come from strangers.
+
+A model has many files, and each of them may claim much, or be another link to the same one. So all
+its headers spend from one budget, before what they claim is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MAX_BYTES = 64 << 20  # Kimi K2: 28 MiB in an index and 61 shards; a vocabulary of GGUF: 20 MiB
+MAX_VALUES = 6_000_000  # Kimi K2: 1.5 million for 140,000 tensors
+MAX_PARTS = 1000
+MAX_DEPTH = 64
+MAX_CPU_S = 60.0
+
+
+class BadHeader(Exception):
+    """Why the header of a file cannot be used; begins with "it" or "its"."""
+
+
+class TooLarge(BadHeader):
+    """A header exceeds what is left of the budget."""
+
+
+@dataclass
+class Budget:
+    """What is left for the headers of one model; `clock` is the CPU time of who reads them."""
+
+    clock: Callable[[], float]
+    bytes_left: int = MAX_BYTES
+    values_left: int = MAX_VALUES
+    parts_left: int = MAX_PARTS
+    cpu_s: float = MAX_CPU_S
+
+    def __post_init__(self) -> None:
+        self._until = self.clock() + self.cpu_s
+
+    def begin_part(self) -> None:
+        """Count one more file; raises TooLarge."""
+        self.parts_left -= 1
+        if self.parts_left < 0:
+            raise TooLarge(f"it is one of more than {MAX_PARTS} files")
+        self.spend()
+
+    def spend(self, *, size_bytes: int = 0, values: int = 0) -> None:
+        """Take this much; raises TooLarge where it is not left."""
+        self.bytes_left -= size_bytes
+        self.values_left -= values
+        self.require(0)
+        if self.values_left < 0:
+            raise TooLarge(f"its header and those before it have more than {MAX_VALUES:,} values")
+        if self.clock() > self._until:
+            raise TooLarge(f"its header and those before it take more than {MAX_CPU_S:.0f} s")
+
+    def require(self, size_bytes: int) -> None:
+        """Raise TooLarge where so many bytes are not left; none are taken."""
+        if size_bytes > self.bytes_left:
+            raise TooLarge(f"its header and those before it have more than {MAX_BYTES >> 20} MiB")
+
+    def json(self, data: bytes, max_values: int) -> Any:
+        """A document of at most so many values; raises BadHeader.
+
+        Each value but the first of a list or table has a comma before it.
+        """
+        containers = data.count(b"[") + data.count(b"{")
+        values = data.count(b",") + containers
+        if values > max_values:
+            raise TooLarge(f"it has more than {max_values:,} values")
+        self.spend(size_bytes=len(data), values=values)
+        try:
+            content = json.loads(data)
+        except RecursionError:
+            raise _too_deep() from None
+        except ValueError as problem:
+            raise BadHeader(f"it is not JSON ({problem})") from None
+        if containers > MAX_DEPTH:
+            _check_depth(content)
+        return content
+
+
+def _check_depth(content: Any) -> None:
+    level = [content]
+    for _ in range(MAX_DEPTH + 1):
+        inner = [one for one in level if isinstance(one, (dict, list))]
+        level = [
+            value for one in inner for value in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> TooLarge:
+    return TooLarge(f"it is nested more than {MAX_DEPTH} levels deep")

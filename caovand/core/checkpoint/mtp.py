@@ -1,0 +1,33 @@
+"""How many MTP layers a model has: by its configuration, or by its type where vLLM needs no key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.checkpoint.values import number, table, word
+
+KEYS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+ONE_WITHOUT_KEY = frozenset({
+    "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe",
+    "exaone4_5", "exaone4_5_text", "longcat_flash", "step3p5", "step3p7", "dots3_note", "hy_v4",
+})  # fmt: skip
+"""Types whose head vLLM takes for one layer where config.json does not count them."""
+ALWAYS_ONE = frozenset({
+    "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM",
+})  # fmt: skip
+"""Architectures of which vLLM runs the first layer alone, whatever config.json counts."""
+MINIMAX = "minimax_m3"
+"""M2 has MiniMax's key as well, but vLLM does not draft with it."""
+
+
+def mtp_layers(config: Mapping[str, Any], text: Mapping[str, Any], architecture: str) -> int:
+    """The MTP layers that the configuration describes; the weights may lack them."""
+    if architecture in ALWAYS_ONE:
+        return 1
+    types = {word(text, "model_type"), word(config, "model_type")}
+    if any(kind.startswith(MINIMAX) for kind in types):
+        return number(text, "num_mtp_modules") if "num_mtp_modules" in text else 1
+    counted = number(text, *KEYS) or number(table(config, "mtp_config"), *KEYS)
+    named = any(text.get(key) is not None for key in KEYS)
+    return counted or (0 if named or types.isdisjoint(ONE_WITHOUT_KEY) else 1)

@@ -1,0 +1,101 @@
+"""Which processes are an engine's, written down for the daemon after one that was killed.
+
+It may be killed before it has seen all of them. So the ledger is there before the first one, and
+names what they inherit, in a session of their own, too: the pipe that they write to, and a mark in
+their environment. A signal at the daemon's death would not reach them: each process has to ask for
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from caovand.core.facts.ownership import Process
+
+MARK = "CAOVAN_ENGINE"
+
+
+class Marks(NamedTuple):
+    """What the processes of one engine inherit: their output, and the value of MARK."""
+
+    output: str
+    variable: str
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The processes of one engine; `session` is 0 and `start` that of nobody before the first."""
+
+    boot_id: str
+    session: int
+    start: int
+    uid: int
+    members: Sequence[Process]
+    marks: Marks
+
+
+def render(ledger: Ledger) -> dict[str, Any]:
+    """A ledger as plain data."""
+    return {**asdict(ledger), "marks": ledger.marks._asdict()}
+
+
+def named(
+    document: Any,
+    boot_id: str,
+    table: Sequence[Process],
+    has_mark: Callable[[Process, Marks], bool],
+) -> set[int]:
+    """The pids of `table` that a ledger names: by themselves, their session or a mark."""
+    if not is_ledger(document) or document["boot_id"] != boot_id:
+        return set()
+    session, start, uid = (document[name] for name in ("session", "start", "uid"))
+    known = {(member["pid"], member["start"]) for member in document["members"]}
+    marks = Marks(**document["marks"]) if "marks" in document else None  # of an older release
+    # The number of a session is free again once all of its processes have ended: a leader that
+    # is not ours has taken it, and its session is a stranger's.
+    taken = any(process.pid == session and process.start != start for process in table)
+    own_session = 0 if taken else session
+    return {
+        process.pid
+        for process in table
+        if (process.pid, process.start) in known
+        or (
+            process.uid == uid
+            and process.start >= start
+            and (
+                (own_session and process.session == own_session)
+                or (marks is not None and has_mark(process, marks))
+            )
+        )
+    }
+
+
+def is_ledger(document: Any) -> bool:
+    """Whether this is what `render` makes.
+
+    Session 1 is the system's: whoever took it for the engine's would end all. 0 stands for none.
+    """
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("boot_id"), str)
+        and _are_counts(document, session=0, start=0, uid=0)
+        and document["session"] != 1
+        and ("marks" not in document or _are_marks(document["marks"]))
+        and isinstance(document.get("members"), list)
+        and all(isinstance(m, dict) and _are_counts(m, pid=2, start=0) for m in document["members"])
+    )
+
+
+def _are_marks(marks: Any) -> bool:
+    """Whether these are marks; an empty one would be everybody's."""
+    return (
+        isinstance(marks, dict)
+        and marks.keys() == set(Marks._fields)
+        and all(isinstance(mark, str) and mark for mark in marks.values())
+    )
+
+
+def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
+    return all(type(table.get(name)) is int and table[name] >= low for name, low in least.items())

@@ -1,0 +1,38 @@
+"""Tells when memory that others used is free again, and a restart would disturb nobody."""
+
+from __future__ import annotations
+
+from caovand.core.facts.occupancy import Used, has_room_again
+from caovand.core.figures.track import Point, Track
+from caovand.daemon.tuning import Serving, is_busy
+
+
+class RoomAgain:
+    """Follows one slot's engine: `look` is asked every few seconds."""
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._before: Point | None = None
+        self._busy_at = 0.0
+
+    def look(
+        self, serving: Serving | None, track: Track, besides: Used | None, quiet_s: float
+    ) -> bool:
+        """Whether the full plan is worth a restart now.
+
+        The plan was degraded for lack of memory, of which `besides` says what others use now (None
+        if unknown), it serves stably, and nobody has asked for anything for `quiet_s`.
+        """
+        latest = track.recent[-1] if track.last else None
+        if serving is None or latest is None:
+            self._before = None
+            return False
+        before, self._before = self._before, latest
+        new = serving.generation != self._generation
+        self._generation = serving.generation
+        if new or before is None or is_busy(before, latest, serving.probed_at):
+            self._busy_at = latest.at
+        plan = serving.plan
+        room = besides is not None and plan.degraded and has_room_again(plan.others_mib, besides)
+        settled = serving.stable and not serving.replanning
+        return room and settled and latest.at - self._busy_at >= quiet_s

@@ -1,0 +1,164 @@
+"""Advice for people about a failure: what is the same for every engine.
+
+The settings to change come from the ladder's tables, in its order and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.rung import Healing, Rung
+from caovand.core.plan import Plan
+
+Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
+GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "device-oom-load": ("The weights do not fit the card: use a smaller quantization.",),
+    "kv-cache-none": ("No memory is left on the card for the cache.",),
+    "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
+    "device-oom-run": ("A step needed more memory than the card has left.",),
+    "illegal-access": (
+        "A kernel accessed invalid memory. Lowering memory shares does not help.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+        "If it began with a new release of the engine, install the older release.",
+    ),
+    "launch-failure": (
+        "A kernel could not be launched.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+    ),
+    "collective-timeout": ("The cards stopped exchanging data: check `nvidia-smi topo -m`.",),
+    "gpu-lost": (
+        "The driver lost a card. Only a reboot recovers it; check power supply, cables, riser and "
+        "temperature.",
+    ),
+    "gpu-absent": (
+        "No usable card was found: run nvidia-smi. After a driver update, reboot; after suspend, "
+        "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+    ),
+    "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
+    "shm-full": (
+        "/dev/shm is too small for the engine's processes: run the container with --ipc=host or "
+        "--shm-size=8g (Kubernetes: an emptyDir of medium Memory at /dev/shm); without a "
+        "container, "
+        "sudo mount -o remount,size=8G /dev/shm",
+    ),
+    "jit-toolchain": (
+        "A kernel must be compiled here: install g++ and gcc, and the CUDA toolkit that fits the "
+        "driver.",
+    ),
+    "backend-unsupported": ("The engine has no kernels for this card and these settings.",),
+    "compile-failed": ("torch.compile failed.",),
+    "model-missing": ("The model cannot be read: correct its path, or download it again.",),
+    "network": ("The model hub could not be reached: check the network.",),
+    "access-denied": ("Let the engine's user read the file and the folders above it.",),
+    "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
+    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
+    "unknown": (
+        "No known cause fits this log, so nothing is blamed: the line is where it began. Search "
+        "the engine's issues for its words, and report the log.",
+    ),
+}
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "disk.full": ("The disk is full: free some space, then start again.",),
+    "sandbox.families": (
+        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
+        "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+    ),
+    "engine.transformers": (
+        "The installed Transformers does not go with this release of the engine: install the "
+        "version that the engine's package asks for, or a newer release of the engine.",
+    ),
+    "model.code": (
+        "The model brings code of its own, which is not allowed, or which not every process can "
+        "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
+        "let all nodes share HF_MODULES_CACHE.",
+    ),
+    "cuda.forked": (
+        "CUDA was used before the worker processes were forked: set "
+        "VLLM_WORKER_MULTIPROC_METHOD=spawn, or do not touch CUDA before the engine starts.",
+    ),
+    "engine.libc": (
+        "The engine's packages were built for another system ({symbols} is missing): use a release "
+        "built for this distribution, or a container.",
+        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "an environment of its own.",
+    ),
+    "nccl.duplicate": (
+        "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
+    ),
+    "nccl.network": (
+        "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
+    ),
+    "hub.denied": (
+        "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
+        "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
+    ),
+    "driver.old": (
+        "The driver is older than the CUDA release that the engine was built with: update the "
+        "NVIDIA driver, or use a build for an older CUDA.",
+    ),
+    "cache.fp8": (
+        "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
+        "cache in 16 bits, or choose a model that is not quantized to FP8.",
+    ),
+    "ggml.split": (
+        "--split-mode tensor cannot split this model: set --split-mode layer, or leave it out.",
+    ),
+    "ggml.attention": (
+        "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
+        "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
+        "--split-mode layer where tensors are split.",
+    ),
+    "pcie.fatal": (
+        "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
+        "PCIe generation in the firmware; reboot to get the card back.",
+    ),
+}
+"""By signature; those of several engines."""
+
+
+def sentences(
+    finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
+) -> list[str]:
+    """What happened and what a person can do, most precise first."""
+    name, failure = finding.signature, finding.failure
+    told = (
+        special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
+    )
+    return [text for text in (_fill(sentence, known) for sentence in told) if text]
+
+
+def of_ladder(
+    finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
+) -> list[str]:
+    """What the ladder would change, in its order; nothing where it waits, gives up or only tries.
+
+    `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
+    """
+    if finding.signature in DISK or LIMIT in finding.captures or blames_nothing(finding, healing):
+        return []
+    rungs = healing.against(finding)
+    if plan is not None:
+        rungs = tuple(rung for rung in rungs if rung.step(plan, finding))
+    changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in rungs)
+    if not changes:
+        return []
+    at_once = REACTIONS[finding.failure].kind == "rung"
+    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+
+
+def blames_nothing(finding: Finding, healing: Healing) -> bool:
+    """Whether there is no evidence for any setting: the ladder may try some, nobody advises "
+    "them."""
+    blamed = healing.blamed.get(finding.captures.get("component", ""))
+    return finding.failure == "unknown" and blamed is None
+
+
+def _fill(sentence: str, known: Mapping[str, Any]) -> str:
+    try:
+        return sentence.format_map(known)
+    except KeyError:
+        return ""

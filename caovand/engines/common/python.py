@@ -1,0 +1,78 @@
+"""Texts of PyTorch, Transformers, NCCL and the model hub: rows for every engine made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common.signature import signature
+
+_FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+RAISED = 8  # lines before an exception in which the frame that raised it is
+SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
+"""A proven engine lacks nothing: while it serves, the cause is one odd request."""
+ROWS = (
+    signature("engine.transformers", "cause", "bad-arguments",
+         r"has no attribute '?all_special_tokens_extended"
+         r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
+         r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
+         r"|`rope_scaling` must be a dictionary with two fields"
+         r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'", SERVED),
+    signature("model.code", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
+         r"|requires you to execute the \w{0,30} ?file in that repo"
+         r"|contains custom code which must be executed|Please pass the argument "
+         r"`trust_remote_code"),
+    signature("cuda.forked", "cause", "bad-arguments",
+         r"Cannot re-initialize CUDA in forked subprocess"),
+    signature("engine.libc", "cause", "bad-arguments",
+         r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
+         r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
+    signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
+    signature("nccl.network", "cause", "collective-timeout",
+         r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
+         r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
+         r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
+         r".{0,100}[Gg]ot completion.{0,40}error"),
+)  # fmt: skip
+HUB = (
+    signature("hub.denied", "cause", "access-denied",
+         r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
+         r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
+    signature("hub.network", "cause", "network",
+         r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
+         r"|429 Client Error|CAS service error"
+         r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
+         r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
+         r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
+         r"\w*(?:: |$)"),
+)  # fmt: skip
+_RAW = re.compile(
+    r"Cannot access gated repo|Access to model |Error while creating shared memory"
+    r"|Call to |socket\w{1,40}: |Bootstrap : "
+)
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is evidence that begins with no exception's name."""
+    return bool(_RAW.match(line))
+
+
+def frame_of(line: str) -> re.Match[str] | None:
+    """The file, `line` and `function` of a frame of a traceback."""
+    return _FRAME.match(line)
+
+
+def raised_at(before: Iterable[str]) -> str:
+    """Where an exception without words was raised, and by which code, from the lines before it.
+
+    The nearest comes first. "" without a frame among them.
+    """
+    code = ""
+    for line in before:
+        if frame := _FRAME.match(line):
+            file = "/".join(frame[1].replace("\\", "/").split("/")[-2:])
+            return f" at {file}:{frame['line']}: {code}"
+        code = line.strip() if line.strip(" ^~") else code
+    return ""

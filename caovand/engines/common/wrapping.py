@@ -1,0 +1,63 @@
+"""Takes off what other tools put around an engine's line, and what pasting leaves of it.
+
+One table for `explain`, the daemon and every engine: a router that prints for its children,
+torchrun, docker compose, journald, kubectl, container runtimes, terminals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+# The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
+COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+_DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
+_UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
+_PREFIX = re.compile(
+    rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
+    rf"|{_DAY}) {_UNIT}"
+    r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
+    rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
+    rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
+    rf"|\[{_DAY}\] (?=[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
+    r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
+    rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
+    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
+)
+_MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
+_BORDER = " │|"
+
+
+def unwrapped(line: str) -> str:
+    """One line as the engine printed it."""
+    if line.startswith('{"log":'):  # Docker's own files
+        line = _of_docker(line)
+    for _ in range(_MOST):
+        prefix = _PREFIX.match(line)
+        if prefix is None:
+            break
+        if line[0] == "│":
+            line = line.rstrip(_BORDER)
+        line = line[prefix.end() :]
+    return line
+
+
+def without_colours(text: str) -> str:
+    """Text without escape sequences, also those that lost their first character."""
+    return COLOUR.sub("", text) if "[" in text else text
+
+
+def loads(line: str) -> Any:
+    """The value of a line of JSON; ValueError or RecursionError if it is not one.
+
+    JSON can escape half a surrogate pair, which cannot be printed: it becomes a question mark.
+    """
+    return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
+
+
+def _of_docker(line: str) -> str:
+    try:
+        return without_colours(str(loads(line)["log"])).rstrip("\r\n")
+    except (ValueError, RecursionError):
+        return line

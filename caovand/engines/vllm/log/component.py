@@ -1,0 +1,142 @@
+"""The component whose code a failure happened in, from its traceback."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caovand.core.healing.failure import Failure
+from caovand.core.healing.ladder import CONFIGURATION
+from caovand.engines.common.python import RAISED, frame_of, raised_at
+from caovand.engines.common.signature import Signature
+from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.rows.by_phase import LOADING
+
+_FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
+# Components in a traceback, by a piece of `file:function`.
+_PLUGIN = re.compile(r"/caovan_vllm_sm75|/vllm/plugins/__init__\.py:")
+_DRAFTER = "/spec_decode/"
+_DRAFTED_STATES = "/mamba/ops/cpu/gdn_attention.py:"
+_PREFIX_CACHE = "/worker/mamba_utils.py"
+_COMPILER = re.compile(
+    r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
+)
+_CONFIGURING = re.compile(r"/vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/)")
+_REFUSED = re.compile(
+    r"(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import|ModuleNotFound)Error\b"
+)
+# How the first request after a start fails, where a split gives a layer the wrong size.
+_SHAPE = re.compile(
+    r"ZeroDivisionError|(?:Runtime|Value|Assertion|Index)Error: .{0,200}(?:size of tensor"
+    r"|\bshapes?\b"
+    r"|mat1 and mat2|invalid for input of size|divisible by)"
+)
+_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
+# How that code fails if checkpoint and configuration do not match.
+_MISFIT = re.compile(
+    r"(?:KeyError|AssertionError|ValueError|IndexError)\b"
+    r"|RuntimeError: (?:The size of tensor a|start \(\d+\) \+ length)"
+)
+
+
+class Traces:
+    """The frames of each process's latest traceback."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, str, bool], deque[str]] = {}
+
+    def take(self, parts: Parts) -> bool:
+        """Whether this line, the log's next, is a frame or a traceback's first line."""
+        frame = frame_of(parts.message)
+        if frame:
+            seen = self._frames.setdefault(_writer(parts), deque(maxlen=_FRAMES))
+            seen.append(f"{frame[1]}:{frame['function'] or ''}")
+            return True
+        if not parts.message.startswith("Traceback (most recent call last)"):
+            return False
+        self._frames.pop(_writer(parts), None)
+        return True
+
+    def of(self, parts: Parts) -> tuple[str, ...]:
+        """The frames before this line."""
+        return tuple(self._frames.get(_writer(parts), ()))
+
+
+def _writer(parts: Parts) -> tuple[str, str, bool]:
+    return parts.process, parts.pid, bool(parts.level)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that may be the cause; `signature` is None for an exception no row knows."""
+
+    index: int
+    parts: Parts
+    phase: str
+    text: str
+    signature: Signature | None
+    captures: Mapping[str, str]
+    frames: tuple[str, ...]
+    first: bool = False  # it came up in this log, and has answered nothing yet
+
+    def is_kind(self, *kinds: str) -> bool:
+        return self.signature is not None and self.signature.kind in kinds
+
+
+def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
+    """Where an exception without a message was raised, and by which code; else it tells nothing."""
+    before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
+    mine = (whose.process, whose.pid)
+    return raised_at(one.message for one in before if (one.process, one.pid) == mine)
+
+
+def keeps_drafted_states(frames: Sequence[str]) -> bool:
+    """Whether the CPU build's Gated DeltaNet is there, which keeps a state for each draft."""
+    return any(_DRAFTED_STATES in frame for frame in frames)
+
+
+def component_of(hit: Hit) -> str:
+    """The component whose code is in the traceback.
+
+    An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
+    exception only nearby frames do.
+    """
+    near = hit.frames if hit.signature else hit.frames[-4:]
+    if any(_PLUGIN.search(frame) for frame in near):
+        return "plugin"
+    if any(_COMPILER.search(frame) for frame in hit.frames):
+        return "compiler"
+    if hit.first and hit.phase == "serving" and _SHAPE.match(hit.text):
+        return "shape"
+    if hit.phase == "resolve" and _is_refused(hit):
+        return CONFIGURATION
+    if any(_PREFIX_CACHE in frame for frame in hit.frames):
+        return "prefix-cache"
+    if hit.phase in LOADING and any(map(_loads_weights, near)):
+        return "weights"
+    return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
+
+
+def _is_refused(hit: Hit) -> bool:
+    """Whether the code that reads arguments and configuration raised it, in words of its own."""
+    refused = hit.signature is None and _REFUSED.match(hit.text)
+    return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
+
+
+def _loads_weights(frame: str) -> bool:
+    file, _, function = frame.rpartition(":")
+    return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
+
+
+def unnamed(hit: Hit, component: str) -> Failure:
+    if component == "plugin":
+        return "plugin-error"
+    # Python 3.10.0 fails like this on code that the compiler generates.
+    if component == "weights" and _MISFIT.match(hit.parts.message):
+        return "model-missing"
+    index = hit.phase == "compile" and hit.parts.message.startswith("IndexError: tuple index out")
+    if component == "compiler" or index:
+        return "compile-failed"
+    return "engine-died" if hit.phase == "serving" else "unknown"

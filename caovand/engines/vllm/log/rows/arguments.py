@@ -1,0 +1,65 @@
+"""Arguments that vLLM refuses, and an installation that lacks something."""
+
+from __future__ import annotations
+
+from caovand.engines.common import python
+from caovand.engines.common.python import SERVED
+from caovand.engines.common.signature import Signature, signature
+from caovand.engines.vllm.log.rows.by_phase import LISTENING, SPLITTING
+
+ROWS: tuple[Signature, ...] = (
+    *python.ROWS,
+    # Arguments that vLLM refuses
+    signature("args.cli", "cause", "bad-arguments",
+         r"^(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
+         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+))?"),
+    signature("args.length", "cause", "bad-arguments",
+         r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
+         r"max_model_len \(\w+=(?P<longest>[\d.]+)"),
+    signature("args.split", "cause", "bad-arguments",
+         r"number of GPUs per node is not divisible by|(?<!\d)(?P<heads>\d{1,9})\) must be "
+         r"divisible by tensor parallel size"
+         r"|^AssertionError: \d+ is not divisible by \d+$"
+         r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
+         r"|input size is not aligned with the quantized weight shape"),
+    # A text that names an argument and its limit
+    signature("args.limit", "cause", "bad-arguments",
+         r"(?:[Ll]ower|[Rr]educe|[Dd]ecrease|[Ll]imit|[Ss]et) [`'\"]?(?:--)?"
+         r"(?P<argument>[a-z][a-z_-]{3,40})"
+         r"[`'\"]? to (?:at most|no more than|<=|less than or equal to) (?P<most>\d{1,9})"),
+    signature("args.uneven", "generic", "unknown",
+         r"^ZeroDivisionError: "
+         r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
+         r"|^AssertionError at \S{1,200}: assert [\w.]{1,80} % [\w.]{1,80} == 0$", SPLITTING),
+    signature("args.combination", "cause", "bad-arguments",
+         r"Quantization method specified in the model config|Unknown quantization method"
+         r"|Unsupported speculative method|The supplied chat template string"
+         r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
+         r"|LoRA rank \(?\d{1,6}\)? is greater than max_lora_rank"
+         r"|(?:does not|doesn't) support (?:LoRA|pipeline parallel)|[Pp]ipeline parallelism is "
+         r"not supported"
+         r"|block_size \(\d+\) must be <= max_num_batched_tokens"
+         r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
+    signature("args.address", "generic", "unknown",
+         r"\[Errno 99\]|^socket\.gaierror: ", LISTENING),
+    signature("engine.package", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
+         r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
+         r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
+         r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
+    signature("engine.broken", "cause", "bad-arguments",
+         r"^(?:ImportError|OSError): (?P<library>[^\s:]{1,200}\.so[\w.]{0,20}): "
+         r"(?:cannot open shared object file|undefined symbol: )"
+         r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from "
+         r"(?:partially initialized module )?'vllm\b"
+         r"|'_OpNamespace' '_\w{0,30}' object has no attribute '(?P<operator>\w{1,60})'"
+         r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", SERVED),
+    signature("engine.unlinked", "consequence", "bad-arguments",
+         r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
+         r"(?P<library>[^\s:]{1,200}): "
+         r"(?:undefined symbol|cannot open shared)", SERVED),
+    signature("model.architecture", "cause", "bad-arguments",
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] "
+         r"(?:are not supported|failed to be)"
+         r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""The card and its driver, kernels that it cannot run or that cannot be built, compiling."""
+
+from __future__ import annotations
+
+from caovand.engines.common import host, kernel
+from caovand.engines.common.signature import Signature, signature
+from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
+
+ROWS: tuple[Signature, ...] = (
+    # The host denies something
+    *host.ROWS,
+    # The device
+    *kernel.CARD_LOST,
+    signature("nvml.unknown", "cause", "gpu-absent",
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("gpu.absent", "cause", "gpu-absent",
+         r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
+         r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+         r"|Unexpected error from cudaGetDeviceCount\(\)"
+         r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
+         r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
+         r"|CUDA error: (?:invalid device ordinal|initialization error)"
+         r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+         r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b"),
+    signature("cuda.unknown", "cause", "launch-failure",
+         r"CUDA error: unknown error", OPENING),
+    signature("gpu.count", "cause", "gpu-absent",
+         r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
+         r"(?: \((?P<found>\d+)\))?"),
+    signature("cuda.arch", "cause", "backend-unsupported",
+         r"no kernel image is available for execution on the device"
+         r"|CUDA error: invalid device function"
+         r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
+    signature("cuda.illegal", "cause", "illegal-access",
+         r"an illegal memory access was encountered|cudaErrorIllegalAddress"
+         r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
+    signature("cuda.launch", "cause", "launch-failure",
+         r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
+         r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
+         r"|CUDA error: operation not permitted when stream is capturing"
+         r"|cudaErrorStreamCapture\w+"),
+    # A fault surfaces in the next library that launches a kernel, which cannot explain it
+    signature("cublas.failed", "generic", "launch-failure",
+         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
+    kernel.XID_APP,
+    # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
+    signature("drafts.uneven", "generic", "engine-died",
+         r"^RuntimeError: The size of tensor a \((?P<wanted>\d+)\) must match the size of tensor b "
+         r"\((?P<found>\d+)\)"),
+    signature("prompt.short", "cause", "engine-died",
+         r"causal_conv1d_fwd_cpu: expect x to be transposed"),
+    # The plugin
+    signature("plugin.load", "cause", "plugin-error",
+         r"Failed to load plugin (?P<plugin>caovan\S*)"),
+    # Kernels that the card cannot run, or that cannot be built
+    signature("smem.triton", "cause", "shared-memory-limit",
+         r"out of resource: shared memory, Required: (?P<required>\d+), "
+         r"Hardware limit: (?P<limit>\d+)|uses too much shared data"),
+    signature("smem.tvm", "cause", "shared-memory-limit",
+         r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
+    signature("jit.toolkit", "cause", "jit-toolchain",
+         r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
+         r"'(?P<arch>[\w']{1,40})"
+         r"|No supported CUDA architectures found for major versions"),
+    signature("jit.nvcc", "generic", "jit-toolchain",
+         r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
+         r"|ninja: build stopped: subcommand failed|Ninja build failed"
+         r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
+         r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+         r"|libcuda\.so cannot found"),
+    signature("jit.refused", "cause", "backend-unsupported",
+         r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
+    signature("jit.ptxas", "generic", "jit-toolchain",
+         r"PTXASError\b|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
+    signature("jit.cc", "cause", "jit-toolchain",
+         r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+         r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
+         r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"),
+    signature("jit.header", "cause", "jit-toolchain",
+         r"fatal error: (?P<header>\S{1,100}): No such"),
+    signature("jit.link", "cause", "jit-toolchain",
+         r"\bcannot find -l(?P<library>\w{1,40})"),
+    signature("backend.attention", "cause", "backend-unsupported",
+         r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
+         r"|is not valid for this configuration|FP8 KV cache is not supported by"
+         r"|Invalid attention backend for|FlashAttention only supports Ampere"
+         r"|FlashAttention does not support \S{1,40} kv-cache"
+         r"|For FP8 input, output must have dtype BF16"
+         r"|backend currently does not support|^NotImplementedError: No \w{1,30} MoE backend "
+         r"supports"
+         r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
+    signature("backend.dtype", "cause", "backend-unsupported",
+         r"Bfloat16 is only supported on GPUs with compute capability of at least "
+         r"(?P<needs>[\d.]+)|GPUs with compute capability below [\d.]+ are not supported"),
+    signature("backend.quantization", "cause", "backend-unsupported",
+         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
+         r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
+         r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
+         r"|kv_cache_dtype.{0,200}is not supported"
+         r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
+         r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
+    # Compiling
+    signature("cache.stale", "cause", "compile-cache-stale",
+         r"vLLM failed to compile the model\. The most likely reason"
+         r"|AssertionError: expected size (?P<expected>\d+)==(?P<found>\d+)"
+         r"|Expected tensors only, but got"
+         r"|torch_(?:aot_)?compile.{0,400}\b(?:corrupt|truncated|UnpicklingError)"),
+    signature("disk.full", "cause", "unknown",
+         r"No space left on device(?:: '(?P<path>[^']{1,200})')?", DISK_BY_PHASE),
+    signature("disk.error", "cause", "unknown",
+         r"^OSError: \[Errno (?:5|116)\]|\(os error (?:5|116)\)", READING),
+    signature("compile.recursion", "cause", "compile-failed",
+         r"^RecursionError: maximum recursion depth"),
+)  # fmt: skip

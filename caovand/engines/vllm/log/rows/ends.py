@@ -1,0 +1,110 @@
+"""Ray, the host, causes in general terms, consequences, wrappers, and what is harmless."""
+
+from __future__ import annotations
+
+from caovand.engines.common import kernel
+from caovand.engines.common.signature import Signature, signature
+from caovand.engines.vllm.log.rows.by_phase import OOM_BY_PHASE
+
+ROWS: tuple[Signature, ...] = (
+    # Ray, and what caovan's own launcher says of it
+    signature("ray.missing", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named 'ray'|^ValueError: Failed to import Ray: "),
+    signature("ray.mismatch", "cause", "bad-arguments",
+         r"^RuntimeError: Version mismatch: The cluster was started with:"),
+    signature("ray.token", "cause", "bad-arguments",
+         r"^ray\.exceptions\.AuthenticationError: "),
+    signature("ray.nodes", "cause", "node-lost",
+         r"^RayNodeError: (?P<fact>cannot join .*|vLLM cannot start: .*)"),
+    signature("ray.gcs", "generic", "node-lost",
+         r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
+    signature("ray.resources", "cause", "node-lost",
+         r"Cannot provide a placement group|^ValueError: Current node has no GPU available"
+         r"|No available node types can fulfill resource request"
+         r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
+    # The host
+    kernel.HOST_KILLED,
+    # vLLM's configuration refuses; rows above have the known reasons
+    signature("args.value", "cause", "bad-arguments",
+         r"^  Value error, (?P<reason>(?:(?! \[type=).)+)"),
+    # Torch reports a card out of memory; rows above know more precisely where
+    signature("oom.cuda", "generic", "device-oom-run",
+         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
+         r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
+         r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
+         r"|CUBLAS_STATUS_ALLOC_FAILED)"
+         r"(?:.{0,200}?Tried to allocate (?P<wanted>[\d.]{1,20} \w{1,10})\. GPU (?P<gpu>\d{1,4})"
+         r"(?: has a total capacity of (?P<total>[\d.]{1,20} \w{1,10}))?)?",
+         OOM_BY_PHASE),
+    signature("cuda.other", "generic", "launch-failure",
+         r"(?:torch\.AcceleratorError|RuntimeError): (?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): "
+         r"(?P<error>.+)"),
+    signature("compile.failed", "generic", "compile-failed",
+         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
+         r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
+    signature("args.refused", "generic", "bad-arguments",
+         r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
+    signature("nccl.failed", "consequence", "collective-timeout",
+         r"Watchdog caught collective operation timeout: WorkNCCL\("
+         r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
+         r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
+         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"),
+    signature("rpc.timeout", "consequence", "hang",
+         r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
+    signature("start.timeout", "consequence", "start-stall",
+         r"Timed out waiting for engine core processes to"
+         r"|Did not receive response from front-end"
+         r"|DistStoreError: Timed out after \d+ seconds waiting for clients"),
+    signature("watchdog.dump", "consequence", "hang",
+         r"^\[Watchdog\]Dumped stack to (?P<dump>\S{1,400}) due to"),
+    signature("memory.corrupt", "consequence", "engine-died",
+         r"^(?P<what>malloc\(\): .*|free\(\): .*|double free or corruption.*|corrupted .*"
+         r"|munmap_chunk.*)$"),
+    signature("signal.fatal", "consequence", "engine-died",
+         r"^(?:Fatal Python error: (?P<error>[\w ]+)|!!!!!!! Segfault encountered)"),
+    signature("worker.died", "consequence", "engine-died",
+         r"Worker proc (?P<worker>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
+         r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
+    signature("ray.actor", "consequence", "engine-died",
+         r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
+         r"|OwnerDiedError)(?:: (?P<silent>The (?:actor|worker) died unexpectedly)?|$)"),
+    signature("ray.node.died", "consequence", "node-lost",
+         r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
+         r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
+    signature("ray.channel", "consequence", "hang",
+         r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
+    signature("engine.exited", "consequence", "engine-died",
+         r"MPClient: engine core exited unexpectedly|MQLLMEngine is already dead"
+         r"|(?:RuntimeError\(')?Engine process \(pid \d{1,10}\) died|Engine loop has died"
+         r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
+         r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
+         r"(?P<code>-?\d+)"),
+    # A process reports what ends it
+    signature("engine.dead", "wrapper", "engine-died",
+         r"EngineCore (?:failed to start|encountered a fatal error)"
+         r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
+         r"|failed to start|failed\.)|RayWorkerProc failed"
+         r"|Worker failed with error"),
+    # The API server lost the engine core: after the lines of the last row, or without a word
+    signature("engine.lost", "wrapper", "engine-died",
+         r"AsyncLLM output_handler failed|EngineDeadError|EngineCore encountered an issue"
+         r"|Engine core initialization failed"
+         r"(?:.{0,200}Failed core proc\(s\): \{'\w{1,40}': (?P<code>-?\d{1,3}))?"),
+    # Alarming but harmless
+    signature("benign.flash-attention", "benign", "unknown",
+         r"Cannot use FA version (?P<version>\d+) is not supported due to"),
+    signature("benign.cache-reload", "benign", "unknown",
+         r"Compiling model again due to a load failure from (?P<file>\S+), reason:"),
+    signature("benign.gdn-warmup", "benign", "unknown",
+         r"GDN prefill kernel warmup \(T=(?P<tokens>\d+)\) failed for"),
+    signature("benign.free-memory", "benign", "unknown",
+         r"Free memory on device \(\S+ GiB\) on startup\. Desired GPU memory utilization is"),
+    signature("benign.shared-memory", "benign", "unknown",
+         r"No available shared memory broadcast block found in (?P<seconds>\d+) seconds"),
+    signature("benign.jit", "benign", "unknown",
+         r"(?:JIT compilation|autotuning benchmark)\b.{0,40} ?during inference"),
+    signature("benign.ulimit", "benign", "unknown",
+         r"Found ulimit of (?P<files>\d+) and failed to automatically increase"),
+    signature("benign.process-group", "benign", "unknown",
+         r"destroy_process_group\(\) was not called before program exit"),
+)  # fmt: skip

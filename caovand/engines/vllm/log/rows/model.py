@@ -1,0 +1,39 @@
+"""The model's files, and the hub that they come from."""
+
+from __future__ import annotations
+
+from caovand.engines.common import python
+from caovand.engines.common.python import SERVED
+from caovand.engines.common.signature import Signature, signature
+from caovand.engines.vllm.log.rows.by_phase import READING
+
+ROWS: tuple[Signature, ...] = (
+    # The model's files
+    signature("model.missing", "cause", "model-missing",
+         r"Cannot find any model weights with|Weight files referenced in index but missing"
+         r"|weights were not initialized from checkpoint|Could not detect config format"
+         r"|is not a local folder and is not a valid model identifier"
+         r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
+         r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
+         r"|does not appear to have (?:a file named|files named)|outgoing traffic has been disabled"
+         r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
+         r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+         r"|Unrecognized model in |No model architectures are specified"
+         r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
+         r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
+    signature("model.json", "generic", "unknown",
+         r"^json\.decoder\.JSONDecodeError: "
+         r"|^  Value error, [^\[]{0,120}: line \d+ column \d+ \(char \d+\)",
+         {**READING, **SERVED}),
+    signature("model.broken", "cause", "model-missing",
+         r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
+         r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
+         r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
+    signature("model.denied", "cause", "access-denied",
+         r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
+         r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
+    *python.HUB,
+    signature("port.busy", "cause", "port-busy",
+         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"
+         r"|ZMQError: Address already in use"),
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Whose log it is: decided by lines that only one program writes, else by a text only one knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from caovand.core.engine import Engine
+from caovand.core.healing.failure import Failure
+from caovand.core.log import Explanation
+from caovand.engines import registry
+from caovand.engines.common.advice import GENERAL, sentences
+from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
+from caovand.engines.common.whole_log import lines_of, public
+
+_CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
+"""What an engine calls an exception that it knows nothing of: that decides nothing."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who wrote a log: `name` is an engine's, "host" for the kernel, "" if it is not certain."""
+
+    name: str
+    title: str
+
+
+HOST = Writer("host", "Kernel and driver")
+UNCERTAIN = Writer("", "Engine not certain")
+
+
+def engines() -> str:
+    """The engines whose logs can be explained, for people."""
+    return ", ".join(registry.engine_of(name).title for name in registry.MODULES)
+
+
+def explained(text: str) -> tuple[Writer, Explanation] | None:
+    """Who wrote a log, and its explanation; None for what is no engine's log, nor the kernel's."""
+    lines = lines_of(text)
+    engines = {name: registry.engine_of(name) for name in registry.MODULES}
+    counts = Counter(_written_by(engines, lines))
+    if counts:
+        engine = engines[max(counts, key=lambda name: counts[name])]
+        return Writer(engine.name, engine.title), engine.explain(text)
+    if any(map(KERNEL_LINE.match, lines)):
+        return HOST, _of_kernel(lines)
+    return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
+
+
+def _written_by(engines: Mapping[str, Engine], lines: Sequence[str]) -> list[str]:
+    """The engine of each line that has one; the runner's lines are its server's."""
+    found = [
+        name
+        for line in lines
+        for name, engine in engines.items()
+        if engine.log.fingerprint.match(line)
+    ]
+    servers = {e.log.embeds: name for name, e in engines.items() if e.log.embeds and name in found}
+    return [servers.get(name, name) for name in found]
+
+
+def _of_kernel(lines: Sequence[str]) -> Explanation:
+    finding = find_in_kernel(lines, None)
+    if finding is None:
+        return Explanation(None, (), "", None, (), {}, {}, {})
+    finding = public(finding, finding.line)
+    advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
+    return Explanation(None, (), "", finding, advice, {}, {}, {})
+
+
+def _by_its_words(
+    found: Sequence[tuple[Engine, Explanation]],
+) -> tuple[Writer, Explanation] | None:
+    """By a cause that one engine alone knows; of one that several know, in general terms."""
+    causes = [(engine, e) for engine, e in found if e.finding is not None]
+    named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
+    if len(named) == 1:
+        (engine, explanation), *_ = named
+        return Writer(engine.name, engine.title), explanation
+    if not causes:
+        return None
+    explanation = (named or causes)[0][1]
+    finding = explanation.finding
+    assert finding is not None
+    if not named:
+        finding = replace(finding, failure="unknown", signature="", captures={})
+    advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
+    finding = replace(finding, phase="")
+    return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})

@@ -1,0 +1,41 @@
+"""One card: another release of vLLM is taken into use under a daemon that serves, and back again.
+
+CAOVAN_CARDS_ENGINES is a folder of finished engines, `current` among them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.engine_install import places
+from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
+from tests.daemon_process import Daemon, free_port
+
+ENGINES = Path(os.environ.get("CAOVAN_CARDS_ENGINES", "/var/lib/caovan/engines"))
+
+
+def test_a_model_moves_to_another_engine_and_back(cards: int) -> None:
+    before = places.current(ENGINES)
+    others = [one for one in places.engines(ENGINES) if one.kind == "vllm" and one != before]
+    if before is None or not others:
+        pytest.skip(f"needs two engines in {ENGINES}")
+    python = ENGINES / "current/bin/python"
+    config = configuration("hybrid", free_port(), [CARD], OUR_KERNELS, python=python)
+    with running(config) as one:
+        assert serves(one)["reported"]["version"] == before.version
+        moved(one, "use", others[0].name)
+        assert serves(one)["reported"]["version"] == others[0].version
+        shown(one, "status")
+        moved(one, "rollback")
+        back = serves(one)
+        assert (back["reported"]["version"], back["restarts"]) == (before.version, 2)
+        assert not back["failures"]
+
+
+def moved(one: Daemon, *words: str) -> None:
+    """Take another engine into use, and reload."""
+    assert one.ctl("engine", *words, "--root", str(ENGINES)).returncode == 0
+    print(one.ctl("reload").stdout, flush=True)

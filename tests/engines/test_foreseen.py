@@ -1,0 +1,197 @@
+"""What a start is known to end in, and the plan that avoids it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.config import Config
+from caovand.core.config_parser import parse
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing import foreseen
+from caovand.core.healing.failure import Foreseen
+from caovand.core.plan import Plan
+from caovand.engines.vllm.engine import ENGINE
+from caovand.engines.vllm.planning.advice import STEP
+from caovand.engines.vllm.planning.foreseen import is_clear
+from tests.core.machines import CUDA, H200, inventory, named
+
+ASKED = 262144
+FLAGS = frozenset(
+    {"--max-model-len", "--kv-cache-dtype", "--served-model-name", "--swap-space", "-tp"}
+)
+ON_H200 = inventory(gpus=H200)
+LITTLE = {"gpu_memory_utilization": 0.17, "mtp": 0, "kv_cache_dtype": "auto", "max_num_seqs": 4}
+"""What leaves room for a sixth of the context that is asked for."""
+
+
+def planned(
+    machine: Inventory = ON_H200, *words: str, model: Any = None, **policy: Any
+) -> tuple[Config, Plan]:
+    """The configuration, and its plan as the daemon would have it."""
+    model = {"path": machine.model.path, **(model or {})}
+    config = parse({"model": model, "policy": policy, "engine": {"extra_args": list(words)}})
+    plan = ENGINE.planning.make(config, machine)
+    return config, foreseen.lowered(ENGINE, config, plan, machine)
+
+
+def known(
+    machine: Inventory = ON_H200, *words: str, model: Any = None, **policy: Any
+) -> Foreseen | None:
+    config, plan = planned(machine, *words, model=model, **policy)
+    return foreseen.foreseen(ENGINE, config, plan, machine)
+
+
+def refused(text: str, machine: Inventory, *words: str) -> Foreseen:
+    found = known(machine, *words)
+    assert found is not None
+    assert found.finding.text == text
+    return found
+
+
+def test_a_flag_that_the_release_does_not_have_is_named_as_it_was_typed() -> None:
+    asked = inventory(engine=replace(CUDA, flags=FLAGS))
+    found = refused(
+        "cannot pass --kv-cache-dtyp2: vLLM 0.21.0 has no such flag; use --kv-cache-dtype",
+        asked, "--kv-cache-dtyp2", "fp8",
+    )  # fmt: skip
+    assert (found.finding.failure, found.hold) == ("bad-arguments", False)
+    text = "cannot pass --no-such-flag-at-all: vLLM 0.21.0 has no such flag; remove it from"
+    refused(f"{text} [engine] extra_args", asked, "--no-such-flag-at-all")
+    assert any("has no --no-such-flag-at-all: it will" in one for one in planned(
+        asked, "--no-such-flag-at-all")[1].warnings)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--served-model", "name"],
+        ["--max_model_len", "4096"],
+        ["-tp", "1"],
+        ["-O3"],
+        ["--no-swap-space"],  # whether it takes the twin is vLLM's to say
+        ["--max-model-len", "4096", "word"],  # perhaps a flag with more values than we know
+    ],
+    ids=" ".join,
+)
+def test_what_the_parser_may_take_is_tried(words: list[str]) -> None:
+    assert known(inventory(gpus=H200, engine=replace(CUDA, flags=FLAGS)), *words) is None
+    assert known(inventory(), "--frobnicate") is None, "an engine that was not asked"
+
+
+def test_settings_that_cannot_run_are_not_started_and_missing_cards_waited_for() -> None:
+    known_types = replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),))
+    one = inventory(engine=known_types)
+    found = known(one, "--kv-cache-dtype", "int3")
+    assert found is not None
+    assert (found.finding.failure, found.hold) == ("bad-arguments", False)
+    assert "cannot use --kv-cache-dtype int3" in found.finding.text
+    found = known(ON_H200, "--tensor-parallel-size", "2")
+    assert found is not None
+    assert (found.finding.failure, found.hold) == ("gpu-absent", True)
+
+
+def test_a_context_that_does_not_fit_is_shortened_before_any_start() -> None:
+    config, plan = planned(model={"max_model_len": ASKED}, **LITTLE)
+    memory = ENGINE.planning.forecast(plan, ON_H200)
+    assert memory.fits
+    assert plan.rungs == (f"context {plan.value('max_model_len')}",)
+    assert memory.max_model_len - 16 < plan.value("max_model_len") < ASKED
+    assert plan.settings["max_model_len"].reason == (
+        f"context {ASKED} -> {plan.value('max_model_len')}, because of kv-cache-short"
+    )
+    assert any(text.startswith("as asked for, it does not fit: ") for text in plan.warnings)
+    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        ([], {"strict": True}),
+        ([], {"ladder": ["mtp"]}),
+        (["--max-model-len", str(ASKED)], {"pinned": ["gpu_memory_utilization"]}),
+    ],
+)
+def test_where_nothing_may_be_lowered_it_fails_before_any_start(
+    words: list[str], policy: dict[str, Any]
+) -> None:
+    model = {} if words else {"max_model_len": ASKED}
+    if words:  # the other rungs are used up
+        policy |= {"ladder": ["context"]}
+    found = known(ON_H200, *words, model=model, **LITTLE, **policy)
+    assert found is not None
+    assert (found.finding.failure, found.hold) == ("kv-cache-short", False)
+    assert found.finding.text.startswith("cannot start: it does not fit: 3.0 GiB left for the")
+    assert "gpu_memory_utilization = 0.27 holds it, and is free" in found.finding.text
+    assert "name max_model_len in [policy] pinned" in found.finding.text
+
+
+def test_a_pinned_context_is_tried_whatever_the_forecast_is() -> None:
+    config, plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
+    assert (plan.value("max_model_len"), plan.taken) == (ASKED, ())
+    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+
+
+def test_no_room_at_all_is_not_tried_and_memory_of_others_is_waited_for() -> None:
+    found = known(model={"max_model_len": ASKED}, gpu_memory_utilization=0.1)
+    assert found is not None
+    assert (found.finding.failure, found.hold) == ("kv-cache-none", False)
+    (card,) = named("H100")
+    plain: Any = {"model": {"max_model_len": 200000}, "mtp": 0, "kv_cache_dtype": "auto"}
+    free = {**plain, "strict": True}
+    assert known(inventory(gpus=(card,)), **free) is None
+    busy = replace(card, free_mib=25000, users=((4711, "python", 56000),))
+    found = known(inventory(gpus=(busy,)), **free)
+    assert found is not None
+    assert found.hold
+    assert "free the cards: python (pid 4711) holds 56000 MiB of GPU 0" in found.finding.text
+
+
+def test_a_forecast_that_may_be_as_wrong_as_it_was_is_tried() -> None:
+    """It is short by no more than forecasts were off: vLLM knows, and the ladder is behind it."""
+    _, plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
+    memory = ENGINE.planning.forecast(plan, ON_H200)
+    assert memory.fits is False
+    assert is_clear(memory)
+    assert not is_clear(replace(memory, kv_mib=memory.needed_mib * 0.96))
+    assert not is_clear(replace(memory, kv_mib=memory.needed_mib - memory.weights_mib * 0.08))
+    assert is_clear(replace(memory, gpu_memory_utilization=None, kv_mib=memory.needed_mib * 0.94))
+    assert not is_clear(replace(memory, lack="RAM that others may free"))
+    assert not is_clear(replace(memory, fits=None))
+
+
+def besides_the_context(plan: Plan) -> dict[str, Any]:
+    values = {name: setting.value for name, setting in plan.settings.items()}
+    return {n: v for n, v in values.items() if n != "max_model_len" and v is not None}
+
+
+@pytest.mark.parametrize("policy", [LITTLE, {**LITTLE, "mtp": 3, "max_num_seqs": None}])
+def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_does(
+    policy: dict[str, Any],
+) -> None:
+    """vLLM 0.21 on an H200 was told a length at which the plan itself then drops its drafts."""
+    policy = {name: value for name, value in policy.items() if value is not None}
+    policy |= {"strict": True}
+    _, plan = planned(model={"max_model_len": ASKED}, **policy)
+    (advice,) = (text for text in plan.advice if text.startswith("max_model_len"))
+    length = int(advice.split()[2])
+
+    def rest(context: int) -> dict[str, Any] | None:
+        """What is planned besides that context, None where it does not fit."""
+        _, other = planned(model={"max_model_len": context}, **policy)
+        if not ENGINE.planning.forecast(other, ON_H200).fits:
+            return None
+        return besides_the_context(other)
+
+    as_it_is, found = besides_the_context(plan), rest(length)
+    assert found is not None
+    names = sorted({*as_it_is, *found})
+    differing = [name for name in names if found.get(name) != as_it_is.get(name)]
+    if "as it is" in advice:
+        assert not differing
+        assert rest(length + STEP) != as_it_is
+    else:
+        assert advice.endswith(f"with other values of {', '.join(differing)}")
+        assert rest(length + STEP) is None

@@ -1,0 +1,52 @@
+"""Lines of an engine are known as people paste them, by `explain`, the daemon and every engine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from caovand.engines import registry
+from caovand.engines.common.whole_log import lines_of
+from caovand.engines.common.wrapping import unwrapped
+
+LINE = "ERROR 11-20 09:13:16 [core.py:1140] ValueError: x"
+AS_PASTED = (
+    "vllm-1  | ", "vllm_api.1.abc123@node1    | ", "[pod/vllm-0/vllm] ",
+    "Nov 20 09:00:00 host bash[812]: ", "3月 25 09:28:05 host ollama[2816880]: ",
+    "2026-03-25T19:17:07+02:00 gemma3.server[16376]: ", "[12345.678901] host vllm[812]: ",
+    "2026-11-20T09:00:00.1+00:00 stdout F ", "[2026-02-24T20:21:58Z] ", "2024-02-20 21:46:23 | ",
+    "2025-03-07 23:50:27,531 - __main__ - INFO - ",
+    "[46009] ", "[rank0]: ", "[Sun Mar 24 23:54:53 2024] ", "> ", "│ ",
+    "[multiproc_executor.py:492] ",
+    "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
+    "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
+)  # fmt: skip
+OWN = (
+    "[2025-03-12 10:12:44 TP0] Load weight end.", "[2025-03-12 10:12:44] server_args=ServerArgs()",
+    "0.41.568.358 E CUDA error: x", "(Worker_TP0 pid=7) x", "time=2025-01-28T17:02:55 level=INFO",
+    "[rank0]:[E1120 ProcessGroupNCCL.cpp:1] x", "[ 1843.308145] NVRM: x", "INFO:     x", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", AS_PASTED)
+def test_what_other_tools_put_before_a_line_is_taken_off(prefix: str) -> None:
+    assert lines_of(prefix + LINE) == [LINE]
+
+
+@pytest.mark.parametrize("line", OWN)
+def test_what_an_engine_begins_its_lines_with_stays(line: str) -> None:
+    assert unwrapped(line) == line
+
+
+def test_borders_colours_and_records_of_docker_are_taken_off() -> None:
+    assert lines_of(f"│ {LINE}      │\r\n") == [LINE, ""]
+    assert lines_of(f"\x1b[1;36m{LINE}\x1b[0m [0;0m") == [LINE + " "]
+    assert lines_of(json.dumps({"log": f"\x1b[31m{LINE}\n"})) == [LINE]
+    assert lines_of('{"log": 1}') == ["1"]
+    assert lines_of('{"log": ') == ['{"log": ']
+
+
+@pytest.mark.parametrize("name", registry.MODULES)
+def test_the_daemon_takes_the_same_off_for_every_engine(name: str) -> None:
+    assert list(registry.engine_of(name).log.plain(f"[46009] {LINE}")) == [LINE]

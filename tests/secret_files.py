@@ -1,0 +1,12 @@
+"""Files with a secret, as caovan wants them: closed to other users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def secret_file(path: Path, text: str) -> Path:
+    """Write a secret to a file that only we can open."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
