@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
@@ -63,6 +64,9 @@ def run(
         return 1  # it died before the kernel was asked to end us with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon ends us
     limit()
+    # The library writes a traceback for whatever a client sends that is not HTTP.
+    logging.getLogger("aiohttp").addHandler(logging.NullHandler())
+    logging.getLogger("aiohttp").propagate = False
     try:
         if not has_library():
             lacks = kind.no_library

@@ -77,6 +77,10 @@ class Gateway:
             return await handler(request)
         except Refused as problem:
             return self._refuse(request, problem.fault)
+        except web.HTTPException as found:
+            fact = f"{request.method} {request.path[:100]}: {found.reason}"
+            told = Problem("answer", fact, "use /v1/...")
+            return self._refuse(request, Fault(found.status, "not_found", told))
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
@@ -152,7 +156,8 @@ class Gateway:
         ticket = desk.arrive(announced, request.transport)
         try:
             body, digest = await self._body(request, ticket, announced, most)
-            found = await _fields(body) if "json" in request.content_type else Fields()
+            plain = "json" in request.content_type and "Content-Encoding" not in request.headers
+            found = await _fields(body) if plain else Fields()
             self._check_model(found.model)
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
@@ -186,6 +191,9 @@ class Gateway:
             except asyncio.TimeoutError:
                 told = Problem("read the request", "its body comes too slowly", "send it again")
                 raise Refused(Fault(408, "body_too_slow", told)) from None
+            except web.RequestPayloadError:
+                told = Problem("read the request", "its body is not HTTP", "check the client")
+                raise Refused(Fault(400, "bad_body", told)) from None
             if not piece:
                 # What BytesIO gives away is no copy.
                 return kept.getvalue(), known.digest()
@@ -229,7 +237,10 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
         cookie_jar=DummyCookieJar(),
     )
     gateway = Gateway(desk, session)
-    runner = web.AppRunner(gateway.app, access_log=None, lingering_time=LINGER_S)
+    # A packed body goes to the engine as it is: unpacked, a small one could fill the memory.
+    runner = web.AppRunner(
+        gateway.app, access_log=None, lingering_time=LINGER_S, auto_decompress=False
+    )
     await runner.setup()
     assert runner.server is not None
     gateway.connections = Connections(runner.server)

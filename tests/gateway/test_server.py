@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_the_key_is_the_servers_in_either_form(tmp_path: Path) -> None:
     run(tmp_path, test, key="s3cret")
 
 
+def test_a_packed_body_stays_packed(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        packed = gzip.compress(b"0" * (8 << 20))  # unpacked, it is beyond the limit
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        assert (await one.post(data=packed, headers=headers))[0] == 200
+        assert one.engine.asked[-1][3] == packed
+        assert one.engine.asked[-1][2]["Content-Encoding"] == "gzip"
+
+    run(tmp_path, test)
+
+
 # -- its own answers ---
 
 
@@ -161,7 +173,7 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(tmp_path: Path)
 
 def test_the_engine_s_other_paths_are_not_reached(tmp_path: Path) -> None:
     async def test(one: World) -> None:
-        for path in ("/metrics", "/collective_rpc", "/v1/%2e%2e/metrics", "/"):
+        for path in ("/metrics", "/collective_rpc", "/v1/%2e%2e/metrics", "/", "*"):
             reader, writer = await one.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert b" 404 " in await reader.readline(), path
             writer.close()
@@ -328,6 +340,11 @@ def test_bodies_are_bounded_in_size_and_time(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nslow"
         )
         assert b" 408 " in await reader.readline()
+        writer.close()
+        reader, writer = await one.raw(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+        assert b" 400 " in await reader.readline()
         writer.close()
         assert one.engine.asked == []
         await soon(lambda: one.daemon.reports[-1]["waiting"] == 0)

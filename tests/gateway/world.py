@@ -83,7 +83,7 @@ class FakeEngine:
     async def start(self, port: int) -> None:
         app = web.Application(client_max_size=64 << 20)
         app.add_routes([web.route("*", "/{path:.*}", self._handle)])
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, auto_decompress=False)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
 
