@@ -107,6 +107,11 @@ class Desk:
         await self._changed.wait()
         self._changed.clear()
 
+    def report_again(self, endings: list[str]) -> None:
+        """The daemon has not heard of these, nor of the counts."""
+        self.reports.extendleft(reversed(endings))
+        self._changed.set()
+
     def hear(self, facts: Facts) -> None:
         """Take what the daemon says."""
         self.facts = facts

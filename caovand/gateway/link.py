@@ -72,8 +72,11 @@ class Link:
             if news == reported and not desk.reports:
                 continue
             endings = [desk.reports.popleft() for _ in range(len(desk.reports))]
-            done = await self._ask("gateway_report", seq=self._seq, endings=endings, **desk.counts)
-            reported = news if done is not None else ()
+            seq, counts = news
+            if await self._ask("gateway_report", seq=seq, endings=endings, **counts) is None:
+                desk.report_again(endings)
+            else:
+                reported = news
             await asyncio.sleep(REPORT_S)
 
     async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:

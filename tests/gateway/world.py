@@ -35,6 +35,8 @@ class FakeDaemon:
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
+        self.deaf = 0
+        """How many reports it does not take."""
         self._news = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
 
@@ -60,6 +62,9 @@ class FakeDaemon:
 
     async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:
         result: dict[str, Any] = {}
+        if request.op == "gateway_report" and self.deaf:
+            self.deaf -= 1
+            return  # it closes the connection
         if request.op == "gateway_report":
             self.reports.append(dict(request.args))
         else:

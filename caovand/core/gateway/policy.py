@@ -279,7 +279,9 @@ class Policy:
                 self._refuse(number, Why.TOO_LONG)
         self._cut = [one for one in self._cut if at - one.at < CUT_S]
         for request in [self._requests[number] for number in self._at_engine]:
-            if request.broken and at - request.since >= CONFIRM_S:
+            # One that drains will end: what it no longer answers is the next one's.
+            drains = self.engine.engine is Engine.DRAINING
+            if request.broken and not drains and at - request.since >= CONFIRM_S:
                 self._settle(request, at)
         if self._alone is not None:
             request = self._requests[self._alone]

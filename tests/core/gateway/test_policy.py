@@ -352,6 +352,17 @@ def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() ->
     assert Recall(second) in world.engine(Engine.STARTING)
 
 
+def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
+    world = serving()
+    (first, _), (second, _) = world.arrive(), world.arrive()
+    world.engine(Engine.DRAINING)
+    world.take(Faulted, number=first)
+    world.take(Lost, number=second)
+    assert world.after(10 * CONFIRM_S) == []
+    assert world.engine(Engine.STARTING) == [Recall(first), Recall(second)]
+    assert world.engine(Engine.SERVING) == [Forward(first, 2), Forward(second, 2)], "no suspects"
+
+
 # -- any order of events ---
 
 
@@ -367,10 +378,13 @@ class Shell(World):
         self.serves = False
 
     def take(self, make: Callable[..., Event], **more: Any) -> list[Effect]:
+        policy = self.policy
+        alone = policy._alone
         effects = super().take(make, **more)
         for effect in effects:
             self.follow(effect)
-        policy = self.policy
+            joined = isinstance(effect, Forward) and alone is not None
+            assert not joined or policy._alone != alone, "a suspect is not alone"
         assert policy.at_engine + policy.waiting <= len(self.open), "none is counted twice"
         for number in self.open:
             assert policy.stage(number) is not None, f"{number} is forgotten"
