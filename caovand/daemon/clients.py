@@ -150,8 +150,7 @@ class Clients:
 
 
 def _names(plan: Plan | None, config: Config) -> list[str]:
-    """The names clients may ask for: the plan's, before there is one the configuration's."""
+    """The names clients may ask for; before there is a plan, none where it chooses the name."""
     if plan is not None:
         return list(plan.served_names)
-    name = config.model.served_name or config.model.path.rstrip("/").rpartition("/")[2]
-    return [name] if name else []
+    return [config.model.served_name] if config.model.served_name else []

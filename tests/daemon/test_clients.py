@@ -98,7 +98,9 @@ def run(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
 def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         first = await world.clients.next(0, 60.0)
-        assert (first["engine"], first["names"], first["url"]) == ("gone", ["first"], "")
+        assert (first["engine"], first["names"], first["url"]) == ("gone", [], "")
+        world.config = Config(model=ModelSection(path="/m/first.gguf", served_name="first"))
+        assert (await world.clients.next(0, 0.0))["names"] == ["first"]
         assert first["key"] == "of the file"
         world.key = None
         locked = (await world.clients.next(0, 0.0))["key"]

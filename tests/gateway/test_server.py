@@ -189,6 +189,17 @@ def test_the_engine_s_other_paths_are_not_reached(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_before_the_names_are_known_every_request_waits(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        assert (await one.get("/v1/models"))[1]["data"] == []
+        waits = asyncio.ensure_future(one.post())
+        await soon(lambda: one.daemon.reports and one.daemon.reports[-1]["waiting"] == 1)
+        one.daemon.say("serving", names=["tiny"])
+        assert (await waits)[0] == 200
+
+    run(tmp_path, test, engine="starting", names=[])
+
+
 # -- waiting ---
 
 
