@@ -195,7 +195,8 @@ test-strangers: .venv/ready
 
 # llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
 # of its own.
-ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
+ELSEWHERE := $(addprefix tests/faults/test_,gateway_faults.py llamacpp_faults.py) tests/e2e/test_llamacpp.py \
+	tests/e2e/test_make_run.py
 .PHONY: test-real
 test-real: engine $(TEST_MODELS)
 	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))

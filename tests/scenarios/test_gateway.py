@@ -27,8 +27,8 @@ WORDS = " ".join(f"w{n}" for n in range(60))
 class Client:
     """Sends chats to a gateway, each in a thread of its own."""
 
-    def __init__(self, url: str, pool: ThreadPoolExecutor) -> None:
-        self.url, self._pool = url, pool
+    def __init__(self, url: str, pool: ThreadPoolExecutor, model: str = "hybrid") -> None:
+        self.url, self._pool, self._model = url, pool, model
         self.begun: list[int] = []
 
     def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
@@ -47,7 +47,7 @@ class Client:
 
     def _events(self, text: str) -> Iterator[Any]:
         messages = [{"role": "user", "content": text}]
-        body = {"model": "hybrid", "messages": messages, "max_tokens": 100, "stream": True}
+        body = {"model": self._model, "messages": messages, "max_tokens": 100, "stream": True}
         request = urllib.request.Request(
             f"{self.url}v1/chat/completions", json.dumps(body).encode(),
             {"Content-Type": "application/json"},
