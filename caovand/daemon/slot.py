@@ -426,7 +426,8 @@ class Slot:
         else:
             if run.child is None:
                 run.endpoint = endpoint
-            if plan.identity != self.snapshot.abandoned:
+            # An engine that serves goes on instead of an abandoned plan; without one it is started.
+            if run.child is None or plan.identity != self.snapshot.abandoned:
                 self._planner.take(coming)
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
         self.apply(event)

@@ -11,7 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -606,9 +606,10 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     assert (s.state, s.finding, s.refusal) == (State.HOLD, BUSY, None)
 
 
-def test_what_served_is_not_gone_back_to_twice() -> None:
+@pytest.mark.parametrize("by", ["operator", "plan"])
+def test_what_served_is_not_gone_back_to_twice(by: Literal["operator", "plan"]) -> None:
     """Neither the plan before the change can be started: there is nothing left to try."""
-    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(serving(PLANS[0]), Restart(at=3.0, by=by))
     s = after(s, Gone(at=4.0, generation=s.generation))
     s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
     assert (s.state, s.next_plan, s.refusal) == (State.STARTING, PLANS[0], OOM)
