@@ -688,12 +688,28 @@ def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace
 
 def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     s = serving(PLANS[0])
-    s, (end,) = step(
-        s,
-        Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1]),
-        LifecycleRules(drain_s=10.0),
-    )
-    assert end == End(s.generation, 12.0)
+    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=60.0)
+    exited = Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1])
+    s, (end,) = step(s, exited, rules)
+    assert end == End(s.generation, 12.0), "it answers nobody any more"
+
+
+def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
+    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=600.0)
+    s = serving(PLANS[0])
+    slow = Failed(at=1.0, generation=s.generation, finding=Finding("draft-collapse", "slow"))
+    for event in (Restart(at=1.0), Stop(at=1.0), slow):
+        ended, (end,) = step(s, event, rules)
+        assert end == End(s.generation, 12.0, 600.0)
+        assert ended.deadline == 1.0 + 600.0 + 12.0 + KILL_S
+    hung = Failed(at=1.0, generation=s.generation, finding=Finding("hang", "nothing moves"))
+    assert step(s, hung, rules)[1] == (End(s.generation, 0.0),)
+    # A stop meanwhile does not cut them off; a second one does.
+    recycling, _ = step(s, Restart(at=1.0), rules)
+    stopping, _ = step(recycling, Stop(at=2.0), rules)
+    assert stopping.deadline == recycling.deadline
+    _, (end,) = step(stopping, Stop(at=3.0), rules)
+    assert (end.grace_s, end.drain_s) == (0.0, 0.0)
 
 
 def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:

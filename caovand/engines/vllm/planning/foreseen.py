@@ -21,7 +21,7 @@ INSIST = "max_model_len"
 
 def foreseen(plan: Plan, inventory: Inventory) -> Foreseen | None:
     """The failure that a start of this plan is known to end in."""
-    # A word that belongs to no flag may be a further value of one that we take to have a single one.
+    # A word that belongs to no flag may be another value of one that takes several.
     if problems := refused(plan.extra_args, inventory.engine, strays=False):
         return _refused(str(problems[0]))
     cards = cards_of(plan, inventory)
