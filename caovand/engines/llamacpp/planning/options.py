@@ -123,7 +123,7 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The words that this llama-server does not take; none of one that was not asked."""
+    """The options that this llama-server refuses; none if it was not asked."""
     found = read(words, engine.flags, engine.switches) if engine.flags else ()
     unknown = [one.words[0] for one in found if one.name and one.words[0] not in engine.flags]
     fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
