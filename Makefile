@@ -82,7 +82,7 @@ test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
 	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py \
-	tests/page/test_server.py
+	tests/page/test_server.py tests/gateway/test_server.py
 WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
@@ -195,7 +195,8 @@ test-strangers: .venv/ready
 
 # llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
 # of its own.
-ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
+ELSEWHERE := $(addprefix tests/faults/test_,gateway_faults.py llamacpp_faults.py) tests/e2e/test_llamacpp.py \
+	tests/e2e/test_make_run.py
 .PHONY: test-real
 test-real: engine $(TEST_MODELS)
 	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))

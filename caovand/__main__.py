@@ -148,14 +148,14 @@ async def _run(
         loop.add_signal_handler(number, function)
     control.start()
     _serve_metrics(supervisor)
-    supervisor.page.settle(config)
+    supervisor.settle_servers()
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
     supervisor.command(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:
-        supervisor.page.close()
+        supervisor.close_servers()
         await control.close()
 
 

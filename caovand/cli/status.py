@@ -100,8 +100,10 @@ def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("model", answer["model"])
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
-    if page := answer.get("page"):  # a daemon from before an upgrade has none
-        yield row("page", page["url"] if page["serving"] else f"{page['url']} (not served)")
+    for name in ("page", "gateway"):
+        if server := answer.get(name):  # a daemon from before an upgrade has none
+            url = server["url"]
+            yield row(name, url if server["serving"] else f"{url} (not served)")
 
 
 def nodes(answer: Mapping[str, Any]) -> Iterator[Text]:

@@ -269,6 +269,37 @@ class PageSection:
 
 
 @dataclass(frozen=True)
+class GatewaySection:
+    """Where clients reach the engine over its restarts: their requests wait for the next one."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve the gateway on; empty is off.", example='"127.0.0.1:8080"'
+    )
+    hold_s: float = key(
+        300.0,
+        "Seconds a request may wait for an engine; after that it is refused with 503.",
+        low=1,
+        high=3600,
+    )
+    drain_s: float = key(
+        60.0,
+        "Seconds that answers which have begun may take to finish before a planned restart.",
+        low=0,
+        high=3600,
+    )
+    max_waiting: int = key(
+        1000, "Requests that may wait; more are refused with 429.", low=1, high=100_000
+    )
+    max_body_mib: int = key(
+        64,
+        "MiB of one request's body at most; all that wait may take eight times as much.",
+        low=1,
+        high=4096,
+        once=True,
+    )
+
+
+@dataclass(frozen=True)
 class ClusterSection:
     """Several machines that serve one model together."""
 
@@ -357,6 +388,7 @@ class Config:
     control: ControlSection = field(default_factory=ControlSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     page: PageSection = field(default_factory=PageSection)
+    gateway: GatewaySection = field(default_factory=GatewaySection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     history: HistorySection = field(default_factory=HistorySection)
     log: LogSection = field(default_factory=LogSection)

@@ -79,9 +79,10 @@ class Planning:
     `conflicts` are settings that cannot run, however much memory there is. `foreseen` is the
     failure that a start is known to end in, None where nothing is known against it. `command` takes
     the folder for compiled code, None for the engine's default. `cards` are those a plan uses,
-    `context` its longest request in tokens, None if the engine chooses it. `overruling` names the
-    setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
-    doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
+    `context` its longest request in tokens, None if the engine chooses it, `at_once` how many
+    requests it answers at a time, None where that is not planned. `overruling` names the setting
+    that decides the drafting depth instead of a mode, "" for none. `checks` are the doctor's.
+    `speed` is the modelled tokens a second of one answer after a chat's prompt while
     nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
     `modelled` is the same for prompts of so many tokens, so many requests at once.
     `alternative` is how this engine would serve a model that the chosen one serves with so many
@@ -102,6 +103,7 @@ class Planning:
     modelled: Callable[[Plan, Inventory, int, int], Modelled] = (
         lambda plan, inventory, prompt, at_once: Modelled()
     )
+    at_once: Callable[[Plan], int | None] = lambda plan: None
     alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
         lambda model, gpus, host, tokens_s: ()
     )

@@ -16,11 +16,12 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from caovand.adapters import wall_clock
+from caovand.adapters.daemon_socket import Declined
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
 from caovand.page.access import COOKIE, Access
-from caovand.page.ask import Daemon, Declined
+from caovand.page.ask import Daemon
 from caovand.page.feed import Feeds, default_model
 from caovand.page.guard import BODY_BYTES, Guard
 from caovand.page.refusal import Refusal, document

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from caovand.core.checkpoint.budget import BadHeader, Budget
 
-PIECE = 1 << 20
+PIECE = 64 << 10  # read of each part of a model at least, and taken from its budget
 MOST_KEYS = 10_000
 MOST_TENSORS = 200_000
 MOST_ENTRIES = 4_000_000  # of one array

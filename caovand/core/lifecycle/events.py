@@ -143,10 +143,14 @@ class Spawn:
 
 @dataclass(frozen=True)
 class End:
-    """End the child and everything it left; TERM first, KILL after `grace_s`; answer Gone."""
+    """End the child and everything it left; TERM first, KILL after `grace_s`; answer Gone.
+
+    Before that the gateway's begun answers may take `drain_s` to finish.
+    """
 
     generation: int
     grace_s: float
+    drain_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
 
 
 def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
-    """The operator wants a new child: failures of this one no longer count."""
-    fallback = _last_served(s) if event.by == "operator" else None
+    """A new child is wanted: failures of this one no longer count."""
+    fallback = None if event.by == "head" else _last_served(s)
     s = replace(s.forgiven(), fallback=fallback, abandoned="")
     return recycle(s, event, rules, Ending("start"), event.reason)
 

@@ -158,6 +158,7 @@ class LifecycleRules:
     stall_s: float | None = None
     stable_after_s: float = 600.0
     drain_s: float = 10.0
+    gateway_drain_s: float = 0.0
     recheck_s: float = 15.0
     judge: Judge = same_again
 

@@ -151,8 +151,7 @@ def of_ladder(
 
 
 def blames_nothing(finding: Finding, healing: Healing) -> bool:
-    """Whether there is no evidence for any setting: the ladder may try some, nobody advises "
-    "them."""
+    """Whether no setting is suspected: the ladder may try some, but nobody is advised to."""
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     return finding.failure == "unknown" and blamed is None
 

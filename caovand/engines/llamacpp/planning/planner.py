@@ -438,6 +438,11 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
     )
 
 
+def at_once(plan: Plan) -> int | None:
+    """How many requests it answers at a time."""
+    return count(plan.value("parallel"))
+
+
 def context_of(plan: Plan) -> int | None:
     """The longest request in tokens."""
     return count(plan.value(CONTEXT))
