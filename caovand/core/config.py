@@ -270,7 +270,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class GatewaySection:
-    """Where clients reach the engine over its restarts: their requests wait for the next one."""
+    """An address for clients that survives engine restarts: requests wait for the next engine."""
 
     listen: str = key(
         "", "ADDRESS:PORT to serve the gateway on; empty is off.", example='"127.0.0.1:8080"'
@@ -283,16 +283,16 @@ class GatewaySection:
     )
     drain_s: float = key(
         60.0,
-        "Seconds that answers which have begun may take to finish before a planned restart.",
+        "Seconds that begun answers have to finish before a planned restart.",
         low=0,
         high=3600,
     )
     max_waiting: int = key(
-        1000, "Requests that may wait; more are refused with 429.", low=1, high=100_000
+        1000, "Maximum waiting requests; more are refused with 429.", low=1, high=100_000
     )
     max_body_mib: int = key(
         64,
-        "MiB of one request's body at most; all that wait may take eight times as much.",
+        "Maximum MiB of one request's body; all waiting bodies together may take eight times as much.",
         low=1,
         high=4096,
         once=True,

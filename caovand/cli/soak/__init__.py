@@ -126,8 +126,8 @@ VERB = Verb(
     " real text, chosen by --seed. Greedy answers taken at the start are compared again and"
     " again, alone and under load. Fails on wrong answers, errors, restarts, incidents, growing"
     " memory or open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it"
-    " early with the verdict so far. The result is kept where those of `bench` are. Exit status: 0 passed, 1"
-    " failed.",
+    " early with the verdict so far. The result is kept where those of `bench` are. Exit status:"
+    " 0 passed, 1 failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
     run=run,
