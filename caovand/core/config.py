@@ -292,7 +292,7 @@ class GatewaySection:
     )
     max_body_mib: int = key(
         64,
-        "Maximum MiB of one request's body; all waiting bodies together may take eight times as much.",
+        "Maximum MiB of one request's body; all waiting bodies may take eight times as much.",
         low=1,
         high=4096,
         once=True,
