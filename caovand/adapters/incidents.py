@@ -116,7 +116,7 @@ class Incidents:
         for known, path in self._all():
             if known == number:
                 return path
-        raise NoIncident(f"cannot find incident {number}: it never existed or was removed with age")
+        raise NoIncident(f"cannot find incident {number}: there is none, or it has expired")
 
     def _all(self) -> list[tuple[int, Path]]:
         try:

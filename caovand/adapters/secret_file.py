@@ -14,32 +14,33 @@ MOST_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
 MODE, GROUP = 0o640, "caovan"
-MIN_TOKEN = 16  # characters: nobody guesses one as long as this, however often they may try
+MIN_TOKEN = 16  # characters: too long to guess, however many attempts
 
 
 def check(path: str, key: str) -> None:
     """Raise ConfigError, naming `key`, if every user of this machine may read this file.
 
     `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
-    opened: who plans need not be allowed to read it.
+    opened: a user who plans need not be able to read it.
     """
     name = _named(path, key)
     try:
         found = os.stat(path)
     except PermissionError:
-        return  # the folder is closed to us, and to others
+        return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
     if found.st_mode & 0o007:
         exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
-        remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and put a new one there if any did"
+        modes = f"`sudo chmod {MODE:o} {place}`{group}"
+        remedy = f"run {modes}, and replace the secret if others may know it"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
 
 def read(path: str, key: str) -> str:
-    """The secret in a file, which is its only line; raises ConfigError as `check` does."""
+    """Read the secret, the only line of a file; raises ConfigError as `check` does."""
     check(path, key)
     name = _named(path, key)
     try:

@@ -187,7 +187,7 @@ def gather(
     """Gather everything the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
     worker = config.cluster.role == "worker"  # its head plans and has the port
-    # A daemon reports itself where its caches cannot be written.
+    # A daemon itself reports caches that cannot be written.
     daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
     facts = DoctorFacts(
@@ -241,7 +241,7 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums
 
 
 def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
-    """The facts about a port that is used here, or `elsewhere`, of which nothing is known.
+    """The facts about a port on this machine; nothing is known of one `elsewhere`.
 
     A process that this user may not read is taken for the engine's, where there is one.
     """

@@ -107,9 +107,9 @@ class PolicySection:
     mtp: int | None = key(None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=8)
     tune: str = key(
         "off",
-        "Draft tuner: suggest shows in `status` which speculative depth would be the fastest, by"
-        " the steps and the acceptance measured; apply restarts the engine with it, measures, and"
-        " goes back if it was not faster.",
+        "Draft tuner: suggest reports the fastest draft depth in `status`, estimated from measured"
+        " step times and acceptance; apply restarts the engine with it, and reverts if it is"
+        " slower.",
         choices=("off", "suggest", "apply"),
     )
     tune_quiet_s: float = key(
@@ -137,9 +137,8 @@ class PolicySection:
     )
     activations: str | None = key(
         None,
-        "Activations that 4-bit weights are multiplied by: half, as they are; int8, rounded"
-        " (symmetric GPTQ weights on SM75 to SM89): faster for long prompts, slower for a few"
-        " tokens, less exact.",
+        "Activation precision for 4-bit weights: half (unchanged) or int8 (quantised; symmetric"
+        " GPTQ weights on SM75 to SM89; faster prefill, slower decode, less accurate).",
         choices=("half", "int8"),
     )
     cuda_graphs: str | None = key(
@@ -151,7 +150,7 @@ class PolicySection:
     pinned: tuple[str, ...] = key(
         (),
         "Keys of [model] and [policy] that must not be lowered; max_model_len is then started"
-        " whatever its forecast is.",
+        " whatever the forecast says.",
         example='["mtp"]',
     )
     ladder: tuple[str, ...] | None = key(
@@ -271,7 +270,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class GatewaySection:
-    """Where clients reach the engine over its restarts: their requests wait for the next one."""
+    """An address for clients that survives engine restarts: requests wait for the next engine."""
 
     listen: str = key(
         "", "ADDRESS:PORT to serve the gateway on; empty is off.", example='"127.0.0.1:8080"'
@@ -284,16 +283,16 @@ class GatewaySection:
     )
     drain_s: float = key(
         60.0,
-        "Seconds that answers which have begun may take to finish before a planned restart.",
+        "Seconds that begun answers have to finish before a planned restart.",
         low=0,
         high=3600,
     )
     max_waiting: int = key(
-        1000, "Requests that may wait; more are refused with 429.", low=1, high=100_000
+        1000, "Maximum waiting requests; more are refused with 429.", low=1, high=100_000
     )
     max_body_mib: int = key(
         64,
-        "MiB of one request's body at most; all that wait may take eight times as much.",
+        "Maximum MiB of one request's body; all waiting bodies may take eight times as much.",
         low=1,
         high=4096,
         once=True,

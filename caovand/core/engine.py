@@ -63,9 +63,9 @@ class MakePlan(Protocol):
 
 @dataclass(frozen=True)
 class Modelled:
-    """Tokens a second of all requests together, as planning counts with them.
+    """Modelled throughput in tokens/s over all requests.
 
-    `prefill` is that of their prompts, `decode` of their answers; None where it is not modelled.
+    `prefill` counts prompt tokens, `decode` answer tokens; None if not modelled.
     """
 
     prefill: float | None = None
@@ -87,8 +87,8 @@ class Planning:
     `modelled` is the same for prompts of so many tokens, so many requests at once.
     `alternative` is how this engine would serve a model that the chosen one serves with so many
     tokens a second, 0 if it cannot; empty if it would not, or hardly faster. `all_reduce` is how
-    the plan sums over several cards, None where it does not; `coarse` whether it rounds weights,
-    activations or the cache to few bits.
+    the plan sums over several cards, None where it does not; `coarse` is whether
+    weights, activations or the KV cache are quantised.
     """
 
     make: MakePlan
@@ -206,9 +206,9 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `chat` takes OpenAI's chats, `completions` its completions, with what
-    `prompt` makes of token ids; where it is `exact`, as many tokens come as asked for, else
-    at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
+    has no such count. `chat` takes OpenAI's chats, `completions` its completions;
+    `prompt` encodes token ids. An `exact` server returns exactly max_tokens, others at least one
+    token; `logprobs` is whether it can return those of the best tokens. `tokenize` is
     None for an engine that counts only what it completes. `constrained` makes a JSON schema the
     fields of a request whose answer must follow it, None for an engine that cannot do that.
     `scraped` ends the line that the engine prints each time its metrics are read, "" for none.

@@ -131,7 +131,7 @@ class Supervisor:
             raise self._fault
 
     def _poll_s(self) -> float:
-        """The seconds between two looks: the least patient slot needs several before it asks."""
+        """Seconds between two polls: the least patient slot needs several before it tests."""
         return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
 
     def _working(self) -> list[Slot]:

@@ -240,7 +240,7 @@ class Slot:
         others = occupancy.most(used, self.run.cards.others())
         good = self._memory.take_way_back()
         if good is not None:
-            # With no more room than there is now, the full plan would fail again.
+            # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
             return Decision("lower", good, text="back to the plan that served")
         healing, conflicts = self.engine.healing, self._planner.conflicts
@@ -313,7 +313,7 @@ class Slot:
 
     def retry_full(
         self,
-        reason: str = "the full plan is tried again",
+        reason: str = "trying the full plan again",
         by: Literal["operator", "plan"] = "operator",
     ) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
@@ -334,7 +334,7 @@ class Slot:
 
     @property
     def history(self) -> History:
-        """What is kept of all slots by the minute."""
+        """Per-minute history of all slots."""
         return self._shared.history
 
     @property
@@ -348,7 +348,7 @@ class Slot:
 
     @property
     def _reported(self) -> dict[str, Any]:
-        """What the log of the living engine says: of one that is gone, it is of no interest."""
+        """What the log of the living engine says; nothing once the engine has exited."""
         return self.run.watching.reported if self.run.child and self.run.watching else {}
 
     def _samples(self) -> list[GpuSample]:
@@ -479,7 +479,7 @@ class Slot:
             self.config.policy.tune_quiet_s,
         )
         if self._room_again.look(serving, track, self.run.cards.besides, quiet_s):
-            self.retry_full("others have freed memory of the cards: the full plan is tried", "plan")
+            self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
         elif self._tuner.look(serving, track):
             self.apply(events.Reconfigured(at=now()))
 
@@ -489,7 +489,7 @@ class Slot:
         if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
             return None
         if snapshot.refusal is not None:
-            return None  # planned anew, it would be what was refused
+            return None  # planning again would give what was refused
         return Serving(
             plan=snapshot.plan,
             generation=snapshot.generation,

@@ -198,7 +198,9 @@ async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
         _not_on_a_worker(slot, "try the full plan", "run `caovanctl retry --full`")
         state, plan = slot.snapshot.state, slot.snapshot.plan
         if state is State.SERVING and plan is not None and not plan.degraded:
-            text = "nothing to try: the full plan serves already; `caovanctl restart` restarts it"
+            text = (
+                "nothing to do: the full plan is already serving; `caovanctl restart` restarts it"
+            )
             return {**_outcome(slot), "note": text}
         slot.retry_full()
     else:

@@ -39,15 +39,15 @@ def test_the_shipped_file_loads() -> None:
     [
         (b"\xff\xfe", "not UTF-8 text"),
         (b"[model", "not valid TOML"),
-        (b"[model]\n[model]\n", "line 2: [model] begins a second time; move its keys to where"),
+        (b"[model]\n[model]\n", "line 2: [model] appears twice; move its keys to the first"),
         (
             b"[model]\npath = /srv/x\n",
             'line 2: the value of "path" is neither a number nor in',
         ),
         (b"[model]\npath = /srv/x\n", 'quotes; write path = "..."'),
         (b"[server]\nhost = 127.0.0.1\n", '; write host = "..."'),
-        ("[model]\npath = “/srv/x”\n".encode(), "typographic ones; write path ="),
-        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set a second time; leave one'),
+        ("[model]\npath = “/srv/x”\n".encode(), "has typographic quotes; write path ="),
+        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set twice; remove one'),
         (b'[model]\npath = "C:\\x"\n', "line 2: a backslash in"),
         (b"[engine]\nplugin = True\n", '"plugin" must be true or false, in lower case'),
         (b"[model]\npath =\n", '"path" has no value; write one after the ='),

@@ -202,5 +202,5 @@ def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_d
         assert not differing
         assert rest(length + STEP) != as_it_is
     else:
-        assert advice.endswith(f"with other values of {', '.join(differing)}")
+        assert advice.endswith(f"fits if these change: {', '.join(differing)}")
         assert rest(length + STEP) is None

@@ -187,7 +187,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """The next bytes; BadHeader where the file or the budget ends before."""
+        """Return the next bytes; BadHeader if the file or the budget ends first."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count

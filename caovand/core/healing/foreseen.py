@@ -1,4 +1,4 @@
-"""What a start of a plan is known to end in, and the plan that avoids it, before any start."""
+"""Predicts failures that a plan is certain to start into, and plans around them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.core.plan import Plan
 
 
 def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) -> Plan:
-    """The plan with the rungs that would be taken after its cache had turned out too small.
+    """Apply the rungs that a cache found too small would lead to.
 
     They go on until the forecast fits; where none does, to the first plan that is not known to
     fail. Unchanged where the operator forbids them, or all of them are known to fail.
@@ -48,12 +48,12 @@ def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) ->
 
 
 def _as_asked(warning: str) -> str:
-    """A warning of the plan that was asked for, next to one that fits."""
+    """Mark a warning as one about the plan that was asked for, not the one that fits."""
     return f"as asked for, {warning}" if warning.startswith("it does not fit") else warning
 
 
 def foreseen(engine: Engine, config: Config, plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The failure that a start of this plan is known to end in, None where it is to be tried."""
+    """The failure that a start of this plan is certain to end in; None if it should be tried."""
     found = engine.planning.foreseen(plan, inventory)
     insists = found is not None and found.unless_pinned in config.policy.pinned
     return None if insists else found

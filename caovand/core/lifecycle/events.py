@@ -41,7 +41,7 @@ class Start(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The operator wants a new child, or the head of a cluster, or a better plan may fit."""
+    """The operator or the head of a cluster wants a new child, or a better plan may fit."""
 
     reason: str = "restart requested"
     by: Literal["operator", "head", "plan"] = "operator"

@@ -94,7 +94,7 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
 
 
 def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
-    """Whether a failure speaks against the plan that replaced `fallback`, and has no free remedy.
+    """Whether a failure is evidence against the plan that replaced `fallback`, with no free remedy.
 
     A plan that the judge goes back to by itself was on trial: nobody is refused anything.
     """
@@ -126,12 +126,12 @@ def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
 
 
 def _last_served(s: Snapshot) -> Plan | None:
-    """What a planned change may come back to."""
+    """The plan that a change may fall back to."""
     return s.plan if s.state is State.SERVING else s.fallback
 
 
 def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> Result:
-    """Try again what was refused, while the child goes on."""
+    """Retry the refused change while the child keeps running."""
     return inspect(replace(s, next_plan=None, abandoned="")) if s.refusal else (s, ())
 
 

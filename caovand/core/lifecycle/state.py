@@ -119,7 +119,7 @@ class Snapshot:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next attempt is that of the plan that served before the change."""
+        """Whether the next attempt uses the plan that served before the change."""
         return _is_same(self.next_plan, self.fallback)
 
     def met(self, finding: Finding, at: float) -> Snapshot:

@@ -123,7 +123,7 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The words that this llama-server does not take; none of one that was not asked.
+    """The options that this llama-server refuses; none if it was not asked.
 
     It takes underscores for the dashes of a long option.
     """
