@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from caovand.core.config import ConfigError
 MOST_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
-MODE = 0o640
+MODE, GROUP = 0o640, "caovan"
 MIN_TOKEN = 16  # characters: too long to guess, however many attempts
 
 
@@ -24,15 +25,17 @@ def check(path: str, key: str) -> None:
     """
     name = _named(path, key)
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except PermissionError:
         return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if mode & 0o007:
-        exposed = f"every user of this machine can open it (mode {mode & 0o777:04o})"
+    if found.st_mode & 0o007:
+        exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
         place = path if _is_path(path) else "that file"
-        remedy = f"run `sudo chmod {MODE:o} {place}`, and replace the secret if others may know it"
+        group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
+        replace = "replace the secret if others may know it"
+        remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and {replace}"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
 
@@ -52,6 +55,14 @@ def read(path: str, key: str) -> str:
         fact = f"it has {len(text)} characters, fewer than {MIN_TOKEN}"
         raise ConfigError([f"cannot use {name}: {fact}; make one with `openssl rand -hex 24`"])
     return text
+
+
+def _is_for_root_alone(found: os.stat_result) -> bool:
+    """Whether the service's user could not read a file any more that is closed to others."""
+    try:
+        return found.st_uid == 0 and found.st_gid != grp.getgrnam(GROUP).gr_gid
+    except KeyError:  # not installed as a service
+        return False
 
 
 def _is_path(path: str) -> bool:

@@ -111,7 +111,8 @@ class Page:
                 fact = "another site's page sent it"
                 raise Refusal(403, "take this request", fact, "send it from caovan's own page")
         known = self._admitted(request)
-        if not known and request.headers.get("Authorization"):
+        # Of another kind it is for a proxy in front of the page: browsers send it here, too.
+        if not known and request.headers.get("Authorization", "").lower().startswith("bearer"):
             await self._wrong_token(request)
         if not known and request.path != "/" and not request.path.startswith(PUBLIC):
             raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")

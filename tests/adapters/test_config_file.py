@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -135,6 +138,22 @@ def test_a_secret_that_every_user_can_open_is_refused_with_the_remedy(
             used(config, Path("a.toml"))
         assert f"run `sudo chmod 640 {file}`" in str(caught.value)
         file.chmod(0o640)
+
+
+@pytest.mark.parametrize(("owner", "group", "needed"), [(0, 0, True), (0, 7, False), (5, 0, False)])
+def test_a_file_of_root_is_also_given_to_the_service_which_could_not_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, needed: bool
+) -> None:
+    file = written(tmp_path / "key", "a key")
+    values = list(os.stat(file))
+    values[stat.ST_MODE], values[stat.ST_UID], values[stat.ST_GID] = 0o100644, owner, group
+    found = os.stat_result(values)
+    with monkeypatch.context() as system:
+        system.setattr(os, "stat", lambda path: found)
+        system.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "x", 7, [])))
+        with pytest.raises(ConfigError, match="sudo chmod 640") as caught:
+            secret_file.check(str(file), secret_file.API_KEY_FILE)
+    assert (f"and `sudo chgrp caovan {file}`" in str(caught.value)) == needed
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:

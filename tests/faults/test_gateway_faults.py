@@ -50,7 +50,7 @@ def test_every_client_has_its_answer_or_one_error_of_the_protocol(one: Daemon, w
         client.begun.clear()
         # Each is another request: one that comes again after a death would be tried alone.
         chats = [client.chat(f"{what} {n}") for n in range(CLIENTS * EACH)]
-        until(lambda: len(client.begun) > CLIENTS, "answers")
+        until(lambda: len(client.begun) > CLIENTS, "streams")
         if what == "restart":
             assert one.ctl("restart").returncode == 0
         else:

@@ -78,7 +78,7 @@ FLAGS = (
     "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
     "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size "
     "pipeline-parallel-size nnodes node-rank master-addr master-port headless "
-    "distributed-executor-backend"
+    "distributed-executor-backend load-format"
 )
 COUNTS: dict[str, float] = {
     "completions": 0,

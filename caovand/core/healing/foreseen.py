@@ -16,7 +16,8 @@ from caovand.core.plan import Plan
 def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) -> Plan:
     """Apply the rungs that a cache found too small would lead to.
 
-    Unchanged where the operator forbids them, or none of them is forecast to help.
+    They go on until the forecast fits; where none does, to the first plan that is not known to
+    fail. Unchanged where the operator forbids them, or all of them are known to fail.
     """
     planning = engine.planning
 
@@ -29,15 +30,21 @@ def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) ->
         lambda one: planning.conflicts(one, inventory),
         occupancy.used(inventory.gpus),
     )
-    lower, found = plan, known(plan)
+    found, lower, worth_trying = known(plan), plan, None
     while found is not None and found.finding.failure == "kv-cache-short":
         step = ladder.decide(lower, found.finding, 1, rules).plan
         if step is None:
             break
         if planning.forecast(step, inventory).fits:
-            return replace(step, warnings=tuple(map(_as_asked, step.warnings)))
-        lower, found = step, known(step) or found
-    return plan
+            worth_trying = step
+            break
+        problem = known(step)
+        if problem is None and worth_trying is None:
+            worth_trying = step
+        lower, found = step, problem or found
+    if worth_trying is None:
+        return plan
+    return replace(worth_trying, warnings=tuple(map(_as_asked, worth_trying.warnings)))
 
 
 def _as_asked(warning: str) -> str:
