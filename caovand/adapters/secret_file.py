@@ -34,8 +34,8 @@ def check(path: str, key: str) -> None:
         exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
-        modes = f"`sudo chmod {MODE:o} {place}`{group}"
-        remedy = f"run {modes}, and replace the secret if others may know it"
+        replace = "replace the secret if others may know it"
+        remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and {replace}"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
 

@@ -108,8 +108,8 @@ class PolicySection:
     tune: str = key(
         "off",
         "Draft tuner: suggest reports the fastest draft depth in `status`, estimated from measured"
-        " step times and acceptance; apply restarts the engine with it, and reverts if it is"
-        " slower.",
+        " step times and acceptance; apply restarts the engine with it, and reverts unless it is"
+        " faster.",
         choices=("off", "suggest", "apply"),
     )
     tune_quiet_s: float = key(

@@ -454,7 +454,7 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
         again = (await daemon.until(State.SERVING)).plan
         assert again is not None
         assert (again.identity, again.others_mib[0]) == (served.identity, 300)
-        (text,) = (text for text in daemon.texts("state") if "others have freed" in text)
+        (text,) = (text for text in daemon.texts("state") if "have freed GPU memory" in text)
         assert text.startswith("SERVING -> RECYCLING: ")
         assert daemon.one.figures.restarts["plan"] == 1
 
@@ -538,7 +538,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
         assert lives(first)
         await daemon.until(State.SERVING)
         assert not lives(first)
-        assert [text for text in daemon.texts("noticed") if "ended what an earlier" in text]
+        assert [text for text in daemon.texts("noticed") if "ended orphans of an earlier" in text]
 
     play(world, story, recheck_s=0.05)
 
