@@ -161,7 +161,9 @@ def main(argv: list[str]) -> int:
         for stage in args.stages
     ]
     parts = [part for stage in stages for lane in stage for part in lane]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts a job in the background with SIGINT ignored, which everything below would inherit.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     LOGS.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
     interrupted = False

@@ -26,9 +26,11 @@ waits:
 
 
 def parts(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start it as a shell starts a job in the background: with SIGINT ignored."""
     (folder / "Makefile").write_text(PARTS)
+    ignored = ["env", "--ignore-signal=INT"]
     return subprocess.Popen(
-        [sys.executable, ROOT / "packaging/parts.py", *words],
+        [*ignored, sys.executable, ROOT / "packaging/parts.py", *words],
         cwd=folder,
         env={k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))},
         stdout=subprocess.PIPE,
