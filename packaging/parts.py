@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
         for stage in args.stages
     ]
     parts = [part for stage in stages for lane in stage for part in lane]
-    # A shell starts a job in the background with SIGINT ignored, which everything below would inherit.
+    # A shell starts its jobs in the background with SIGINT ignored, and all below would inherit it.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
     LOGS.mkdir(parents=True, exist_ok=True)
