@@ -10,7 +10,7 @@ OLDEST := packaging/oldest.sh
 ENGINE := .engines/current/bin/python
 MODELS := .caovan/models
 TEST_MODELS := $(MODELS)/dense $(MODELS)/hybrid $(MODELS)/hybrid_copy
-# Nothing is left in the home folder.
+# Leave nothing in the home folder.
 export PIP_CACHE_DIR ?= $(CURDIR)/.caovan/pip
 # A test run starts hundreds of Pythons: none is to compile caovan again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -64,7 +64,7 @@ test-system:
 test: test-system .venv/ready ## all but the long tests
 	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
 
-# What pip fetches comes while mypy reads.
+# pip downloads while mypy runs.
 .PHONY: test-needs
 test-needs: engine $(TEST_MODELS) oldest
 
@@ -82,15 +82,15 @@ test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
 	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py \
-	tests/page/test_server.py
+	tests/page/test_server.py tests/gateway/test_server.py
 WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest
-test-oldest: .venv/ready ## what touches the libraries, on the oldest that must do
+test-oldest: .venv/ready ## tests that use the libraries, on the oldest supported ones
 	@$(OLDEST) -m pytest -q -n 2 --dist worksteal -m 'not long and not engine' \
 		$(BRIEF) $(USES_LIBRARIES) $(WHOLE_DAEMONS)
 
-# All others that can depend on them: packaging and most of the kernels do not.
+# All other tests that can depend on them: those of packaging and most of the kernels do not.
 .PHONY: test-oldest-all
 test-oldest-all: .venv/ready
 	@$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
@@ -172,9 +172,9 @@ firewall:
 		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nftables; } \
 		|| { echo "cannot test closed links: there is no nft, and apt could not install one: apt install nftables" >&2; exit 1; }
 
-# The long tests: LONG is which of them. The attacks of strangers are timed: nothing else may run.
-# Then a real vLLM has one core to itself, and what is built and installed, a test at a time, the
-# other. Many at a time come after them.
+# The long tests, as selected by LONG. Strangers' attacks are timed, so nothing else may run. Then a
+# real vLLM gets one core, and building and installing, a test at a time, the other. Tests that can
+# run many at a time come last.
 LONG := long and not exhaustive
 .PHONY: test-long
 test-long: .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
@@ -195,7 +195,8 @@ test-strangers: .venv/ready
 
 # llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
 # of its own.
-ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
+ELSEWHERE := $(addprefix tests/faults/test_,gateway_faults.py llamacpp_faults.py) tests/e2e/test_llamacpp.py \
+	tests/e2e/test_make_run.py
 .PHONY: test-real
 test-real: engine $(TEST_MODELS)
 	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))

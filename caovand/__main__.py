@@ -29,8 +29,8 @@ from caovand.daemon.loop import Supervisor
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
-# How long the loop waits for a thread that reads a flood of log lines; Python's own is 5 ms, at
-# each of the steps that an answer takes.
+# How long the loop waits for a thread that reads a flood of log lines. Python's default is 5 ms,
+# for each step of an answer.
 SWITCH_S = 0.001
 
 
@@ -148,14 +148,14 @@ async def _run(
         loop.add_signal_handler(number, function)
     control.start()
     _serve_metrics(supervisor)
-    supervisor.page.settle(config)
+    supervisor.settle_servers()
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
     supervisor.command(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:
-        supervisor.page.close()
+        supervisor.close_servers()
         await control.close()
 
 

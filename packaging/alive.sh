@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs a command whose output goes to a file, and shows every few seconds that it is at work, with
-# the last thing that it printed: alive.sh LOG LABEL COMMAND...
+# Runs a command with its output in a file, and shows every few seconds that it is running, with the
+# last line it printed: alive.sh LOG LABEL COMMAND...
 set -eu
 log=$1 label=$2
 shift 2
 every=5
 mkdir -p "$(dirname "$log")"
-# A command in the background gets no Ctrl-C: it is ended with all that it started.
+# A background command gets no Ctrl-C: kill it with all that it started.
 setsid "$@" >"$log" 2>&1 </dev/null &
 child=$!
 trap 'trap - INT TERM HUP; kill -TERM -$child 2>/dev/null; exit 130' INT TERM HUP

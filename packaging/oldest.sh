@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs Python 3.10 with the oldest libraries that must do: oldest.sh ARGUMENT...
-# Makes .venv-oldest first. Where no Python 3.10 is and uv cannot fetch one (from GitHub, or from
+# Makes .venv-oldest first. If there is no Python 3.10 and uv cannot fetch one (from GitHub, or from
 # UV_PYTHON_INSTALL_MIRROR), the last line says "skipped: ..." and the status is 0.
 set -eu
 cd "$(dirname "$0")/.."

@@ -6,8 +6,8 @@
 A part is a target of make. Stages run one after the other, the lanes of a stage at once, the parts
 of a lane in order: `parts.py lint,test-needs test-newest,test-engine+test-oldest`. Everything runs,
 whatever failed before. While parts run, a line at least every 20 s says which, for how long, and
-how far pytest is. The output of a failed part is printed when it ends, that of the others too with
---show; all of it stays in .caovan/parts/PART.log. A part is skipped if the last line it prints
+how far pytest is. A failed part's output is printed when it ends, with --show every part's; all
+output stays in .caovan/parts/PART.log. A part is skipped if the last line it prints
 begins with "skipped: ". The last line counts the tests. The exit status is 0 if no part failed.
 """
 
@@ -38,7 +38,7 @@ TAIL_BYTES = 4096
 
 @dataclass
 class Part:
-    """A target of make, and what became of it."""
+    """A target of make, and its result."""
 
     name: str
     started_s: float | None = None
@@ -95,7 +95,7 @@ class Part:
             print(self.row(), flush=True)
 
     def so_far(self) -> str:
-        """What a sign of life says of a part that runs."""
+        """Describe a running part for a sign of life."""
         seconds = time.monotonic() - (self.started_s or 0)
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -119,7 +119,7 @@ def run_lane(
 
 
 def run_stage(stage: list[list[Part]], show: bool, sign_of_life_s: float) -> None:
-    """Run the lanes of a stage at once; KeyboardInterrupt ends them first."""
+    """Run the lanes of a stage at once; on KeyboardInterrupt, end them and raise it again."""
     printing, ending = threading.Lock(), threading.Event()
     lanes = [
         threading.Thread(target=run_lane, args=(lane, printing, show, ending), daemon=True)
@@ -161,7 +161,9 @@ def main(argv: list[str]) -> int:
         for stage in args.stages
     ]
     parts = [part for stage in stages for lane in stage for part in lane]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts its jobs in the background with SIGINT ignored, and all below would inherit it.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     LOGS.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
     interrupted = False

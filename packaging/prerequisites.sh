@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks what this system must have, before anything is downloaded: prerequisites.sh FOR NEED...
-# FOR is what it is for, in words. A NEED is python, compiler, numa, curl, avx2 or disk=MIB.
-# As root, what is missing is installed with apt; else one line names the command. Where FOR is
-# --missing, the packages are only printed.
+# FOR says what they are for. A NEED is python, compiler, numa, curl, avx2 or disk=MIB.
+# As root it installs missing packages with apt; otherwise it prints the command. If FOR is --missing,
+# it only prints the packages.
 set -eu
 here=$(dirname "$0")
 root=$(cd "$here/.." && pwd)
@@ -50,7 +50,7 @@ log=$root/.caovan/apt.log
 install="apt-get install -y --no-install-recommends$missing"
 echo "installing with apt:$missing"
 export DEBIAN_FRONTEND=noninteractive
-# A fresh system has no lists, or old ones.
+# A fresh system has no package lists, or old ones.
 "$here/alive.sh" "$log" apt sh -c "$install || { apt-get update && $install; }" || {
     tail -n 5 "$log" >&2
     refuse "apt could not install$missing: see $log; is the package archive reachable?"

@@ -71,6 +71,7 @@ LAYERS = {
     "daemon": {"core", "engines", "adapters", "daemon", "top"},
     "cli": {"core", "engines", "adapters", "daemon", "cli", "top"},
     "page": {"core", "adapters", "page"},
+    "gateway": {"core", "adapters", "gateway"},
     "top": {"core", "engines", "adapters", "daemon", "top"},
 }
 
@@ -271,6 +272,8 @@ KNOWS_VLLM = {
     "caovand.core.config": "says in its help which flag a key becomes",
     "caovand.core.plan": "the settings that every engine has go by vLLM's names",
     "caovand.core.reporting.report": "keys of a public document",
+    "caovand.core.gateway.protocol": "lists models with the key that clients read",
+    "caovand.gateway.server": "answers at /health itself",
 }
 
 

@@ -106,7 +106,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "open os.open",
         "O_EXCL, " + OWN,
     ),
-    "page/__main__.py": ("write_text", KERNEL),
+    "adapters/own_server.py": ("write_text", KERNEL),
     "page/files.py": ("read_bytes", "files of this package"),
     "cli/ending.py": ("os.open", "/dev/null"),
     "cli/archive.py": ("tarfile.open", "over a file that safe_files opened"),
@@ -173,7 +173,7 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
 
 
 MODULE_RUNS = {
-    "adapters/page_process.py": "the daemon starts the page in /, isolated where it is itself",
+    "adapters/server_process.py": "the daemon starts its servers in /, isolated where it is itself",
     "adapters/ray_in_env/__main__.py": "it starts Ray in /, as the daemon starts engines",
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
     "engines/sglang/command.py": "the daemon starts engines in /",

@@ -220,7 +220,7 @@ class Child:
 
 
 def _pipe() -> tuple[int, int]:
-    """What an engine prints through: the ends to read from and to write to."""
+    """The pipe an engine prints through: its read and write ends."""
     try:
         read_end, write_end = os.pipe()
     except OSError as problem:

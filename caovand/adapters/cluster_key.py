@@ -59,7 +59,9 @@ def read(path: Path) -> ClusterKey:
         if mode & 0o007:
             exposed = f"every user of this machine can open it (mode {mode & 0o777:04o})"
             raise BadKey(
-                cannot, exposed, f"run `sudo chmod {MODE:o} {path}`, and make a new key if any did"
+                cannot,
+                exposed,
+                f"run `sudo chmod {MODE:o} {path}`, and make a new key if others may know it",
             )
         return parse(safe_files.read_text(path, MOST_BYTES), str(path))
     except FileNotFoundError:

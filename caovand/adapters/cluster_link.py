@@ -40,10 +40,10 @@ HEARTBEAT_MS, SILENCE_MS = 2000, 8000
 HANDSHAKE_MS = 5000
 AHEAD = 16  # messages that the other side may leave unread: each tells everything
 RECONNECT_MS = 200
-CONNECT_S = 3.0  # then anew: the kernel repeats what was lost later and later
+CONNECT_S = 3.0  # then reconnect: the kernel retransmits ever more slowly
 UNREACHABLE_S = 0.5  # until the next attempt
 MAX_UNHEARD = 4 * MAX_BYTES
-"""Bytes on a connection without a whole message: more than is under way, heartbeats included."""
+"""Limit of bytes since the last whole message; real traffic, heartbeats included, stays below."""
 MOST_LINKS, LINKS_EACH = 128, 8
 RATE = 20  # new connections a second from one address
 SPARE_LINKS = 64  # more, for addresses that a worker has come from
@@ -107,7 +107,7 @@ class _Link:
                 self._on_frame(frames[0].bytes if len(frames) == 2 else b"", frames[-1].bytes)
 
     def _heard(self, frame: zmq.Frame) -> None:
-        """Take note that the message with this last frame is whole."""
+        """Record that the message ending with this frame is complete."""
         raise NotImplementedError
 
     async def _send(self, frames: list[bytes]) -> bool:
@@ -212,8 +212,8 @@ class HeadLink(_Link):
                 del self._followers[name]
 
     def _heard(self, frame: zmq.Frame) -> None:
-        # The other end of libzmq's connection is ours. Where it has been closed since, its number
-        # may be another's.
+        # The other end of libzmq's connection is ours. If it has been closed since, its number may
+        # have been reused.
         with contextlib.suppress(OSError):
             inside = socket.socket(fileno=int(frame.get("__fd")))
             try:

@@ -25,7 +25,7 @@ else:
 
 MOST_BYTES = 1 << 20
 SIMILAR = 0.75
-"""How alike a name is to one that may have been meant, by difflib."""
+"""Minimum similarity, by difflib, of a name that is suggested instead."""
 
 
 def load(path: Path) -> Config:
@@ -44,7 +44,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """How a file becomes readable that is not."""
+    """How to make an unreadable file readable."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):

@@ -66,6 +66,12 @@ class Endpoint:
         """The host to connect to: loopback if the engine listens on every address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
 
+    @property
+    def url(self) -> str:
+        """Where its paths begin."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http{'s' * self.tls}://{host}:{self.port}"
+
 
 def call(
     endpoint: Endpoint,

@@ -59,7 +59,7 @@ class Incidents:
         """Store one more file of the incident `name`; NoIncident, OSError."""
         path = self.folder / name
         if _NAME.fullmatch(name) is None or _FILE.fullmatch(file) is None or not path.is_dir():
-            raise NoIncident(f"cannot add to incident {name[:64]}: it was removed with age")
+            raise NoIncident(f"cannot add to incident {name[:64]}: it has expired")
         safe_files.replace(path / file, text, 0o644)
         self._prune(self._most)
 
@@ -116,7 +116,7 @@ class Incidents:
         for known, path in self._all():
             if known == number:
                 return path
-        raise NoIncident(f"cannot find incident {number}: it never existed or was removed with age")
+        raise NoIncident(f"cannot find incident {number}: there is none, or it has expired")
 
     def _all(self) -> list[tuple[int, Path]]:
         try:

@@ -70,7 +70,7 @@ def _asker(nvml: Any) -> Callable[..., Any]:
 
 
 def _cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
-    """The card with this index, or its known parts; `switched` are the cards behind NVSwitches."""
+    """The card with this index, as far as readable; `switched` are the cards behind NVSwitches."""
     ask = _asker(nvml)
     card = _gpu(nvml, ask, index, switched)
     if card is None:
@@ -164,14 +164,14 @@ def _behind_switch(nvml: Any, index: int) -> bool:
 def _through_switches(
     index: int, switched: frozenset[int], p2p: tuple[int, ...] | None
 ) -> frozenset[int]:
-    """The cards that switches join with this one: all, unless the fabric keeps some apart."""
+    """The cards that NVSwitches connect to this one: all, unless the fabric separates some."""
     if index not in switched:
         return frozenset()
     return (switched - {index}) if p2p is None else switched & frozenset(p2p)
 
 
 def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[int]:
-    """Indices of the cards at the other end of active links; a switch is no card."""
+    """Indices of the cards at the other end of active links, not counting switches."""
     peers: set[int] = set()
     for link in _links(nvml, ask, card):
         remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", card, link)

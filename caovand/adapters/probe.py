@@ -90,7 +90,7 @@ def probe_engine(
 
 @contextmanager
 def _understood(asks: Probe, python: str) -> Iterator[None]:
-    """Take answers apart; whatever else than an engine's Python answers, EngineMissing says so."""
+    """Parse the answers; raises EngineMissing if anything but an engine's Python answers."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as problem:

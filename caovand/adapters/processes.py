@@ -242,7 +242,7 @@ def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
 
 
 def environ_of(process: Process) -> frozenset[bytes]:
-    """The variables that a process began with; empty where it has changed its title, or is gone."""
+    """The environment a process started with; empty if it rewrote its title or has ended."""
     try:
         return frozenset(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"))
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -12,32 +13,34 @@ from caovand.core.config import ConfigError
 MOST_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
-MODE = 0o640
-MIN_TOKEN = 16  # characters: nobody guesses one as long as this, however often they may try
+MODE, GROUP = 0o640, "caovan"
+MIN_TOKEN = 16  # characters: too long to guess, however many attempts
 
 
 def check(path: str, key: str) -> None:
     """Raise ConfigError, naming `key`, if every user of this machine may read this file.
 
     `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
-    opened: who plans need not be allowed to read it.
+    opened: a user who plans need not be able to read it.
     """
     name = _named(path, key)
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except PermissionError:
-        return  # the folder is closed to us, and to others
+        return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if mode & 0o007:
-        exposed = f"every user of this machine can open it (mode {mode & 0o777:04o})"
+    if found.st_mode & 0o007:
+        exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
         place = path if _is_path(path) else "that file"
-        remedy = f"run `sudo chmod {MODE:o} {place}`, and put a new one there if any did"
+        group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
+        replace = "replace the secret if others may know it"
+        remedy = f"run `sudo chmod {MODE:o} {place}`{group}, and {replace}"
         raise ConfigError([f"cannot use {name}: {exposed}; {remedy}"])
 
 
 def read(path: str, key: str) -> str:
-    """The secret in a file, which is its only line; raises ConfigError as `check` does."""
+    """Read the secret, the only line of a file; raises ConfigError as `check` does."""
     check(path, key)
     name = _named(path, key)
     try:
@@ -52,6 +55,14 @@ def read(path: str, key: str) -> str:
         fact = f"it has {len(text)} characters, fewer than {MIN_TOKEN}"
         raise ConfigError([f"cannot use {name}: {fact}; make one with `openssl rand -hex 24`"])
     return text
+
+
+def _is_for_root_alone(found: os.stat_result) -> bool:
+    """Whether the service's user could not read a file any more that is closed to others."""
+    try:
+        return found.st_uid == 0 and found.st_gid != grp.getgrnam(GROUP).gr_gid
+    except KeyError:  # not installed as a service
+        return False
 
 
 def _is_path(path: str) -> bool:

@@ -14,7 +14,7 @@ from caovand.cli.errors import CommandError, Exit
 
 
 def check(path: Path) -> None:
-    """Raise CommandError where no archive could be written; what is there stays as it is."""
+    """Raise CommandError if no archive can be written there; leave an existing file alone."""
     try:
         made = not path.exists()
         os.close(_opened(path))
@@ -42,7 +42,7 @@ def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
 
 
 def _opened(path: Path) -> int:
-    # Not through a link: in another's folder it leads to a file of the other's choice.
+    # Do not follow links: in another user's folder they could point anywhere.
     return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
 
 

@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", nargs="?", type=Path, help=f"default: that of the daemon, else {SYSTEM_CONFIG}"
+        "file", nargs="?", type=Path, help=f"default: the running daemon's, else {SYSTEM_CONFIG}"
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 

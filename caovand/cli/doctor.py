@@ -20,12 +20,13 @@ from caovand.adapters import (
     host,
     memory_speed,
     model_folder,
-    page_process,
     ports,
     processes,
+    server_process,
 )
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.server_process import GATEWAY, PAGE, Kind
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
@@ -122,11 +123,11 @@ def run(args: argparse.Namespace) -> int:
     facts = gather(config, machine, seen, options.inventory, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
-    page = () if options.inventory else page_checks(config.page.listen, status.get("page"))
+    servers = () if options.inventory else _servers(config, status)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *page)
+        found = (*checks, _planned_by(config.cluster.head), *servers)
     else:
-        found = (*checks, *_alternatives(engine, facts, checks), *page)
+        found = (*checks, *_alternatives(engine, facts, checks), *servers)
     return report(found, as_json=options.json)
 
 
@@ -149,22 +150,29 @@ def _alternatives(
             yield from other(facts.model, facts.gpus, facts.host, tokens_s)
 
 
-def page_checks(listen: str, page: Mapping[str, Any] | None) -> Iterator[CheckResult]:
-    """What keeps the page from being served; `page` is what the daemon's status has of it."""
+def _servers(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
+    for kind, section in ((PAGE, config.page), (GATEWAY, config.gateway)):
+        yield from server_checks(kind, section.listen, status.get(kind.name))
+
+
+def server_checks(
+    kind: Kind, listen: str, served: Mapping[str, Any] | None
+) -> Iterator[CheckResult]:
+    """What keeps page or gateway from being served; `served` is what the status has of it."""
     if not listen:
         return
-    if not page_process.has_library():
-        problem = page_process.NO_LIBRARY
-        yield CheckResult("page", "WARN", problem.message, problem.remedy)
-    elif page and page["problem"]:
-        yield CheckResult("page", "WARN", page["problem"])
-    elif page:
-        yield CheckResult("page", "PASS", f"the page is served on {page['url']}")
+    if not server_process.has_library():
+        problem = kind.no_library
+        yield CheckResult(kind.name, "WARN", problem.message, problem.remedy)
+    elif served and served["problem"]:
+        yield CheckResult(kind.name, "WARN", served["problem"])
+    elif served:
+        yield CheckResult(kind.name, "PASS", f"{kind.title} is served on {served['url']}")
     else:
         _, port = split(listen)
         for listener in ports.listeners(port):
-            text = f"the page's port {port} is taken by {listener}"
-            yield CheckResult("page", "WARN", text, "set another [page] listen")
+            text = f"{kind.title}'s port {port} is taken by {listener}"
+            yield CheckResult(kind.name, "WARN", text, f"set another [{kind.name}] listen")
 
 
 def gather(
@@ -179,7 +187,7 @@ def gather(
     """Gather everything the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
     worker = config.cluster.role == "worker"  # its head plans and has the port
-    # A daemon reports itself where its caches cannot be written.
+    # A daemon itself reports caches that cannot be written.
     daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
     facts = DoctorFacts(
@@ -233,7 +241,7 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums
 
 
 def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
-    """The facts about a port that is used here, or `elsewhere`, of which nothing is known.
+    """The facts about a port on this machine; nothing is known of one `elsewhere`.
 
     A process that this user may not read is taken for the engine's, where there is one.
     """

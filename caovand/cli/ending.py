@@ -15,13 +15,13 @@ from caovand.core.reporting.wire import WireError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What writing to a full or broken place ends with."""
 UNREAD = (
-    "cannot report the outcome: the program that reads the output has ended; what was asked for may"
-    " be half done: run it again without a pipe"
+    "cannot report the outcome: the program that reads the output has ended, and the command may be"
+    " half done; run it again without a pipe"
 )
 
 
 def ended(program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False) -> int:
-    """Run a command and print what it could not do; its exit status.
+    """Run a command, print what it could not do, and return its exit status.
 
     A reader that goes away (`| head`) ends it well, unless the command has `effects`: how far it
     came with them is not known.

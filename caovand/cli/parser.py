@@ -26,8 +26,8 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "--runtime",
         type=Path,
         metavar="DIR",
-        help="folder of the daemon's sockets (default: RUNTIME_DIRECTORY, else that of your own"
-        " daemon, else /run/caovan)",
+        help="folder of the daemon's sockets (default: RUNTIME_DIRECTORY, else your own daemon's,"
+        " else /run/caovan)",
     )
     top = Parser(
         prog="caovanctl", description="Show and control caovand.", epilog=EPILOG, parents=[common]

@@ -122,7 +122,7 @@ def show(found: Planned, console: Console) -> None:
     for warning in found.plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     if found.refusal:
-        console.print(Text(f"the daemon does not start this: {found.refusal}", style="red"))
+        console.print(Text(f"the daemon would not start this plan: {found.refusal}", style="red"))
 
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
@@ -154,7 +154,7 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 
 def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards: bool) -> None:
-    """Print the size of each part, which the processor's memory has not all of."""
+    """Print the size of each part of the forecast; host memory lacks some of them."""
     legend = Text("       ")
     for name, size in parts:
         if round(size) and (cards or name in ("weights", "kv")):

@@ -62,7 +62,7 @@ class Screen:
             print(f"      {percent:3d} %  {text}", file=self._out, flush=True)
 
     def alive(self) -> None:
-        """Print for how long the step takes, where nothing was printed for some seconds."""
+        """Print how long the step has taken if nothing has been printed for some seconds."""
         now = self._now()
         if now - self._printed_at < QUIET_S:
             return

@@ -33,10 +33,10 @@ VERB = Verb(
     effects=True,
     help="reload the configuration; the engine restarts only if its plan changes",
     description="Read the configuration again. An invalid file changes nothing. The engine"
-    " restarts only if its plan changes. A plan that cannot start leaves the engine that serves;"
-    " one that fails at its start brings back what served before. A stopped or stopping engine"
-    " stays stopped and uses the new file at its next start. Exit status: 0 serving or stopped,"
-    " 1 file or plan refused, 3 not serving.",
+    " restarts only if its plan changes. If the new plan cannot start, the engine that serves is"
+    " left alone; if it fails while starting, the previous plan is started again. A stopped or"
+    " stopping engine stays stopped and uses the new file at its next start. Exit status:"
+    " 0 serving or stopped, 1 file or plan refused, 3 not serving.",
     epilog="example: sudoedit /etc/caovan.toml && sudo caovanctl reload",
     arguments=waiting.arguments,
     run=run,

@@ -23,9 +23,9 @@ VERB = Verb(
     group=Group.CHANGE,
     effects=True,
     help="try again now; --full tries the full plan once",
-    description="Try again now, from FAILED, HOLD or BACKOFF, or a changed plan that was refused"
-    " while the one before serves. With --full the full plan is tried once; if it fails, the"
-    " degraded plan that served comes back; where the full plan serves already, nothing is done.",
+    description="Try again now, from FAILED, HOLD or BACKOFF, or try a changed plan again that was"
+    " refused while the previous one serves. With --full, try the full plan once; if it fails, the"
+    " degraded plan that served comes back. Does nothing if the full plan is already serving.",
     epilog="example: caovanctl retry --full",
     arguments=arguments,
     run=run,

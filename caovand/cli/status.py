@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer with the only slot's document once: at the top level, and its name in `slots`."""
+    """The answer with the only slot's document once, at the top level; `slots` only names it."""
     slots = answer.get("slots", ())
     return {**answer, "slots": [{"name": slots[0]["name"]}]} if len(slots) == 1 else answer
 
@@ -100,8 +100,10 @@ def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield row("model", answer["model"])
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
-    if page := answer.get("page"):  # a daemon from before an upgrade has none
-        yield row("page", page["url"] if page["serving"] else f"{page['url']} (not served)")
+    for name in ("page", "gateway"):
+        if server := answer.get(name):  # a daemon from before an upgrade has none
+            url = server["url"]
+            yield row(name, url if server["serving"] else f"{url} (not served)")
 
 
 def nodes(answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -237,7 +239,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
     failure, age_s = answer["last_failure"], answer["last_failure_s"]
     count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
     if answer["state"] in FAILING:
-        # "why" has the text already, unless something was made of it.
+        # "why" usually has the text already.
         text = "" if failure["text"] in answer["reason"] else f": {failure['text']}"
         return f"{failure['failure']}{text}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
@@ -247,7 +249,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the largest unit of which there are two."""
+    """Format a duration in the largest unit that gives at least 2."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

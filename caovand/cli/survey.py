@@ -80,7 +80,7 @@ def model_of(config: Config) -> ModelCard:
 
 
 def read_first(config: Config) -> ModelCard | None:
-    """The model, read before an engine is asked that may take half a minute; CommandError.
+    """Read the model before asking the engine, which may take half a minute; CommandError.
 
     None where no such engine is here, which is found at once and is the first thing to be fixed.
     """
@@ -158,7 +158,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"default: that of the daemon, else {SYSTEM_CONFIG}",
+        help=f"default: the running daemon's, else {SYSTEM_CONFIG}",
     )
 
 
@@ -180,8 +180,8 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
 
 
 def cache_of(daemon: Mapping[str, Any]) -> Path:
-    """The folder of a running daemon's caches, else of one that would be started here."""
-    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not tell
+    """The cache folder of the running daemon, else of one that would be started here."""
+    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not report it
     return Path(told) if told else directories(os.environ, os.getuid()).cache
 
 

@@ -51,7 +51,7 @@ class Verb:
     """What --help says; by default `help` as a sentence."""
     group: Group = Group.LOOK
     effects: bool = False
-    """Whether it does more than print: output that nobody reads is then no success."""
+    """Whether the verb changes something: losing its output is then a failure."""
     package: str = ""
     """The package whose files are this verb's own verbs."""
 

@@ -16,7 +16,7 @@ from caovand.cli.verb import Verb
 from caovand.cli.waiting import follow
 
 AGAIN_S = 0.25
-"""How soon a daemon that does not listen yet is looked for again."""
+"""Seconds between attempts to reach a daemon that does not listen yet."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _followed(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
-    """The last status; a daemon that does not listen yet is waited for as well."""
+    """Return the last status; also wait for a daemon that does not listen yet."""
     deadline = time.monotonic() + args.timeout
     shown = args.json
     while True:
@@ -66,7 +66,7 @@ VERB = Verb(
     name="wait",
     help="wait until the engine is serving",
     description="Wait until the engine is serving, or with --settled until it is serving, FAILED,"
-    " on HOLD or STOPPED. A daemon that does not listen yet is waited for, too. Exit status 3"
+    " on HOLD or STOPPED. Also waits for a daemon that does not listen yet. Exit status 3"
     " if the engine is not serving in time, 4 if no daemon listens by then.",
     epilog="example: caovanctl wait --serving --timeout 600 && curl ...",
     arguments=arguments,

@@ -70,7 +70,7 @@ def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapp
 
 def _outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
     if answer["refusal"] and answer["state"] == "SERVING":
-        hint = "correct it and reload, or try it once more: caovanctl retry"
+        hint = "correct it and reload, or try it again with `caovanctl retry`"
         raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}", hint)
     if answer["state"] == "SERVING":
         if not quiet:

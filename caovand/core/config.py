@@ -107,9 +107,9 @@ class PolicySection:
     mtp: int | None = key(None, "Speculative MTP depth in tokens; 0 turns it off.", low=0, high=8)
     tune: str = key(
         "off",
-        "Draft tuner: suggest shows in `status` which speculative depth would be the fastest, by"
-        " the steps and the acceptance measured; apply restarts the engine with it, measures, and"
-        " goes back if it was not faster.",
+        "Draft tuner: suggest reports the fastest draft depth in `status`, estimated from measured"
+        " step times and acceptance; apply restarts the engine with it, and reverts unless it is"
+        " faster.",
         choices=("off", "suggest", "apply"),
     )
     tune_quiet_s: float = key(
@@ -137,9 +137,8 @@ class PolicySection:
     )
     activations: str | None = key(
         None,
-        "Activations that 4-bit weights are multiplied by: half, as they are; int8, rounded"
-        " (symmetric GPTQ weights on SM75 to SM89): faster for long prompts, slower for a few"
-        " tokens, less exact.",
+        "Activation precision for 4-bit weights: half (unchanged) or int8 (quantised; symmetric"
+        " GPTQ weights on SM75 to SM89; faster prefill, slower decode, less accurate).",
         choices=("half", "int8"),
     )
     cuda_graphs: str | None = key(
@@ -151,7 +150,7 @@ class PolicySection:
     pinned: tuple[str, ...] = key(
         (),
         "Keys of [model] and [policy] that must not be lowered; max_model_len is then started"
-        " whatever its forecast is.",
+        " whatever the forecast says.",
         example='["mtp"]',
     )
     ladder: tuple[str, ...] | None = key(
@@ -270,6 +269,37 @@ class PageSection:
 
 
 @dataclass(frozen=True)
+class GatewaySection:
+    """An address for clients that survives engine restarts: requests wait for the next engine."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve the gateway on; empty is off.", example='"127.0.0.1:8080"'
+    )
+    hold_s: float = key(
+        300.0,
+        "Seconds a request may wait for an engine; after that it is refused with 503.",
+        low=1,
+        high=3600,
+    )
+    drain_s: float = key(
+        60.0,
+        "Seconds that begun answers have to finish before a planned restart.",
+        low=0,
+        high=3600,
+    )
+    max_waiting: int = key(
+        1000, "Maximum waiting requests; more are refused with 429.", low=1, high=100_000
+    )
+    max_body_mib: int = key(
+        64,
+        "Maximum MiB of one request's body; all waiting bodies may take eight times as much.",
+        low=1,
+        high=4096,
+        once=True,
+    )
+
+
+@dataclass(frozen=True)
 class ClusterSection:
     """Several machines that serve one model together."""
 
@@ -358,6 +388,7 @@ class Config:
     control: ControlSection = field(default_factory=ControlSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     page: PageSection = field(default_factory=PageSection)
+    gateway: GatewaySection = field(default_factory=GatewaySection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     history: HistorySection = field(default_factory=HistorySection)
     log: LogSection = field(default_factory=LogSection)

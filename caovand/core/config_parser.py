@@ -222,11 +222,7 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
         yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
     if any(index < 0 for index in config.engine.gpus or ()):
         yield f"[engine] gpus must be card indices from 0, is {list(config.engine.gpus or ())}"
-    metrics, page = config.metrics.listen, config.page.listen
-    for section, listen, port in (("metrics", metrics, 9400), ("page", page, 9480)):
-        if listen and not addresses.is_endpoint(listen):
-            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
-            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+    yield from _of_listeners(config)
     head = config.cluster.head
     if (config.cluster.role != "off" or head) and not addresses.is_endpoint(head):
         wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
@@ -241,13 +237,6 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
     least, nodes = config.cluster.min_nodes, config.cluster.nodes
     if config.cluster.role == "head" and least is not None and least > nodes:
         yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {least}"
-    if page and addresses.is_endpoint(page) and not config.page.token_file:
-        host, _ = addresses.split(page)
-        if not addresses.is_loopback(host):
-            yield (
-                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
-                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
-            )
     for name, _ in config.engine.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield (
@@ -266,3 +255,28 @@ def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Ite
             '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
             f" {toml(host)}{everywhere}"
         )
+
+
+def _of_listeners(config: Config) -> Iterable[str]:
+    """Contradictions about the addresses of what caovan itself serves."""
+    metrics, page, gateway = (
+        section.listen for section in (config.metrics, config.page, config.gateway)
+    )
+    for section, listen, port in (
+        ("metrics", metrics, 9400), ("page", page, 9480), ("gateway", gateway, 8080),
+    ):  # fmt: skip
+        if listen and not addresses.is_endpoint(listen):
+            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+    if page and addresses.is_endpoint(page) and not config.page.token_file:
+        host, _ = addresses.split(page)
+        if not addresses.is_loopback(host):
+            yield (
+                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
+                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
+            )
+    if gateway and addresses.is_endpoint(gateway):
+        if addresses.split(gateway)[1] == config.server.port:
+            yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
+        if config.cluster.role == "worker":
+            yield "[gateway] listen is for the head: a worker answers no clients"

@@ -63,9 +63,9 @@ class MakePlan(Protocol):
 
 @dataclass(frozen=True)
 class Modelled:
-    """Tokens a second of all requests together, as planning counts with them.
+    """Modelled throughput in tokens/s over all requests.
 
-    `prefill` is that of their prompts, `decode` of their answers; None where it is not modelled.
+    `prefill` counts prompt tokens, `decode` answer tokens; None if not modelled.
     """
 
     prefill: float | None = None
@@ -79,15 +79,16 @@ class Planning:
     `conflicts` are settings that cannot run, however much memory there is. `foreseen` is the
     failure that a start is known to end in, None where nothing is known against it. `command` takes
     the folder for compiled code, None for the engine's default. `cards` are those a plan uses,
-    `context` its longest request in tokens, None if the engine chooses it. `overruling` names the
-    setting that decides the drafting depth instead of a mode, "" for none. `checks` are the
-    doctor's. `speed` is the modelled tokens a second of one answer after a chat's prompt while
+    `context` its longest request in tokens, None if the engine chooses it, `at_once` how many
+    requests it answers at a time, None where that is not planned. `overruling` names the setting
+    that decides the drafting depth instead of a mode, "" for none. `checks` are the doctor's.
+    `speed` is the modelled tokens a second of one answer after a chat's prompt while
     nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
     `modelled` is the same for prompts of so many tokens, so many requests at once.
     `alternative` is how this engine would serve a model that the chosen one serves with so many
     tokens a second, 0 if it cannot; empty if it would not, or hardly faster. `all_reduce` is how
-    the plan sums over several cards, None where it does not; `coarse` whether it rounds weights,
-    activations or the cache to few bits.
+    the plan sums over several cards, None where it does not; `coarse` is whether
+    weights, activations or the KV cache are quantised.
     """
 
     make: MakePlan
@@ -102,6 +103,7 @@ class Planning:
     modelled: Callable[[Plan, Inventory, int, int], Modelled] = (
         lambda plan, inventory, prompt, at_once: Modelled()
     )
+    at_once: Callable[[Plan], int | None] = lambda plan: None
     alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
         lambda model, gpus, host, tokens_s: ()
     )
@@ -204,9 +206,9 @@ class Api:
     """Paths of the engine's HTTP server, and how its answers are read.
 
     `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `chat` takes OpenAI's chats, `completions` its completions, with what
-    `prompt` makes of token ids; where it is `exact`, as many tokens come as asked for, else
-    at least one; `logprobs` tells whether those of the best tokens can come along. `tokenize` is
+    has no such count. `chat` takes OpenAI's chats, `completions` its completions;
+    `prompt` encodes token ids. An `exact` server returns exactly max_tokens, others at least one
+    token; `logprobs` is whether it can return those of the best tokens. `tokenize` is
     None for an engine that counts only what it completes. `constrained` makes a JSON schema the
     fields of a request whose answer must follow it, None for an engine that cannot do that.
     `scraped` ends the line that the engine prints each time its metrics are read, "" for none.

@@ -109,8 +109,13 @@ class Plan:
     @property
     def served_name(self) -> str:
         """The name clients ask for, the first if there are several."""
+        return self.served_names[0]
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Every name clients may ask for."""
         names = self.value("served_model_name") or self.model
-        return str(names[0] if isinstance(names, list) else names)
+        return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
     @property
     def cards(self) -> tuple[str, ...] | None:

@@ -135,7 +135,7 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     lambda text: repr(text)[1:-1],
     lambda text: ascii(text)[1:-1],
-    # Between both quotes repr escapes one of them.
+    # If a text has both kinds of quotes, repr escapes one.
     lambda text: repr(f"{text}\"'")[1:-4],
     lambda text: ascii(f"{text}\"'")[1:-4],
     lambda text: text.replace("'", "'\"'\"'"),
@@ -143,7 +143,7 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
 
 
 def forms(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Secrets as JSON, Python, shells and URLs write them, quoted twice at most; longest first."""
+    """Secrets as JSON, Python, shells and URLs escape them, at most twice; longest first."""
     found: set[str] = set()
     for secret in secrets:
         if not secret:
@@ -250,7 +250,7 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _takes_words(line: str, found: re.Match[str]) -> bool:
-    """Whether a value without quotes counts.
+    """Whether an unquoted value counts.
 
     It does after a flag, a variable, a parameter of a URL, and a header such as `X-Api-Key: `.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a text that is not TOML, in words for people who do not know its grammar."""
+"""Explains what is wrong with invalid TOML to people who do not know its grammar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explained(text: str, message: str) -> str:
 def _wrong(line: str, reason: str) -> str:
     assignment, section = ASSIGNMENT.match(line), SECTION.match(line)
     if section and "twice" in reason:
-        return f"[{section[1]}] begins a second time; move its keys to where it begins first"
+        return f"[{section[1]}] appears twice; move its keys to the first one"
     if "backslash" in reason or "Unescaped" in reason:
         return "a backslash in \"quotes\" begins an escape; write it twice, or use 'single quotes'"
     if assignment is None:
@@ -40,11 +40,11 @@ def _wrong(line: str, reason: str) -> str:
     known = {entry.name for section in hints(Config).values() for entry in fields(section)}
     name, example = (f'"{key}"', key) if key in known else ("the key", "KEY")
     if "overwrite" in reason:
-        return f"{name} is set a second time; leave one of the two out"
+        return f"{name} is set twice; remove one of the two"
     if any(mark in value.partition("#")[0] for mark in TYPOGRAPHIC):
-        return f'the quotes of {name} are typographic ones; write {example} = "..."'
+        return f'{name} has typographic quotes; write {example} = "..."'
     if not value or value[0] == "#":
-        return f"{name} has no value; write one after the =, or leave the line out"
+        return f"{name} has no value; write one after the =, or remove the line"
     if value.partition("#")[0].strip().lower() in ("true", "false", "yes", "no", "on", "off"):
         return f"the value of {name} must be true or false, in lower case and without quotes"
     if value[0] not in "\"'[{":

@@ -21,7 +21,7 @@ from caovand.core.health.observation import GpuSample
 
 KEPT = 120  # samples, of all cards together
 BACK_S = 60.0
-STUCK_S = 10.0  # memory that nobody known holds and that does not move is not coming back
+STUCK_S = 10.0  # memory of no known process that stays constant for so long will not be released
 LOOK_S = 1.0
 SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
@@ -56,11 +56,11 @@ class InUse:
 
     @property
     def besides(self) -> occupancy.Used | None:
-        """What is in use of these cards and not ours; None where ours cannot be told apart."""
+        """Memory that others use on these cards; None if ours cannot be distinguished."""
         return self._besides
 
     async def taken_since(self, before: Sequence[Gpu]) -> str:
-        """Who has taken memory of the cards in use since `before`, as the driver knows it now.
+        """Processes that took memory of the cards in use since `before`, as the driver reports.
 
         Empty where our own processes cannot be told apart from others.
         """

@@ -124,7 +124,7 @@ class EngineRun:
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)
         if ended:
-            self._notice("noticed", f"ended what an earlier engine left: {named(ended)}")
+            self._notice("noticed", f"ended orphans of an earlier engine: {named(ended)}")
         await self._stale.begin()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:

@@ -212,7 +212,7 @@ def _reachable(error: ProblemError, path: str) -> str:
 
 
 def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
-    """The plan for what was inspected. Raises Obstacle, also for one that is known to fail."""
+    """Plan for the inspected machine. Raises Obstacle, also for a plan known to fail."""
     config, engine = request.config, request.engine
     mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
@@ -258,7 +258,7 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
 
 def look(request: PlanRequest, directories: Directories) -> Inventory:
     """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
-    # An engine that is here may take a minute to answer; one that is missing is known at once.
+    # An installed engine may take a minute to answer; a missing one is known at once.
     if os.path.exists(request.python):
         model = _model(request)
         engine = _engine(request, directories)

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import wall_clock
+from caovand.adapters import config_file, wall_clock
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.processes import Engines
+from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
-from caovand.core.config import Config, unapplied
+from caovand.core.config import Config, ConfigError, unapplied
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -29,7 +30,7 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
-from caovand.daemon.page import Page
+from caovand.daemon.own_server import OwnServer
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
@@ -84,7 +85,8 @@ class Supervisor:
             sums=asyncio.Lock(),
             several=len(configs) > 1,
         )
-        self.page = Page(directories.runtime, environ, self.notice)
+        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
+        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice)
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line
@@ -129,7 +131,7 @@ class Supervisor:
             raise self._fault
 
     def _poll_s(self) -> float:
-        """The seconds between two looks: the least patient slot needs several before it asks."""
+        """Seconds between two polls: the least patient slot needs several before it tests."""
         return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
 
     def _working(self) -> list[Slot]:
@@ -183,11 +185,28 @@ class Supervisor:
         names = list(unapplied(self._begun_with, config))
         if names:
             self.notice("noticed", f"not applied until caovan restarts: {', '.join(names)}")
-        self.page.settle(config)
+        self.settle_servers()
         for name, own in slots_of(config).items():
             if name in self.slots:
                 self.slots[name].reconfigure(own)
         return names
+
+    def settle_servers(self) -> None:
+        """Start, move or end what serves people, as the configuration has it."""
+        section = self.config.page
+        try:
+            token: str | None = config_file.page_token(self.config)
+        except ConfigError:
+            token = None  # its process reads the file as well, and prints what is wrong
+        words = ("--token-file", section.token_file) if section.token_file else ()
+        self.page.settle(section.listen, words, token)
+        most_mib = self._begun_with.gateway.max_body_mib
+        self.gateway.settle(self.config.gateway.listen, ("--max-body-mib", str(most_mib)))
+
+    def close_servers(self) -> None:
+        """End what serves people."""
+        self.page.close()
+        self.gateway.close()
 
     # -- what people see --------------------------------------------------------------------
 
@@ -217,10 +236,17 @@ class Supervisor:
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}
         slots = [status.entry(n, document) for n, document in documents.items()]
-        first, page = next(iter(documents.values())), self.page
-        warnings = [*first["warnings"], *filter(None, [page.problem])]
+        first, page, gateway = next(iter(documents.values())), self.page, self.gateway
+        warnings = [*first["warnings"], *filter(None, [page.problem, gateway.problem])]
         cluster = self.slots[next(iter(documents))].part.summary()
-        more = {"page": page.describe(), "cluster": cluster, "slots": slots}
+        counts = self.slots[next(iter(documents))].clients.counts
+        served = gateway.describe()
+        more = {
+            "page": page.describe(),
+            "gateway": {**served, **counts} if served else None,
+            "cluster": cluster,
+            "slots": slots,
+        }
         return {**first, "warnings": warnings, **more}
 
     def notice(self, kind: str, text: str, **data: Any) -> None:

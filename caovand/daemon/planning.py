@@ -43,7 +43,7 @@ class SlotPlanner:
         self._environ, self._memory = environ, memory
         self._source, self._tuned = source, tuned
         self.prepared: Prepared | None = None
-        self._wishes: PlanRequest | None = None  # that `prepared` was made for
+        self._wishes: PlanRequest | None = None  # the request `prepared` was made for
         self._served: tuple[Prepared, PlanRequest] | None = None
         self._salt = os.urandom(16)
 
@@ -78,12 +78,12 @@ class SlotPlanner:
         return NextPlan(self, wishes, again, last)
 
     def take(self, coming: NextPlan) -> None:
-        """Take over what was planned: it is the next engine's."""
+        """Adopt the planned result for the next engine."""
         if coming.made is not None:
             self.prepared, self._wishes = coming.made, coming.wishes
 
     def served(self) -> None:
-        """The engine of the last plan serves: what it was made for is what to come back to."""
+        """Record that the last plan serves, as the one to fall back to."""
         if self.prepared is not None and self._wishes is not None:
             self._served = self.prepared, self._wishes
 
@@ -127,7 +127,7 @@ class SlotPlanner:
         return self._engine.planning.conflicts(plan, self.inventory)
 
     def used(self, config: Config) -> occupancy.Used:
-        """What was in use of the engine's cards before it was started."""
+        """Memory in use on the engine's cards before it started."""
         gpus, cards = self.inventory.gpus if self.inventory else (), self.cards(config)
         return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
 
@@ -164,7 +164,7 @@ class NextPlan:
                 self._keep_steps()  # `mode --defer` waited for this start
 
     async def look(self) -> Inventory:
-        """What is here; raises inspection.Obstacle, and ConfigError for a bad file of the key."""
+        """Inspect this machine; raises inspection.Obstacle, or ConfigError for a bad key file."""
         if self._again is None:
             await asyncio.to_thread(inspection.check_cheap, self.wishes)
             self._machine = await self._planner.inspect(self.wishes)

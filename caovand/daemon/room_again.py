@@ -1,4 +1,4 @@
-"""Tells when memory that others used is free again, and a restart would disturb nobody."""
+"""Detects when memory others used is free again and a restart would interrupt nobody."""
 
 from __future__ import annotations
 

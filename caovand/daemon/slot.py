@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal
 
 from caovand import __version__
+from caovand.adapters import config_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.http import Endpoint
@@ -48,7 +49,7 @@ from caovand.core.plan import Plan
 from caovand.core.reporting import incident, starts, status
 from caovand.core.reporting.incident import Case
 from caovand.core.slot import ONLY
-from caovand.daemon import canary, degraded_plan, inspection, memories, tuning
+from caovand.daemon import canary, clients, degraded_plan, inspection, memories, tuning
 from caovand.daemon.canary import FirstAnswers
 from caovand.daemon.chronicle import Recorder, Then
 from caovand.daemon.cluster import part
@@ -118,6 +119,18 @@ class Slot:
         self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
         self.part = part_of(self._hooks())
         self.run.part = self.part
+        self.clients = clients.Clients(
+            clients.Slot(
+                snapshot=lambda: self.snapshot,
+                config=lambda: self.config,
+                endpoint=lambda: self.run.endpoint,
+                key=self._key,
+                planning=self.engine.planning,
+                starts=self._starts,
+                changes=shared.changes,
+                notice=self.notice,
+            )
+        )
         self._room_again = RoomAgain()
         self._inspecting: Task | None = None
         self._revision = 0
@@ -207,12 +220,13 @@ class Slot:
         )
 
     def _rules(self) -> LifecycleRules:
-        watch = self.config.watch
+        watch, gateway = self.config.watch, self.config.gateway
         return LifecycleRules(
             failures=watch.failures,
             stall_s=watch.stall_s,
             stable_after_s=watch.stable_after_s,
             drain_s=watch.shutdown_timeout_s,
+            gateway_drain_s=gateway.drain_s if gateway.listen else 0.0,
             recheck_s=watch.recheck_s,
             judge=self._judge,
         )
@@ -226,7 +240,7 @@ class Slot:
         others = occupancy.most(used, self.run.cards.others())
         good = self._memory.take_way_back()
         if good is not None:
-            # With no more room than there is now, the full plan would fail again.
+            # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
             return Decision("lower", good, text="back to the plan that served")
         healing, conflicts = self.engine.healing, self._planner.conflicts
@@ -247,10 +261,19 @@ class Slot:
                 cancel(self._inspecting)
             # A daemon that ends has no next engine to wait for.
             hurry = lambda: self.snapshot.quitting  # noqa: E731
-            self.run.end(action, self.recorder.before_kill, hurry)
+            self.clients.ends(action, again=self.run.ending)
+            self.run.end(action, self._before_kill, hurry)
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
+
+    def _key(self) -> str:
+        arguments, extra_args = self.engine.arguments, self.config.engine.extra_args
+        return config_file.api_key(self.config, extra_args, self._shared.environ, arguments)
+
+    async def _before_kill(self) -> None:
+        await self.clients.drained()
+        await self.recorder.before_kill()
 
     @property
     def _cards(self) -> frozenset[int]:
@@ -290,7 +313,7 @@ class Slot:
 
     def retry_full(
         self,
-        reason: str = "the full plan is tried again",
+        reason: str = "trying the full plan again",
         by: Literal["operator", "plan"] = "operator",
     ) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
@@ -311,7 +334,7 @@ class Slot:
 
     @property
     def history(self) -> History:
-        """What is kept of all slots by the minute."""
+        """Per-minute history of all slots."""
         return self._shared.history
 
     @property
@@ -325,7 +348,7 @@ class Slot:
 
     @property
     def _reported(self) -> dict[str, Any]:
-        """What the log of the living engine says: of one that is gone, it is of no interest."""
+        """What the log of the living engine says; nothing once the engine has exited."""
         return self.run.watching.reported if self.run.child and self.run.watching else {}
 
     def _samples(self) -> list[GpuSample]:
@@ -403,7 +426,8 @@ class Slot:
         else:
             if run.child is None:
                 run.endpoint = endpoint
-            if plan.identity != self.snapshot.abandoned:
+            # An engine that serves goes on instead of an abandoned plan; without one it is started.
+            if run.child is None or plan.identity != self.snapshot.abandoned:
                 self._planner.take(coming)
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
         self.apply(event)
@@ -455,7 +479,7 @@ class Slot:
             self.config.policy.tune_quiet_s,
         )
         if self._room_again.look(serving, track, self.run.cards.besides, quiet_s):
-            self.retry_full("others have freed memory of the cards: the full plan is tried", "plan")
+            self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
         elif self._tuner.look(serving, track):
             self.apply(events.Reconfigured(at=now()))
 
@@ -465,7 +489,7 @@ class Slot:
         if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
             return None
         if snapshot.refusal is not None:
-            return None  # planned anew, it would be what was refused
+            return None  # planning again would give what was refused
         return Serving(
             plan=snapshot.plan,
             generation=snapshot.generation,

@@ -37,13 +37,24 @@ class Starts:
             return False
         self._course = None
         plan = after.plan.identity
-        if not self._read:
-            self._kept = starts.from_document(store.read_json(self._path)) or ()
-            self._read = True
+        self._remind()
         start = starts.finished(course, plan, wall_clock.now(), figures)
         self.latest = start, starts.earlier(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
         return True
+
+    def remaining_s(self, plan: str, elapsed_s: float) -> float | None:
+        """How long a start of this plan will take from now on; None where nobody knows."""
+        try:
+            self._remind()
+        except OSError:
+            return None
+        return starts.remaining_s(self._kept, plan, elapsed_s)
+
+    def _remind(self) -> None:
+        if not self._read:
+            self._kept = starts.from_document(store.read_json(self._path)) or ()
+            self._read = True
 
     def remember(self) -> None:
         """Keep the starts for the next daemon; OSError if it cannot."""

@@ -204,7 +204,7 @@ class DraftTuner:
             self._notice("tune", found.text)
 
     def _save(self) -> bool:
-        """Write the records down; whether that succeeded."""
+        """Save the records; return True on success."""
         document = to_document(self._records.values(), self._failed_at)
         self._records = (from_document(document) or ({}, 0.0))[0]
         try:

@@ -15,6 +15,7 @@ from caovand.core import secrets
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
+from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
 from caovand.core.reporting.incident_text import REPORT
@@ -197,7 +198,9 @@ async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
         _not_on_a_worker(slot, "try the full plan", "run `caovanctl retry --full`")
         state, plan = slot.snapshot.state, slot.snapshot.plan
         if state is State.SERVING and plan is not None and not plan.degraded:
-            text = "nothing to try: the full plan serves already; `caovanctl restart` restarts it"
+            text = (
+                "nothing to do: the full plan is already serving; `caovanctl restart` restarts it"
+            )
             return {**_outcome(slot), "note": text}
         slot.retry_full()
     else:
@@ -346,6 +349,23 @@ async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
     }
 
 
+async def _gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """What the gateway should know, once it is newer than `since`; with the API key."""
+    since = _argument(args, "since", int, 0)
+    wait_s: float = _argument(args, "wait_s", float, 0.0)
+    if not 0 <= wait_s <= LONGEST_OPEN_WAIT_S:
+        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {LONGEST_OPEN_WAIT_S}")
+    return await slot.clients.next(since, wait_s)
+
+
+async def _gateway_report(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Take the gateway's counts, and the requests that it refuses because they end engines."""
+    counts = {name: _argument(args, name, int, 0) for name in ("waiting", "at_engine")}
+    endings = _argument(args, "endings", list, [])
+    slot.clients.report(_argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
+    return {}
+
+
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
     if _argument(args, "measure", bool, False):
         await slot.part.measure()
@@ -373,6 +393,8 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "recent": _recent,
     "history": _history,
     "endpoint": _endpoint,
+    "gateway": _gateway,
+    "gateway_report": _gateway_report,
     "cluster": _cluster,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)
@@ -383,6 +405,8 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "logs": frozenset({"lines", "since"}),
     "events": frozenset({"since"}),
     "retry": frozenset({"full"}),
+    "gateway": frozenset({"since", "wait_s"}),
+    "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
     "cluster": frozenset({"measure"}),
     "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),

@@ -1,4 +1,4 @@
-"""Whose log it is: decided by lines that only one program writes, else by a text only one knows."""
+"""Identifies who wrote a log, by lines only one program prints, else by a known failure text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
 from caovand.engines.common.whole_log import lines_of, public
 
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
-"""What an engine calls an exception that it knows nothing of: that decides nothing."""
+"""Failures that an engine reports for unknown exceptions, which identify no engine."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def engines() -> str:
 
 
 def explained(text: str) -> tuple[Writer, Explanation] | None:
-    """Who wrote a log, and its explanation; None for what is no engine's log, nor the kernel's."""
+    """Who wrote a log, and its explanation; None if it is no engine's and not the kernel's."""
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines))
@@ -72,7 +72,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
 def _by_its_words(
     found: Sequence[tuple[Engine, Explanation]],
 ) -> tuple[Writer, Explanation] | None:
-    """By a cause that one engine alone knows; of one that several know, in general terms."""
+    """Explain by a cause that only one engine knows, or in general terms if several know it."""
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     if len(named) == 1:

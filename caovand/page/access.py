@@ -53,7 +53,7 @@ class Access:
         return kind.lower() == "bearer" and self.is_token(token.strip())
 
     def is_token(self, token: str) -> bool:
-        """Whether this is the token that the page asks for."""
+        """Whether this is the page's token."""
         return self.asks and _equal(token.encode("utf-8", "replace"), self._token)
 
 

@@ -11,33 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.core.problem import ProblemError
-from caovand.core.reporting import wire
-from caovand.core.reporting.wire import Request, WireError
+from caovand.adapters import daemon_socket
+from caovand.core.reporting.wire import Request
 
-ANSWER_S = 10.0
 AT_ONCE = 4
 FRESH_S = 1.0
 MOST_KEPT = 64
 MOST_FILE_BYTES = 4 << 20
 
 Key = tuple[str, str, tuple[tuple[str, Any], ...]]
-
-
-class Unreachable(ProblemError):
-    """The daemon cannot be asked."""
-
-    def __init__(self, fact: str) -> None:
-        super().__init__("ask caovand", fact, "check `systemctl status caovan`")
-
-
-class Declined(ProblemError):
-    """The daemon's answer is a problem; `code` is the protocol's."""
-
-    def __init__(self, code: str, message: str, hint: str) -> None:
-        cannot, _, fact = message.removeprefix("cannot ").partition(": ")
-        super().__init__(cannot if fact else "", fact or message, hint)
-        self.code = code
 
 
 class Daemon:
@@ -50,20 +32,8 @@ class Daemon:
 
     async def ask(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:
         """The result of one request; raises Unreachable or Declined."""
-        try:
-            async with self._turn:
-                request = Request(op, args, model=model)
-                line = await asyncio.wait_for(self._exchange(request), ANSWER_S)
-            reply = wire.decode_reply(line, wire.MOST_LINE_BYTES)
-        except asyncio.TimeoutError:
-            raise Unreachable(f"it did not answer within {ANSWER_S:.0f} s") from None
-        except (ValueError, WireError) as problem:
-            raise Unreachable(f"its answer cannot be read ({problem})") from None
-        except OSError as problem:
-            raise Unreachable(problem.strerror or str(problem)) from None
-        if reply.result is None:
-            raise Declined(reply.code, reply.message, reply.hint)
-        return reply.result
+        async with self._turn:
+            return await daemon_socket.ask(self._path, Request(op, args, model=model))
 
     async def shared(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:
         """`ask`, or an answer that is not older than FRESH_S."""
@@ -90,17 +60,6 @@ class Daemon:
             parts.append(base64.b64decode(found["data"]))
             offset = found["next"]
         return b"".join(parts)
-
-    async def _exchange(self, request: Request) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._path, limit=wire.MOST_LINE_BYTES)
-        try:
-            writer.write(wire.encode_request(request) + b"\n")
-            line = await reader.readline()
-            if not line:
-                raise ConnectionResetError("it closed the connection")
-            return line
-        finally:
-            writer.close()
 
     def _keep(self, key: Key, done: asyncio.Task[Mapping[str, Any]]) -> None:
         if not done.cancelled():

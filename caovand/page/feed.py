@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from caovand.adapters.daemon_socket import Unreachable
 from caovand.core.problem import ProblemError
-from caovand.page.ask import Daemon, Unreachable
+from caovand.page.ask import Daemon
 from caovand.page.on_cards import on_cards
 from caovand.page.reader import Reader, frame
 

@@ -20,7 +20,10 @@ HEAD_BYTES = 16 << 10
 BODY_BYTES = 512 << 10
 END = b"\r\n\r\n"
 ENCODED = re.compile(rb"(?i)\n(?:transfer|content)-encoding[ \t]*:")
-REFUSAL = b"cannot take this request: its body is in chunks or compressed; send it as it is\n"
+REFUSAL = (
+    b"cannot take this request: its body is chunked or compressed; send it plain, with a"
+    b" Content-Length\n"
+)
 REFUSED = (
     b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
@@ -67,7 +70,7 @@ class Guard:
             timer.cancel()
 
     def asked(self, transport: Transport | None, *, known: bool) -> None:
-        """A whole request is there; `known` is whether its sender may read the page."""
+        """A whole request has arrived; `known` is whether its sender may read the page."""
         self._again(transport, EXCHANGE_S)
         if known and transport is not None:
             self._strangers.pop(transport, None)

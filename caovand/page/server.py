@@ -16,11 +16,12 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from caovand.adapters import wall_clock
+from caovand.adapters.daemon_socket import Declined
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
 from caovand.page.access import COOKIE, Access
-from caovand.page.ask import Daemon, Declined
+from caovand.page.ask import Daemon
 from caovand.page.feed import Feeds, default_model
 from caovand.page.guard import BODY_BYTES, Guard
 from caovand.page.refusal import Refusal, document
@@ -31,7 +32,7 @@ PUBLIC = ("/static/", "/login")
 LONGEST_MODEL = 200
 TRACES = 10  # of faults of ours: no more are printed
 LINGER_S = 1.0  # for the rest of a body that is not wanted
-WRONG_TOKEN_S = 1.0  # until one is refused
+WRONG_TOKEN_S = 1.0  # delay before a wrong token is refused
 LOGIN_BYTES = 4096
 FORM = "application/x-www-form-urlencoded"
 # The daemon's codes for what a reader asked wrongly; any other is its own trouble.
@@ -110,7 +111,8 @@ class Page:
                 fact = "another site's page sent it"
                 raise Refusal(403, "take this request", fact, "send it from caovan's own page")
         known = self._admitted(request)
-        if not known and request.headers.get("Authorization"):
+        # Of another kind it is for a proxy in front of the page: browsers send it here, too.
+        if not known and request.headers.get("Authorization", "").lower().startswith("bearer"):
             await self._wrong_token(request)
         if not known and request.path != "/" and not request.path.startswith(PUBLIC):
             raise Refusal(401, "answer", "the token is missing or wrong", "log in at /")
@@ -125,7 +127,7 @@ class Page:
         return self._access.admits(request.cookies, request.headers.get("Authorization", ""))
 
     async def _wrong_token(self, request: web.Request) -> None:
-        """Let who guesses wait, so that guesses are slow; a right token never waits.
+        """Delay wrong tokens, so that guessing is slow; a right token never waits.
 
         There is no count of them by address: behind a proxy everybody has the same.
         """
@@ -234,7 +236,7 @@ class Page:
 
 
 async def _token_of(request: web.Request) -> str:
-    """The token that a login form has; raises Refusal where it is none."""
+    """The token in a login form; raises Refusal if the form is malformed."""
     try:
         if request.content_type != FORM:
             raise ValueError(f"it is not {FORM}")
@@ -270,7 +272,7 @@ def _problem(problem: Problem, status: int) -> web.Response:
 async def start(listener: socket.socket, listen: str, daemon: Path, token: str) -> Page:
     """Serve on `listener` as long as the loop runs."""
     page = Page(Daemon(daemon), Access(listen, token), files.load())
-    # What a stranger sends that is no HTTP would fill the daemon's log.
+    # Otherwise strangers who send something other than HTTP would fill the daemon's log.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     runner = web.AppRunner(page.app, access_log=None, lingering_time=LINGER_S)
     await runner.setup()

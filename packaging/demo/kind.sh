@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the kind of engine that `make run` takes: that of the demo's configuration where there is
-# one, else KIND, else one that is installed, else the one that answers soonest here. What has to be
-# installed is announced on stderr, with the minutes that it takes on a quiet machine.
+# Prints the kind of engine for `make run`: the demo's configured one, else KIND, else an installed
+# one, else the one that answers soonest here. Announces on stderr what has to be installed, with the
+# minutes that it takes on a quiet machine.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 config=$root/.caovan/caovan.toml
@@ -15,7 +15,7 @@ installed() {
         llamacpp) [ -x "$root/.engines/current-llamacpp/bin/python" ] ;;
     esac
 }
-# Whether an engine cannot be installed: without root, a missing package is for somebody else.
+# Whether an engine cannot be installed: without root, missing packages cannot be added.
 lacks() {
     # shellcheck disable=SC2046 # one word a need
     missing=$("$root/packaging/prerequisites.sh" --missing $("$root/packaging/engine.sh" --needs "$1") 2>/dev/null) || return 0
@@ -28,7 +28,7 @@ if [ -e /dev/nvidiactl ]; then
     vllm=900 about_vllm="vLLM for the GPU: 3.6 GiB to download, 9 GiB on disk"
 else
     vllm=220 about_vllm="vLLM's CPU build: 556 MiB to download, 2.5 GiB on disk"
-    # Where the system has no Python 3.11, one comes from GitHub, which not everybody reaches.
+    # Without a system Python 3.11, one comes from GitHub, which is not reachable everywhere.
     . /etc/os-release 2>/dev/null || VERSION_CODENAME=
     command -v python3.11 >/dev/null ||
         { [ "${VERSION_CODENAME:-}" = bookworm ] && ! command -v python3 >/dev/null; } || vllm=$((vllm + 300))

@@ -4,7 +4,7 @@
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
-trap 'echo; exit 0' INT  # of make and its recipe, only make is to end by the signal
+trap 'echo; exit 0' INT  # on Ctrl-C only make itself should die of the signal
 place=$root/.caovan
 config=$place/caovan.toml
 [ ${#place} -le 90 ] || {
@@ -17,7 +17,7 @@ packaging/prerequisites.sh "run the demo" python curl $(packaging/engine.sh --ne
 packaging/venv.sh run
 mkdir -p "$place/models"
 cat >"$place/env" <<ENV
-# For a shell in which caovanctl is to use the demo: . $place/env
+# Points caovanctl in a shell at the demo: . $place/env
 export PATH="$root/.venv/bin:\$PATH"
 export RUNTIME_DIRECTORY="$place/run" STATE_DIRECTORY="$place/state"
 export CACHE_DIRECTORY="$place/cache" LOGS_DIRECTORY="$place/log"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,15 +39,15 @@ def test_the_shipped_file_loads() -> None:
     [
         (b"\xff\xfe", "not UTF-8 text"),
         (b"[model", "not valid TOML"),
-        (b"[model]\n[model]\n", "line 2: [model] begins a second time; move its keys to where"),
+        (b"[model]\n[model]\n", "line 2: [model] appears twice; move its keys to the first"),
         (
             b"[model]\npath = /srv/x\n",
             'line 2: the value of "path" is neither a number nor in',
         ),
         (b"[model]\npath = /srv/x\n", 'quotes; write path = "..."'),
         (b"[server]\nhost = 127.0.0.1\n", '; write host = "..."'),
-        ("[model]\npath = “/srv/x”\n".encode(), "typographic ones; write path ="),
-        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set a second time; leave one'),
+        ("[model]\npath = “/srv/x”\n".encode(), "has typographic quotes; write path ="),
+        (b'[model]\npath = "a"\npath = "b"\n', 'line 3: "path" is set twice; remove one'),
         (b'[model]\npath = "C:\\x"\n', "line 2: a backslash in"),
         (b"[engine]\nplugin = True\n", '"plugin" must be true or false, in lower case'),
         (b"[model]\npath =\n", '"path" has no value; write one after the ='),
@@ -135,6 +138,22 @@ def test_a_secret_that_every_user_can_open_is_refused_with_the_remedy(
             used(config, Path("a.toml"))
         assert f"run `sudo chmod 640 {file}`" in str(caught.value)
         file.chmod(0o640)
+
+
+@pytest.mark.parametrize(("owner", "group", "needed"), [(0, 0, True), (0, 7, False), (5, 0, False)])
+def test_a_file_of_root_is_also_given_to_the_service_which_could_not_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, needed: bool
+) -> None:
+    file = written(tmp_path / "key", "a key")
+    values = list(os.stat(file))
+    values[stat.ST_MODE], values[stat.ST_UID], values[stat.ST_GID] = 0o100644, owner, group
+    found = os.stat_result(values)
+    with monkeypatch.context() as system:
+        system.setattr(os, "stat", lambda path: found)
+        system.setattr(grp, "getgrnam", lambda name: grp.struct_group((name, "x", 7, [])))
+        with pytest.raises(ConfigError, match="sudo chmod 640") as caught:
+            secret_file.check(str(file), secret_file.API_KEY_FILE)
+    assert (f"and `sudo chgrp caovan {file}`" in str(caught.value)) == needed
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:

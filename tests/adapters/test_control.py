@@ -59,10 +59,11 @@ class Link:
 __all__ = ["folder"]
 
 
-def test_the_api_key_is_for_the_page_alone(folder: Path) -> None:
+def test_the_api_key_is_for_our_own_servers_alone(folder: Path) -> None:
     async def test() -> None:
         async with serving(folder), Link(folder / "control") as link:
-            assert (await link.ask("endpoint")).code == "not-permitted"
+            for op in ("endpoint", "gateway", "gateway_report"):
+                assert (await link.ask(op)).code == "not-permitted"
             assert (await link.ask("status")).ok
 
     run(test)
@@ -76,7 +77,8 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def rights(control: int, status: int, events: int) -> dict[str, int]:
-    return {"control": control, "status": status, "events": events, "inner": 0o700, "page": 0o600}
+    own = {"inner": 0o700, "page": 0o600, "gateway": 0o600}
+    return {"control": control, "status": status, "events": events, **own}
 
 
 def test_members_of_the_group_may_steer(folder: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_file_that_comes_later_is_added_whole_to_an_incident_that_is_still_the
     (tmp_path / second / ".node-2.json.x").write_text("{")
     assert set(store.files(2)) == {"incident.json", "node-1.json"}
     store.add(second, "node-2.json", "x" * 24_800)
-    with pytest.raises(NoIncident, match="removed with age"):
+    with pytest.raises(NoIncident, match="has expired"):
         store.add(first, "node-1.json", "{}")
     for name, file in ((second, "../x.json"), (second, "a/b.json"), ("..", "x.json")):
         with pytest.raises(NoIncident):

@@ -336,11 +336,11 @@ def test_a_change_that_ends_in_serving_is_exit_status_0(
 def test_a_note_of_the_daemon_is_printed_along_with_the_outcome(
     daemon: FakeDaemon, ctl: Ctl
 ) -> None:
-    note = {"state": "SERVING", "settled": True, "note": "nothing to try: the full plan serves"}
+    note = {"state": "SERVING", "settled": True, "note": "nothing to do: the full plan serves"}
     daemon.answers.update({"retry": note, "wait": status()})
     said = ctl("retry", "--full")
     assert (said.code, said.out) == (0, "serving m on http://h:1/v1, MTP 3\n")
-    assert said.err.startswith("nothing to try: the full plan serves\n")
+    assert said.err.startswith("nothing to do: the full plan serves\n")
     assert ctl("retry", "--full", "--json").json["note"] == note["note"]
 
 

@@ -56,7 +56,7 @@ def test_what_nobody_knows_is_unknown_and_blames_nothing() -> None:
         assert found is not None
         assert found[1].finding is not None
         assert found[1].finding.failure == "unknown"
-        assert "nothing is blamed" in found[1].advice[0]
+        assert "No known cause matches" in found[1].advice[0]
         assert "in this order" not in " ".join(found[1].advice)
 
 

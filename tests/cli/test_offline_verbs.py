@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import model_folder, page_process
+from caovand.adapters import model_folder, server_process
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Process
+from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.cli import doctor, serve, survey
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
@@ -750,20 +751,24 @@ def test_the_doctor_says_what_keeps_the_page_from_being_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on, page = "127.0.0.1:9480", {"url": "http://127.0.0.1:9480/", "problem": ""}
-    assert list(doctor.page_checks("", None)) == []
-    (served,) = doctor.page_checks(on, page)
+    assert list(doctor.server_checks(PAGE, "", None)) == []
+    (served,) = doctor.server_checks(PAGE, on, page)
     assert (served.verdict, served.text) == ("PASS", f"the page is served on {page['url']}")
-    (warned,) = doctor.page_checks(on, {**page, "problem": "cannot serve the page: it is taken"})
+    (warned,) = doctor.server_checks(
+        PAGE, on, {**page, "problem": "cannot serve the page: it is taken"}
+    )
     assert (warned.verdict, warned.text) == ("WARN", "cannot serve the page: it is taken")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        (warned,) = doctor.page_checks(f"127.0.0.1:{port}", None)
+        (warned,) = doctor.server_checks(PAGE, f"127.0.0.1:{port}", None)
         assert (warned.verdict, warned.remedy) == ("WARN", "set another [page] listen")
         assert str(port) in warned.text
-    monkeypatch.setattr(page_process, "has_library", lambda: False)
-    (warned,) = doctor.page_checks(on, None)
+    monkeypatch.setattr(server_process, "has_library", lambda: False)
+    (warned,) = doctor.server_checks(PAGE, on, None)
     assert "aiohttp" in warned.text
     assert "python3-aiohttp" in warned.remedy
+    (warned,) = doctor.server_checks(GATEWAY, on, None)
+    assert (warned.group, warned.text[:24]) == ("gateway", "cannot serve the gateway")
 
 
 def test_the_verbs_follow_the_running_daemon_s_file(

@@ -42,6 +42,7 @@ FREE_TEXTS = {
     "path", "revision", "chat_template", "host", "api_key_file", "group", "token_file", "key_file",
 }  # fmt: skip
 HEADS_PORTS = (7070, 7071)
+TAKEN = (*HEADS_PORTS, 1, 9400)
 KEY_IDS = [f"{name}.{key.name}" for name, key in KEYS]
 
 
@@ -344,7 +345,7 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     if meta["choices"]:
         found: st.SearchStrategy[Any] = st.sampled_from(meta["choices"])
     elif key.name == "port":  # a cluster's head needs two ports of its own
-        found = st.integers(meta["low"], meta["high"]).filter(lambda port: port not in HEADS_PORTS)
+        found = st.integers(meta["low"], meta["high"]).filter(lambda port: port not in TAKEN)
     elif key.name == "min_nodes":  # no cluster has fewer nodes
         found = st.integers(1, 2)
     elif plain is int:
@@ -379,7 +380,7 @@ CONFIGS = st.builds(
         )
         for section, kind in SECTIONS.items()
     },
-)
+).filter(lambda config: not config.gateway.listen or config.cluster.role != "worker")
 
 
 @given(CONFIGS)
@@ -396,6 +397,16 @@ def test_sections_compare_by_value() -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1:9480", "localhost:1", "[::1]:9480", "127.8.8.8:9"])
 def test_a_page_on_a_loopback_address_needs_no_token(listen: str) -> None:
     assert parse({"page": {"listen": listen}}).page.listen == listen
+
+
+def test_a_gateway_needs_a_port_of_its_own_and_clients() -> None:
+    section = {"listen": "127.0.0.1:8000"}
+    assert "[server] port" in findings_of({"gateway": section})[0]
+    worker = {"role": "worker", "head": "10.0.0.1:7070"}
+    section = {"listen": "0.0.0.0:8080"}
+    refused = findings_of({"gateway": section, "cluster": worker})
+    assert "a worker answers no clients" in refused[0]
+    assert parse({"gateway": section}).gateway.listen == "0.0.0.0:8080"
 
 
 def test_a_page_for_other_machines_needs_a_token() -> None:

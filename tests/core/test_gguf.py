@@ -182,6 +182,27 @@ def test_a_header_without_end_is_read_no_further_than_the_budget() -> None:
     assert taken <= 2 * gguf.PIECE
 
 
+def test_a_large_header_is_read_in_few_pieces() -> None:
+    """Each is a request to the hub when a model is pulled."""
+    data = odd({"a": value(ARRAY, (TEXT, ["x" * 1000] * 10_000))})
+    sizes: list[int] = []
+    stream = io.BytesIO(data)
+
+    def read(count: int) -> bytes:
+        sizes.append(count)
+        return stream.read(count)
+
+    parse(read, len(data), Budget(lambda: 0.0))
+    assert len(sizes) <= 4 + len(data) // gguf.PIECE + 1
+
+
+def test_a_model_in_many_parts_is_within_the_budget() -> None:
+    """As large ones are that were split into files of a few GiB; a part's header is small."""
+    data, budget = LLAMA + bytes(1 << 20), Budget(lambda: 0.0)
+    for _ in range(200):
+        parse(io.BytesIO(data).read, len(data), budget)
+
+
 BOOLS, FLOATS = ((value(ARRAY, (kind, [0] * gguf.MOST_KEPT))) for kind in (BOOL, F32))
 COSTLY = {
     "arrays of bits": odd({f"a{n}": BOOLS for n in range(50)}),

@@ -11,7 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -606,9 +606,10 @@ def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     assert (s.state, s.finding, s.refusal) == (State.HOLD, BUSY, None)
 
 
-def test_what_served_is_not_gone_back_to_twice() -> None:
+@pytest.mark.parametrize("by", ["operator", "plan"])
+def test_what_served_is_not_gone_back_to_twice(by: Literal["operator", "plan"]) -> None:
     """Neither the plan before the change can be started: there is nothing left to try."""
-    s = after(serving(PLANS[0]), Restart(at=3.0))
+    s = after(serving(PLANS[0]), Restart(at=3.0, by=by))
     s = after(s, Gone(at=4.0, generation=s.generation))
     s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
     assert (s.state, s.next_plan, s.refusal) == (State.STARTING, PLANS[0], OOM)
@@ -687,12 +688,28 @@ def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace
 
 def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     s = serving(PLANS[0])
-    s, (end,) = step(
-        s,
-        Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1]),
-        LifecycleRules(drain_s=10.0),
-    )
-    assert end == End(s.generation, 12.0)
+    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=60.0)
+    exited = Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1])
+    s, (end,) = step(s, exited, rules)
+    assert end == End(s.generation, 12.0), "it answers nobody any more"
+
+
+def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
+    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=600.0)
+    s = serving(PLANS[0])
+    slow = Failed(at=1.0, generation=s.generation, finding=Finding("draft-collapse", "slow"))
+    for event in (Restart(at=1.0), Stop(at=1.0), slow):
+        ended, (end,) = step(s, event, rules)
+        assert end == End(s.generation, 12.0, 600.0)
+        assert ended.deadline == 1.0 + 600.0 + 12.0 + KILL_S
+    hung = Failed(at=1.0, generation=s.generation, finding=Finding("hang", "nothing moves"))
+    assert step(s, hung, rules)[1] == (End(s.generation, 0.0),)
+    # A stop meanwhile does not cut them off; a second one does.
+    recycling, _ = step(s, Restart(at=1.0), rules)
+    stopping, _ = step(recycling, Stop(at=2.0), rules)
+    assert stopping.deadline == recycling.deadline
+    _, (end,) = step(stopping, Stop(at=3.0), rules)
+    assert (end.grace_s, end.drain_s) == (0.0, 0.0)
 
 
 def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:

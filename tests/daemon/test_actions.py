@@ -380,6 +380,32 @@ def test_a_change_that_fails_at_its_start_leaves_what_served_and_its_own_configu
         await daemon.until(State.SERVING, lambda: daemon.s.spawns == 5)
         assert "--max-model-len 4096" in " ".join(daemon.one.run.argv)
         assert daemon.s.refusal is None
+        assert daemon.one.run.mode == "fast", "started as what it was planned for"
+
+    play(world, story, shutdown_timeout_s=0.1)
+
+
+def test_what_was_abandoned_is_started_as_it_is_planned_where_nothing_serves(world: World) -> None:
+    changed = replace(
+        Config(), model=ModelSection(max_model_len=4096), policy=PolicySection(mode="fast")
+    )
+
+    async def story(daemon: Running) -> None:
+        daemon.start()
+        await daemon.until(State.SERVING)
+        world.script(REFUSES_4096)
+        world.engine_works = False
+        daemon.one.reconfigure(replace(changed, watch=daemon.one.config.watch))
+        await soon(lambda: daemon.s.abandoned)
+        world.engine_works = True
+        await daemon.until(State.SERVING)
+        os.kill(daemon.pid, signal.SIGKILL)
+        await daemon.until(State.BACKOFF)
+        world.script(FOR_EVER)
+        daemon.start()
+        await daemon.until(State.SERVING)
+        assert "--max-model-len 4096" in " ".join(daemon.one.run.argv)
+        assert daemon.one.run.mode == "fast"
 
     play(world, story, shutdown_timeout_s=0.1)
 
@@ -428,7 +454,7 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
         again = (await daemon.until(State.SERVING)).plan
         assert again is not None
         assert (again.identity, again.others_mib[0]) == (served.identity, 300)
-        (text,) = (text for text in daemon.texts("state") if "others have freed" in text)
+        (text,) = (text for text in daemon.texts("state") if "have freed GPU memory" in text)
         assert text.startswith("SERVING -> RECYCLING: ")
         assert daemon.one.figures.restarts["plan"] == 1
 
@@ -512,7 +538,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
         assert lives(first)
         await daemon.until(State.SERVING)
         assert not lives(first)
-        assert [text for text in daemon.texts("noticed") if "ended what an earlier" in text]
+        assert [text for text in daemon.texts("noticed") if "ended orphans of an earlier" in text]
 
     play(world, story, recheck_s=0.05)
 

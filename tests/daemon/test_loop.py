@@ -18,7 +18,7 @@ import structlog
 from caovand.adapters import child, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.core.config import Config, WatchSection
+from caovand.core.config import Config, GatewaySection, WatchSection
 from caovand.core.facts.ledger import Marks
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
@@ -86,10 +86,10 @@ def test_what_is_noticed_reaches_the_daemons_log(tmp_path: Path) -> None:
 
 
 def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None:
-    async def rules(watch: WatchSection) -> LifecycleRules:
+    async def rules(watch: WatchSection, gateway: GatewaySection) -> LifecycleRules:
         places = Directories(*[tmp_path] * 4)
         echo = Echo("console", io.StringIO())
-        config = Config(watch=watch)
+        config = Config(watch=watch, gateway=gateway)
         one = Supervisor(tmp_path / "c", config, places, {}, structlog.get_logger(), echo)
         return one.slots[ONLY]._rules()
 
@@ -106,13 +106,15 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
     watch = WatchSection(
         failures=7, stall_s=11.0, stable_after_s=12.0, shutdown_timeout_s=13.0, recheck_s=14.0
     )
-    used, default = asyncio.run(rules(watch)), asyncio.run(rules(WatchSection()))
+    gateway = GatewaySection(listen="127.0.0.1:8080", drain_s=15.0)
+    used = asyncio.run(rules(watch, gateway))
+    default = asyncio.run(rules(WatchSection(), GatewaySection(drain_s=15.0)))
     assert (used.failures, used.stall_s, used.stable_after_s) == (7, 11.0, 12.0)
-    assert (used.drain_s, used.recheck_s) == (13.0, 14.0)
+    assert (used.drain_s, used.recheck_s, used.gateway_drain_s) == (13.0, 14.0, 15.0)
     for threshold in fields(LifecycleRules):
         name = threshold.name
         if name != "judge":
-            assert getattr(used, name) != threshold.default, "a key of [watch] sets it"
+            assert getattr(used, name) != threshold.default, "a key of [watch] or [gateway] sets it"
             assert getattr(default, name) == threshold.default, "one default, in two places"
 
 

@@ -119,7 +119,9 @@ def test_what_a_suggestion_waits_for_is_shown_from_the_start(suggests: Slot) -> 
     suggests.serve(plan(0))
     suggests.ask()
     suggests.ask()
-    assert suggests.shown == "drafting depth 0: nothing to suggest, as no drafts were ever measured"
+    assert (
+        suggests.shown == "drafting depth 0: nothing to suggest: no drafts have been measured yet"
+    )
 
 
 def test_a_suggestion_is_reported_once_and_shown_with_its_basis(suggests: Slot) -> None:

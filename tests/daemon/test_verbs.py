@@ -36,7 +36,7 @@ class FakeSupervisor:
 
     def __init__(self, folder: Path = Path("/nowhere")) -> None:
         self.slots: dict[str, FakeSupervisor] = {ONLY: self}
-        self.run = self.worst = self
+        self.run = self.worst = self.clients = self
         self.one_line = "STOPPED"
         self.ring = Ring(1000)
         self.incidents = Incidents(folder / "incidents")
@@ -65,6 +65,12 @@ class FakeSupervisor:
         if self.off:
             raise ProblemError("show a history", "[history] days is 0", "set it")
         return {"at": []}
+
+    async def next(self, since: int, wait_s: float) -> dict[str, Any]:
+        return {"seq": since, "wait_s": wait_s}
+
+    def report(self, *news: Any) -> None:
+        self.told.append(news)
 
     def recent(self) -> dict[str, Any]:
         return {**self.figures.recent(), "card_age_s": [], "cards": {}}
@@ -219,6 +225,16 @@ def test_any_arguments_are_answered_in_a_frame(op: str, args: dict[str, Any]) ->
 
 def test_every_verb_declares_its_arguments() -> None:
     assert set(verbs.ARGUMENTS) == set(verbs.VERBS)
+
+
+def test_the_gateway_hears_what_is_new_and_reports() -> None:
+    fake = FakeSupervisor()
+    assert ask(fake, "gateway", since=3, wait_s=5).result == {"seq": 3, "wait_s": 5.0}
+    assert ask(fake, "gateway", wait_s=3600.0).code == "bad-argument"
+    news = {"seq": 3, "waiting": 1, "at_engine": 2, "endings": ["POST /v1/x\x1b, 3 bytes"]}
+    assert ask(fake, "gateway_report", **news).ok
+    counts = {"waiting": 1, "at_engine": 2}
+    assert fake.told == [(3, counts, ["POST /v1/x\\x1b, 3 bytes"])]
 
 
 # -- which model it is about ---

@@ -40,7 +40,7 @@ class BareRoot:
 
     def __init__(self, base: Path, seen: Iterable[str], environ: Mapping[str, str]) -> None:
         self._work = tempfile.TemporaryDirectory(prefix="caovan-bare-")
-        self._environ = environ
+        self._environ, self.base = environ, base
         name_spaces = ["--mount", "--pid", "--fork", "--uts", "--ipc", "--kill-child"]
         self.seen = [path for path in (*SEEN, *seen) if os.path.exists(path)]
         self._holder = subprocess.Popen(

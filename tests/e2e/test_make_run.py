@@ -115,11 +115,13 @@ class Bare:
         """Files outside the checkout that neither apt nor Python's cache of the system wrote."""
         ours = ("root/caovan/", "usr/", "etc/", "var/lib/apt/", "var/lib/dpkg/", "var/cache/")
         ours = (*ours, "var/log/", "var/lib/python/", "var/lib/ucf/", "var/lib/systemd/")
-        names = (
-            str(path.relative_to(self.root.written))
-            for path in self.root.written.rglob("*")
-            if not path.is_dir() or not any(path.iterdir())
-        )
+        names = []
+        for path in self.root.written.rglob("*"):
+            name = path.relative_to(self.root.written)
+            # A folder of the base is copied up when something in it came and went.
+            is_old = (self.root.base / name).is_dir()
+            if not path.is_dir() or not (is_old or any(path.iterdir())):
+                names.append(str(name))
         seen = [name for name in names if not name.startswith(ours)]
         return [name for name in seen if f"/{name}" not in self.root.seen]
 

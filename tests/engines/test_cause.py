@@ -179,7 +179,7 @@ def test_drafts_of_different_lengths_in_a_step_are_the_drafters_on_the_cpu_build
     assert decide(plan, finding, 1, rules).verdict == "again"
     second = decide(plan, finding, 2, rules)
     assert (second.rung == "mtp-off off") is ours
-    assert any("answers in JSON" in advice for advice in advise(finding, {})) is ours
+    assert any("JSON answers" in advice for advice in advise(finding, {})) is ours
 
 
 def test_a_prompt_of_one_token_is_named_and_no_plan_is_blamed_for_it() -> None:

@@ -128,6 +128,15 @@ def test_where_nothing_may_be_lowered_it_fails_before_any_start(
     assert "name max_model_len in [policy] pinned" in found.finding.text
 
 
+def test_a_rung_that_may_do_is_taken_where_none_is_certain_to() -> None:
+    """As after a failure: its cache is short by no more than forecasts were off."""
+    policy = {**LITTLE, "ladder": ["kv-dtype"]}
+    config, plan = planned(model={"max_model_len": ASKED // 2}, **policy)
+    memory = ENGINE.planning.forecast(plan, ON_H200)
+    assert (plan.rungs, memory.fits, is_clear(memory)) == (("kv-dtype fp8",), False, False)
+    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+
+
 def test_a_pinned_context_is_tried_whatever_the_forecast_is() -> None:
     config, plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
     assert (plan.value("max_model_len"), plan.taken) == (ASKED, ())
@@ -193,5 +202,5 @@ def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_d
         assert not differing
         assert rest(length + STEP) != as_it_is
     else:
-        assert advice.endswith(f"with other values of {', '.join(differing)}")
+        assert advice.endswith(f"fits if these change: {', '.join(differing)}")
         assert rest(length + STEP) is None

@@ -55,6 +55,7 @@ FAULTS = (
     Fault("collective-timeout", "serving", "nccl.failed"),
     Fault("gpu-absent", "engine", "gpu.absent"),
     Fault("host-oom", "load", "ram.alloc"),
+    Fault("shm-full", "load", "shm.full"),
     Fault("compile-cache-stale", "compile", "cache.stale"),
     Fault("shared-memory-limit", "warmup", "smem.tvm"),
     Fault("jit-toolchain", "warmup", "jit.nvcc"),

@@ -93,7 +93,7 @@ class FakeDaemon:
             text = "cannot send a chat: the engine is STARTING"
             return Reply("", None, "not-serving", text, "wait until it serves")
         if op == "incident" and args["number"] != 1:
-            text = f"cannot find incident {args['number']}: it never existed"
+            text = f"cannot find incident {args['number']}: there is none"
             return Reply("", None, "no-incident", text, "caovanctl incidents")
         documents = {"incident.json": REPORT, "node-1.json": NODE}
         data = json.dumps(documents.get(args.get("file", "incident.json"))).encode()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import processes
-from caovand.adapters.page_process import NO_LIBRARY
+from caovand.adapters.server_process import PAGE
 from caovand.core.problem import Problem
 from caovand.page import charts, files
 from caovand.page.access import Access
@@ -158,7 +158,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("module", "words", "problem"),
     [
-        ("None", [], str(NO_LIBRARY)),
+        ("None", [], str(PAGE.no_library)),
         ("sys", ["--token-file", "/nowhere"], "cannot read [page] token_file /nowhere: No such"),
         ("sys", ["--listen", "192.0.2.1:1"], "192.0.2.1:1: Cannot assign requested address"),
     ],

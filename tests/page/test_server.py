@@ -145,6 +145,8 @@ def test_wrong_tokens_are_refused_slowly_and_the_right_one_never_waits_for_them(
             )
         ]
         await soon(lambda: len(one.page.guard._streaming) == len(guesses))
+        proxys = {"Authorization": "Basic eDp5"}
+        assert (await one.get("/", headers=proxys))[0] == 200
         assert (await one.post("/login", data={"token": TOKEN}))[0] == 303
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert (await one.get("/api/plan", headers=right))[0] == 200

@@ -348,7 +348,7 @@ def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None
         assert {p.pid for p in one.tree()} == left
         one.start()
         one.until_state("SERVING")
-        told = next(text for text in one.events() if text.startswith("ended what an earlier"))
+        told = next(text for text in one.events() if text.startswith("ended orphans of an earlier"))
         assert all(f"(pid {pid})" in told for pid in left)
         assert not left & {p.pid for p in processes.every() if not p.zombie}
 

@@ -78,7 +78,7 @@ FLAGS = (
     "enable-prefix-caching no-enable-prefix-caching kv-cache-memory-bytes kv-cache-dtype "
     "enable-server-load-tracking shutdown-timeout additional-config tensor-parallel-size "
     "pipeline-parallel-size nnodes node-rank master-addr master-port headless "
-    "distributed-executor-backend"
+    "distributed-executor-backend load-format"
 )
 COUNTS: dict[str, float] = {
     "completions": 0,
@@ -297,16 +297,24 @@ def serve(options: dict[str, str], orders: dict[str, object], core: int) -> None
 
         def chat(self, body: dict[str, object]) -> None:
             """A chat as server-sent events: the prompt's own words, one a chunk."""
+            self.protocol_version = "HTTP/1.1"  # in chunks, so that a cut is seen
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
             self.end_headers()
             messages = body["messages"]
             assert isinstance(messages, list)
             for word in messages[-1]["content"].split()[: int(str(body["max_tokens"]))]:
                 delta = {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]}
-                self.event(delta)
+                self.chunk(f"data: {json.dumps(delta)}\n\n".encode())
                 time.sleep(float(str(orders.get("pace_s", 0))))
-            self.wfile.write(b"data: [DONE]\n\n")
+            self.chunk(b"data: [DONE]\n\n")
+            self.chunk(b"")
+
+        def chunk(self, data: bytes) -> None:
+            with contextlib.suppress(OSError):  # the client may be gone
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
         def reply(self, status: int, text: str) -> None:
             data = text.encode()

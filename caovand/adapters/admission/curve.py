@@ -1,4 +1,4 @@
-"""Follows a connection of CURVE: its handshake, and how much comes that makes no whole message.
+"""Follows a CURVE connection: its handshake, and the bytes since its last whole message.
 
 All that comes after the handshake is encrypted. Until then the commands have names
 (rfc.zeromq.org/spec/25), and the server says READY to nobody whose key it does not take. After it,
@@ -39,7 +39,7 @@ class Encrypted:
         self.asks = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the peer."""
+        """Feed the next bytes from the peer."""
         if self.asks:
             self._unheard += len(data)
             if self._unheard > self._max_unheard:
@@ -52,7 +52,7 @@ class Encrypted:
             raise Excessive("a handshake is too large")
 
     def answered(self, data: bytes) -> None:
-        """Take the next bytes for the peer."""
+        """Feed the next bytes to the peer."""
         if not self._to_server:
             self._follow(data)
 

@@ -31,7 +31,7 @@ _UCRED = struct.Struct("iII")  # pid, uid, gid
 
 Serve = Callable[[socket.socket], Awaitable[None]]
 Who = Callable[[socket.socket], Hashable]
-"""Whose share a connection counts for; OSError where it has ended already."""
+"""Identifies the peer whose quota a connection uses; OSError if it has already ended."""
 
 
 class CannotBind(Exception):

@@ -34,7 +34,7 @@ class Messages:
         self._body = 0  # bytes of a frame's body to come
         self._flags = 0
         self._parts = self._bytes = self._frames = 0
-        self._amid = False  # parts of a message have come, and the last has not
+        self._amid = False  # some parts of a message have arrived, but not the last
         self.asks = False
 
     def feed(self, data: bytes) -> None:

@@ -16,12 +16,14 @@ from dataclasses import replace
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
-FOR_THE_PAGE_ALONE = frozenset({"endpoint"})
-"""Its result contains the API key, which not even the control group is shown."""
-OF_THE_PAGE = FOR_THE_PAGE_ALONE | {
+OF_THE_GATEWAY = frozenset({"gateway", "gateway_report"})
+FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
+"""Their results contain the API key, which not even the control group is shown."""
+OF_THE_PAGE = frozenset({
+    "endpoint",
     "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
     "cluster",
-}  # fmt: skip
+})  # fmt: skip
 LONGEST_LINE = 4096
 READ_S = 2.0
 WRITE_S = 2.0

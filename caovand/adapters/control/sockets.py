@@ -27,7 +27,8 @@ from caovand.adapters.admission.gate import OPENS, Gate, inner_folder
 from caovand.adapters.admission.zmtp import Messages
 from caovand.adapters.control.lines import (
     BUSY,
-    FOR_THE_PAGE_ALONE,
+    FOR_SERVERS_ALONE,
+    OF_THE_GATEWAY,
     OF_THE_PAGE,
     Lines,
     not_permitted,
@@ -41,7 +42,7 @@ MOST_LINKS = 64
 MOST_STRANGERS = 64
 STRANGERS_EACH = 8
 STRANGERS_RATE = 20  # requests a second of one user
-PAGE_LINKS = 8  # more than the page opens at a time
+SERVER_LINKS = 8  # more than page or gateway open at a time
 SPARE_LINKS = 8  # more, for root and ourselves
 ENVELOPE_BYTES = 1024  # of a message beside the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
@@ -99,16 +100,17 @@ class Control:
                     refusal=BUSY,
                 )
             )
-            own = Lines(self._reply, OF_THE_PAGE, trusted=True)
-            self._doors.append(
-                Door(
-                    unix_listener(folder / "page", 0o600, None),
-                    own.serve,
-                    peer_uid,
-                    most=PAGE_LINKS,
-                    each=PAGE_LINKS,
+            for name, ops in (("page", OF_THE_PAGE), ("gateway", OF_THE_GATEWAY)):
+                own = Lines(self._reply, ops, trusted=True)
+                self._doors.append(
+                    Door(
+                        unix_listener(folder / name, 0o600, None),
+                        own.serve,
+                        peer_uid,
+                        most=SERVER_LINKS,
+                        each=SERVER_LINKS,
+                    )
                 )
-            )
         except CannotBind:
             for door in self._doors:
                 door.close()
@@ -187,7 +189,7 @@ class Control:
 
     async def _answer(self, envelope: list[bytes], request: Request) -> None:
         try:
-            permitted = request.op not in FOR_THE_PAGE_ALONE
+            permitted = request.op not in FOR_SERVERS_ALONE
             reply = await self._reply(request) if permitted else not_permitted(request)
             frame = wire.encode_reply(reply)
             if len(frame) > wire.MAX_BYTES:

@@ -104,7 +104,7 @@ def compile_bytecode(path: Path, site: Path, world: World) -> None:
     counted = path / "compiled.txt"
 
     def tick() -> None:
-        with contextlib.suppress(OSError, ValueError):  # not there yet, or half written
+        with contextlib.suppress(OSError, ValueError):  # missing or half written
             done, total = map(int, counted.read_text(encoding="utf-8").split())
             world.progress(done, total, "compiling Python files")
 

@@ -223,8 +223,8 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     at_hand = available()
     if name not in at_hand:
         lacking = (
-            "install caovan again, as its lock files are missing too, or set CAOVAN_LOCKS to the"
-            " folder that has them (packaging/engines in a checkout)"
+            "all lock files are missing: reinstall caovan, or set CAOVAN_LOCKS to their"
+            " folder (packaging/engines in a checkout)"
         )
         raise EngineError(
             f"install {engine.title} {wanted} ({build})",

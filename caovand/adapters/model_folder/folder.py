@@ -30,7 +30,7 @@ OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
 SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
-"""First parts of a path which the hubs' own addresses begin with: nobody there has such a name."""
+"""First path segments of the hubs' own addresses, which no owner there can have as a name."""
 SIMILAR = 0.8
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
@@ -88,7 +88,7 @@ def unnamed() -> ModelProblem:
 
 
 def _may_be_on_a_hub(path: str) -> bool:
-    """Whether a path that leads nowhere can be a model's name; a path without its "/" is none."""
+    """Whether a path that does not exist can be a hub name, rather than a path without its "/"."""
     owner, _, name = path.partition("/")
     is_path = owner in NO_OWNERS or name.endswith(SUFFIX) or Path("/", path).exists()
     return HUB_NAME.match(path) is not None and not is_path

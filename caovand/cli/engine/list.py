@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_daemon(config: Config) -> Path | None:
-    """The folder that the daemon's engine lies in, if it is one of ours."""
+    """The folder of the daemon's engine, if we installed it."""
     folder = Path(config.engine.python or "").parent.parent
     return folder.parent if places.read(folder) is not None else None
 

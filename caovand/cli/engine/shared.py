@@ -38,7 +38,7 @@ def root_of(args: argparse.Namespace) -> Path:
 
 
 def world_of(screen: Screen) -> World:
-    """What an installation touches, as it really is; no command of it is silent for long."""
+    """The real world of an installation, which reports progress during long commands."""
 
     def run(
         command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]

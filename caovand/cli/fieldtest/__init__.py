@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     target = args.file or Path(time.strftime("caovan-fieldtest-%Y%m%d-%H%M.tar.gz"))
     folder = own_directories(os.environ, os.getuid()).state / "fieldtest"
     order = QUICK if args.quick else ORDER
-    # Whatever can keep the test from ending well is found out before the service is stopped.
+    # Check everything that could make the test fail before stopping the service.
     archive.check(target)
     pid = status.get("engine_pid")
     check(Subject(config, look(config, None, pid, source=source).with_model(config), source, order))
@@ -121,7 +121,7 @@ def _engine_stopped(
 
 
 def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
-    """Raise CommandError unless the operator agrees that the engine of the service is stopped."""
+    """Raise CommandError unless the operator agrees to stop the engine of the service."""
     if yes:
         return
     name = status["served"]["name"] if status["served"] else status["model"]
@@ -130,7 +130,7 @@ def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
         raise CommandError(
             Exit.FAILED,
             f"cannot stop the engine of {name}, which is {status['state']}: there is no terminal to"
-            " ask on",
+            " ask at",
             remedy,
         )
     question = f"stop the engine of {name}, which is {status['state']}, until the test is over?"
@@ -142,13 +142,13 @@ def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
 VERB = Verb(
     name="fieldtest",
     help="measure caovan on this machine, for a report to be posted",
-    description="Measure caovan on this machine, 20 minutes and more: the machine, our kernels"
-    " against float64 and against vLLM's own, then the configured model served in several ways,"
-    " each started, measured as `bench` does and stopped: as configured, without our kernels, with"
-    " int8 activations, on one card and on two. The engine of the service is stopped meanwhile, if"
-    " you agree, and started again; nothing else on the machine is changed. Stopped with Ctrl-C,"
-    " the same command goes on where it was. The report and an archive with every round have no"
-    " secrets.",
+    description="Measure caovan on this machine, in 20 minutes or more: the machine, our kernels"
+    " against float64 and against vLLM's own, then the configured model served in several ways (as"
+    " configured, without our kernels, with int8 activations, on one card and on two); each is"
+    " started, benchmarked as `bench` does, and stopped. If you agree, the engine of the service is"
+    " stopped meanwhile and started again afterwards; nothing else on the machine is changed. After"
+    " Ctrl-C, the same command continues where it stopped. The report and the archive with every"
+    " round contain no secrets.",
     epilog="example: sudo caovanctl fieldtest",
     arguments=arguments,
     run=run,

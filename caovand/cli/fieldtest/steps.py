@@ -38,7 +38,7 @@ QUICK = Order((256,), (1, 2), 1, 16, 1, "")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested: the configuration, and the machine without the engine of the service.
+    """The subject of the test: the configuration, and the machine without the service's engine.
 
     `order` is what is measured of each trial: a quick test has another than a full one.
     """
@@ -95,7 +95,7 @@ def _identity(gpu: Gpu) -> str:
 
 
 def check(subject: Subject) -> None:
-    """Raise CommandError where no trial has a plan that runs."""
+    """Raise CommandError if no trial has a plan that can run."""
     ways = list(_ways(subject, free_port.free_port()))
     if not any(way.planned for way in ways):
         raise CommandError(

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_daemon(config: Config) -> Path | None:
-    """The folder that the daemon's model lies in, if models were pulled there."""
+    """The folder of the daemon's model, if models were pulled there."""
     folder = Path(config.model.path).parent
     return folder if config.model.path and folders.models(folder) else None
 

@@ -122,12 +122,12 @@ VERB = Verb(
     help="load the served model for hours and judge what that did",
     description="Load the served model for hours as many clients do, and judge what that did:"
     " conversations that continue, short and long prompts, answers in JSON of a schema, clients"
-    " that disconnect, streamed and whole answers, greedy and sampled, with pauses; all real text,"
-    " drawn from the seed. Greedy answers taken at the start are compared again and again, alone"
-    " and under load. Fails on wrong answers, errors, restarts, incidents, growing memory or open"
-    " files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it early with the"
-    " verdict so far. The result is kept where those of `bench` are. Exit status: 0 passed, 1"
-    " failed.",
+    " that disconnect, streamed and whole answers, greedy and sampled, with pauses. Prompts are"
+    " real text, chosen by --seed. Greedy answers taken at the start are compared again and"
+    " again, alone and under load. Fails on wrong answers, errors, restarts, incidents, growing"
+    " memory or open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it"
+    " early with the verdict so far. The result is kept where those of `bench` are. Exit status:"
+    " 0 passed, 1 failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
     run=run,

@@ -77,7 +77,7 @@ class Terminal:
             self._left.close()
 
     def _take(self) -> None:
-        """Take the other screen, and keys as they are typed."""
+        """Enter the alternate screen and cbreak mode."""
         modes = termios.tcgetattr(KEYS)
         self._taken.callback(termios.tcsetattr, KEYS, termios.TCSADRAIN, modes)
         tty.setcbreak(KEYS)

@@ -44,7 +44,7 @@ def prompt(known: Sequence[str], salt: str, seed: int, number: int) -> str:
 
 
 def _drawn(text: str) -> bytes:
-    """A place in an order: the same on every machine and Python."""
+    """Return a sort key that is stable across machines and Python versions."""
     return hashlib.sha256(text.encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""What reading the headers of one model may cost: they come from strangers.
+"""Limits on reading one model's headers, which come from strangers.
 
 A model has many files, and each of them may claim much, or be another link to the same one. So all
 its headers spend from one budget, before what they claim is believed.
@@ -28,7 +28,7 @@ class TooLarge(BadHeader):
 
 @dataclass
 class Budget:
-    """What is left for the headers of one model; `clock` is the CPU time of who reads them."""
+    """The budget left for one model's headers; `clock` returns the reader's CPU time."""
 
     clock: Callable[[], float]
     bytes_left: int = MAX_BYTES
@@ -47,7 +47,7 @@ class Budget:
         self.spend()
 
     def spend(self, *, size_bytes: int = 0, values: int = 0) -> None:
-        """Take this much; raises TooLarge where it is not left."""
+        """Spend this much; raises TooLarge if less is left."""
         self.bytes_left -= size_bytes
         self.values_left -= values
         self.require(0)
@@ -57,7 +57,7 @@ class Budget:
             raise TooLarge(f"its header and those before it take more than {MAX_CPU_S:.0f} s")
 
     def require(self, size_bytes: int) -> None:
-        """Raise TooLarge where so many bytes are not left; none are taken."""
+        """Raise TooLarge if fewer bytes are left; spends none."""
         if size_bytes > self.bytes_left:
             raise TooLarge(f"its header and those before it have more than {MAX_BYTES >> 20} MiB")
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from caovand.core.checkpoint.budget import BadHeader, Budget
 
-PIECE = 1 << 20
+FIRST_PIECE = 64 << 10  # of the budget for each part of a model, most of which have small headers
+PIECE = 1 << 20  # one request over HTTP
 MOST_KEYS = 10_000
 MOST_TENSORS = 200_000
 MOST_ENTRIES = 4_000_000  # of one array
@@ -178,6 +179,7 @@ class _Source:
     def __init__(self, read: Callable[[int], bytes], size: int, budget: Budget) -> None:
         self.size, self.budget = size, budget
         self._read, self._buffer, self._place, self._before = read, b"", 0, 0
+        self._piece = FIRST_PIECE
 
     @property
     def at(self) -> int:
@@ -185,7 +187,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """The next bytes; BadHeader where the file or the budget ends before."""
+        """Return the next bytes; BadHeader if the file or the budget ends first."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count
@@ -198,7 +200,8 @@ class _Source:
         self._before += self._place
         self._place, parts, have = 0, [rest], len(rest)
         while have < count:
-            part = self._read(max(count - have, PIECE))
+            part = self._read(max(count - have, self._piece))
+            self._piece = min(2 * self._piece, PIECE)
             self.budget.spend(size_bytes=len(part))
             if not part:
                 raise BadGguf(f"it is truncated: {self._before + have} bytes end within its header")

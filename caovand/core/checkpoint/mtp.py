@@ -1,4 +1,4 @@
-"""How many MTP layers a model has: by its configuration, or by its type where vLLM needs no key."""
+"""Count a model's MTP layers, from its configuration or, if vLLM needs no key, from its type."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ONE_WITHOUT_KEY = frozenset({
     "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe",
     "exaone4_5", "exaone4_5_text", "longcat_flash", "step3p5", "step3p7", "dots3_note", "hy_v4",
 })  # fmt: skip
-"""Types whose head vLLM takes for one layer where config.json does not count them."""
+"""Types whose head vLLM treats as one layer if config.json does not count its layers."""
 ALWAYS_ONE = frozenset({
     "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM",
 })  # fmt: skip
-"""Architectures of which vLLM runs the first layer alone, whatever config.json counts."""
+"""Architectures for which vLLM runs only the first MTP layer, whatever config.json counts."""
 MINIMAX = "minimax_m3"
 """M2 has MiniMax's key as well, but vLLM does not draft with it."""
 

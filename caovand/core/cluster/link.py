@@ -126,7 +126,7 @@ def _better(found: float | None, before: float | None) -> float | None:
 
 
 def words(token: str) -> tuple[bytes, bytes]:
-    """What the side that connects asks with, and what the other one answers: both have the token.
+    """The connecting side's challenge and the listener's reply; both derive from the token.
 
     Others on the network may read them: each is of use for one side of one connection only.
     """

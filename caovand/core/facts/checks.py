@@ -32,8 +32,8 @@ class DoctorFacts:
     `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
-    `tokens_s` its modelled speed, None where that is not modelled. `sums` are what the last
-    check of its all-reduce found.
+    `tokens_s` its modelled speed, None where that is not modelled. `sums` is the
+    result of the last all-reduce check.
     """
 
     gpus: tuple[Gpu, ...]

@@ -1,4 +1,4 @@
-"""Which processes are an engine's, written down for the daemon after one that was killed.
+"""Records an engine's processes, for the next daemon if this one is killed.
 
 It may be killed before it has seen all of them. So the ledger is there before the first one, and
 names what they inherit, in a session of their own, too: the pipe that they write to, and a mark in
@@ -18,7 +18,7 @@ MARK = "CAOVAN_ENGINE"
 
 
 class Marks(NamedTuple):
-    """What the processes of one engine inherit: their output, and the value of MARK."""
+    """What all processes of one engine inherit: their output pipe, and the value of MARK."""
 
     output: str
     variable: str
@@ -26,7 +26,7 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The processes of one engine; `session` is 0 and `start` that of nobody before the first."""
+    """The processes of one engine; before the first, `session` is 0 and `start` matches none."""
 
     boot_id: str
     session: int
@@ -53,8 +53,8 @@ def named(
     session, start, uid = (document[name] for name in ("session", "start", "uid"))
     known = {(member["pid"], member["start"]) for member in document["members"]}
     marks = Marks(**document["marks"]) if "marks" in document else None  # of an older release
-    # The number of a session is free again once all of its processes have ended: a leader that
-    # is not ours has taken it, and its session is a stranger's.
+    # A session's number is reused once all its processes have ended: if its leader is not ours,
+    # the session belongs to a stranger.
     taken = any(process.pid == session and process.start != start for process in table)
     own_session = 0 if taken else session
     return {
@@ -89,7 +89,7 @@ def is_ledger(document: Any) -> bool:
 
 
 def _are_marks(marks: Any) -> bool:
-    """Whether these are marks; an empty one would be everybody's."""
+    """Whether these are valid marks; an empty one would match every process."""
     return (
         isinstance(marks, dict)
         and marks.keys() == set(Marks._fields)

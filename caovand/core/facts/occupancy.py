@@ -88,12 +88,12 @@ def grown(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
 
 
 def besides(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
-    """The memory in use on each card that is not ours, the driver's own included."""
+    """The memory that others use on each card, the driver included."""
     return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
 
 
 def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]) -> Sequence[User]:
-    """The processes of others that use notably more of these cards than before."""
+    """Processes of others that use notably more memory of these cards than before."""
     then = {(gpu.index, pid): mib for gpu in before for pid, _, mib in gpu.users}
     cards = {gpu.index for gpu in before}
     return [

@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def beyond_card(self) -> bool:
-        """Whether one allocation was larger than the whole card: no plan makes room for it."""
+        """Whether one allocation exceeded the whole card, which no plan makes room for."""
         wanted, total = (_bytes(self.captures.get(name, "")) for name in ("wanted", "total"))
         return wanted is not None and total is not None and wanted > total
 

@@ -1,4 +1,4 @@
-"""What a start of a plan is known to end in, and the plan that avoids it, before any start."""
+"""Predicts failures that a plan is certain to start into, and plans around them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from caovand.core.plan import Plan
 
 
 def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) -> Plan:
-    """The plan with the rungs that would be taken after its cache had turned out too small.
+    """Apply the rungs that a cache found too small would lead to.
 
-    Unchanged where the operator forbids them, or none of them is forecast to help.
+    They go on until the forecast fits; where none does, to the first plan that is not known to
+    fail. Unchanged where the operator forbids them, or all of them are known to fail.
     """
     planning = engine.planning
 
@@ -29,24 +30,30 @@ def lowered(engine: Engine, config: Config, plan: Plan, inventory: Inventory) ->
         lambda one: planning.conflicts(one, inventory),
         occupancy.used(inventory.gpus),
     )
-    lower, found = plan, known(plan)
+    found, lower, worth_trying = known(plan), plan, None
     while found is not None and found.finding.failure == "kv-cache-short":
         step = ladder.decide(lower, found.finding, 1, rules).plan
         if step is None:
             break
         if planning.forecast(step, inventory).fits:
-            return replace(step, warnings=tuple(map(_as_asked, step.warnings)))
-        lower, found = step, known(step) or found
-    return plan
+            worth_trying = step
+            break
+        problem = known(step)
+        if problem is None and worth_trying is None:
+            worth_trying = step
+        lower, found = step, problem or found
+    if worth_trying is None:
+        return plan
+    return replace(worth_trying, warnings=tuple(map(_as_asked, worth_trying.warnings)))
 
 
 def _as_asked(warning: str) -> str:
-    """A warning of the plan that was asked for, next to one that fits."""
+    """Mark a warning as one about the plan that was asked for, not the one that fits."""
     return f"as asked for, {warning}" if warning.startswith("it does not fit") else warning
 
 
 def foreseen(engine: Engine, config: Config, plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The failure that a start of this plan is known to end in, None where it is to be tried."""
+    """The failure that a start of this plan is certain to end in; None if it should be tried."""
     found = engine.planning.foreseen(plan, inventory)
     insists = found is not None and found.unless_pinned in config.policy.pinned
     return None if insists else found

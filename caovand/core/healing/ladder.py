@@ -74,7 +74,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
-# One allocation larger than a card: one odd request, or a step that must become smaller.
+# An allocation larger than the card: an unusual request, or a step that must become smaller.
 BEYOND_CARD = Reaction("restart", 1)
 
 # A killed engine is no evidence against its plan; the third kill in a row may be.
@@ -161,10 +161,10 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
     if finding.signature in rules.healing.blameless:
-        text = "the same plan again: a request ended it, and no setting helps"
+        text = "the same plan again: a request ended the engine, and no setting helps"
         return Decision("again", text=text, excused=True)
     reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
-    # A text that names its remedy is answered by it at once, whatever else its failure calls for.
+    # If the engine's text names a remedy, apply it at once, whatever else the failure calls for.
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
     if kind == "fatal" or finding.captures.get("component") == CONFIGURATION:
         return Decision("fail", text="starting again cannot help")

@@ -33,7 +33,7 @@ from caovand.core.health.stall import stall_s
 JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
 EARLY = 1 / 3  # of hang_s, after which a test completion is sent
 READINGS = 6  # of the counters in hang_s, at least: two before an early test completion
-CALM_S = 3600.0  # no early test for so long after one to an engine that was only slow
+CALM_S = 3600.0  # no early test for so long after one hit an engine that was merely slow
 DEAD_CHECKS = 2  # answers of 503 in a row: a single one may be part of an orderly end
 KINDS_KEPT = 500  # kinds of lines in a start; further ones do not count as progress
 

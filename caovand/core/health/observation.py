@@ -107,7 +107,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Unseen:
-    """We could not read the engine, for lack of descriptors, threads or memory of our own."""
+    """We could not ask the engine: we ran out of descriptors, threads or memory ourselves."""
 
     at: float
 

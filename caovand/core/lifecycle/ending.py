@@ -9,6 +9,7 @@ from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
     End,
     Event,
+    Exited,
     Failed,
     Gone,
     Quit,
@@ -40,25 +41,29 @@ def recycle(
     s: Snapshot, event: Event, rules: LifecycleRules, ending: Ending, reason: str
 ) -> Result:
     """End the child; `ending` is what follows."""
-    grace_s = _grace(s, event, rules)
+    gentle = _ends_gently(s, event)
+    grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
+    grace_s = rules.drain_s + DRAIN_MARGIN_S if gentle else grace_s
+    drain_s = rules.gateway_drain_s if gentle and not isinstance(event, Exited) else 0.0
+    deadline = event.at + drain_s + grace_s + KILL_S
+    if s.ending is not None and s.deadline is not None:
+        deadline = max(deadline, s.deadline)  # answers that finish go on finishing
     s = s.enter(
-        ending.state, event.at, event.at + grace_s + KILL_S, ending=ending, reason=reason,
+        ending.state, event.at, deadline, ending=ending, reason=reason,
         # An inspection under way saw neither this child's orphans nor its port: drop its answer.
         inspection=s.inspection + 1, next_plan=None,
     )  # fmt: skip
-    return s, (End(s.generation, grace_s),)
+    return s, (End(s.generation, grace_s, drain_s),)
 
 
-def _grace(s: Snapshot, event: Event, rules: LifecycleRules) -> float:
-    """How long the child has after TERM.
+def _ends_gently(s: Snapshot, event: Event) -> bool:
+    """Whether the child can finish what it answers.
 
     vLLM swallows TERM while it starts, and then has no request to finish either. Nor does one
     finish any that hangs, or has died below its HTTP server.
     """
-    if s.state is not State.SERVING:
-        return STARTING_GRACE_S
     stuck = isinstance(event, Failed) and event.finding.failure not in LIVES_ON
-    return 0.0 if stuck else rules.drain_s + DRAIN_MARGIN_S
+    return s.state is State.SERVING and not stuck
 
 
 def _of(s: Snapshot) -> Ending:

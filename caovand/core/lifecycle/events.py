@@ -41,7 +41,7 @@ class Start(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The operator wants a new child, or the head of a cluster, or a better plan may fit."""
+    """The operator or the head of a cluster wants a new child, or a better plan may fit."""
 
     reason: str = "restart requested"
     by: Literal["operator", "head", "plan"] = "operator"
@@ -143,10 +143,14 @@ class Spawn:
 
 @dataclass(frozen=True)
 class End:
-    """End the child and everything it left; TERM first, KILL after `grace_s`; answer Gone."""
+    """End the child and everything it left; TERM first, KILL after `grace_s`; answer Gone.
+
+    Before that the gateway's begun answers may take `drain_s` to finish.
+    """
 
     generation: int
     grace_s: float
+    drain_s: float = 0.0
 
 
 @dataclass(frozen=True)

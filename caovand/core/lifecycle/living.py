@@ -94,7 +94,7 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
 
 
 def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
-    """Whether a failure speaks against the plan that replaced `fallback`, and has no free remedy.
+    """Whether a failure is evidence against the plan that replaced `fallback`, with no free remedy.
 
     A plan that the judge goes back to by itself was on trial: nobody is refused anything.
     """
@@ -119,19 +119,19 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
 
 
 def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
-    """The operator wants a new child: failures of this one no longer count."""
-    fallback = _last_served(s) if event.by == "operator" else None
+    """A new child is wanted: failures of this one no longer count."""
+    fallback = None if event.by == "head" else _last_served(s)
     s = replace(s.forgiven(), fallback=fallback, abandoned="")
     return recycle(s, event, rules, Ending("start"), event.reason)
 
 
 def _last_served(s: Snapshot) -> Plan | None:
-    """What a planned change may come back to."""
+    """The plan that a change may fall back to."""
     return s.plan if s.state is State.SERVING else s.fallback
 
 
 def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> Result:
-    """Try again what was refused, while the child goes on."""
+    """Retry the refused change while the child keeps running."""
     return inspect(replace(s, next_plan=None, abandoned="")) if s.refusal else (s, ())
 
 

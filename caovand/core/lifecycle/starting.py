@@ -94,7 +94,7 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
 
 
 def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Without an answer nothing is known against the plan: wait on, a late answer counts."""
+    """Keep waiting: no answer is no evidence against the plan, and a late one still counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"
     text = (
         "cannot plan: the inspection of engine, model and host has not finished after"

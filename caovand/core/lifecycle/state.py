@@ -119,7 +119,7 @@ class Snapshot:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next attempt is that of the plan that served before the change."""
+        """Whether the next attempt uses the plan that served before the change."""
         return _is_same(self.next_plan, self.fallback)
 
     def met(self, finding: Finding, at: float) -> Snapshot:
@@ -158,6 +158,7 @@ class LifecycleRules:
     stall_s: float | None = None
     stable_after_s: float = 600.0
     drain_s: float = 10.0
+    gateway_drain_s: float = 0.0
     recheck_s: float = 15.0
     judge: Judge = same_again
 

@@ -88,6 +88,15 @@ def earlier(starts: Sequence[Start], plan: str) -> Start | None:
     return next(reversed(same or [*starts]), None)
 
 
+def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float | None:
+    """How long a start of this plan will take from now on; None where nobody knows.
+
+    A start that already takes longer than the last one is a different one.
+    """
+    last = earlier(starts, plan)
+    return last.seconds - elapsed_s if last and last.seconds > elapsed_s else None
+
+
 def describe(start: Start, before: Start | None) -> dict[str, Any]:
     """Both as plain values, for the status."""
     if before is None:

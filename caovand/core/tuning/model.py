@@ -51,7 +51,7 @@ class Estimate:
 def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
     """The estimate over the bands in which each of `depths` was measured enough; None without any.
 
-    What drafts yield is known only where some were made.
+    Draft yield is only known for steps that drafted.
     """
     known = dict[int, dict[int, Seen]]()
     for (depth, band), seen in evidence.items():

@@ -193,7 +193,7 @@ def awaited(record: Record, depth: int) -> str:
     """What a suggestion waits for at the present `depth`, which has none."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
-        return f"drafting depth {depth}: nothing to suggest, as no drafts were ever measured"
+        return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"
     return (
         f"drafting depth {depth}: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured; only those of"
         " one request at a time count"

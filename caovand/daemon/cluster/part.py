@@ -144,9 +144,9 @@ class Part:
 
 
 class Told:
-    """Tells people each text once, however often it comes, and no endless number of them.
+    """Publishes each distinct text once, and a bounded number of them.
 
-    One that has not come for long is new again, and leaves room for another.
+    A text that has not come for a long time is forgotten: it is new again, and frees its place.
     """
 
     def __init__(self, notice: Callable[[str, str], None]) -> None:
@@ -154,7 +154,7 @@ class Told:
         self._came: dict[str, float] = {}
 
     def tell(self, text: str) -> None:
-        """Tell this one, if it is new."""
+        """Publish this text if it is new."""
         at = now()
         self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
         if text in self._came:

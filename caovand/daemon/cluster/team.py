@@ -48,9 +48,9 @@ class Team:
 
 
 def standing(member: Member) -> Any:
-    """What of a worker decides whether a start can begin.
+    """The part of a worker's facts that a start depends on.
 
-    What is free of its cards does not, nor in which order it offers them, which follows that.
+    It excludes free GPU memory, and the order of the cards, which follows free memory.
     """
     facts = member.facts and replace(
         member.facts, clock=0.0, shm_free_mib=0,

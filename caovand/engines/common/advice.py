@@ -1,4 +1,4 @@
-"""Advice for people about a failure: what is the same for every engine.
+"""Advice for people about a failure that is the same for every engine.
 
 The settings to change come from the ladder's tables, in its order and words.
 """
@@ -56,7 +56,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
     "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
     "unknown": (
-        "No known cause fits this log, so nothing is blamed: the line is where it began. Search "
+        "No known cause matches this log; the line shows where the failure began. Search "
         "the engine's issues for its words, and report the log.",
     ),
 }
@@ -67,11 +67,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
     ),
     "engine.transformers": (
-        "The installed Transformers does not go with this release of the engine: install the "
+        "The installed Transformers does not fit this release of the engine: install the "
         "version that the engine's package asks for, or a newer release of the engine.",
     ),
     "model.code": (
-        "The model brings code of its own, which is not allowed, or which not every process can "
+        "The model has code of its own, which is not allowed, or which some processes cannot "
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
@@ -134,7 +134,7 @@ def sentences(
 def of_ladder(
     finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
 ) -> list[str]:
-    """What the ladder would change, in its order; nothing where it waits, gives up or only tries.
+    """What the ladder would change, in order; nothing if it waits, gives up or only tries.
 
     `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
     """
@@ -151,8 +151,7 @@ def of_ladder(
 
 
 def blames_nothing(finding: Finding, healing: Healing) -> bool:
-    """Whether there is no evidence for any setting: the ladder may try some, nobody advises "
-    "them."""
+    """Whether no setting is suspected: the ladder may try some, but nobody is advised to."""
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     return finding.failure == "unknown" and blamed is None
 

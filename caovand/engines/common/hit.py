@@ -35,7 +35,7 @@ def better(causes: Sequence[Hit]) -> Hit:
 
 
 def vanished(text: str) -> str:
-    """A line that reports a lost process, with what can end one without a word."""
+    """Add to a line about a lost process what can end one without a message."""
     return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"
 
 

@@ -1,4 +1,4 @@
-"""Texts of libraries that a host denies something: shared memory, sockets, a newer driver.
+"""Library texts about something the host denies: shared memory, sockets, a newer driver.
 
 They strike every engine alike: its table begins with these rows.
 """

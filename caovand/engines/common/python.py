@@ -9,9 +9,9 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.signature import signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-RAISED = 8  # lines before an exception in which the frame that raised it is
+RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A proven engine lacks nothing: while it serves, the cause is one odd request."""
+"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 ROWS = (
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
@@ -65,7 +65,7 @@ def frame_of(line: str) -> re.Match[str] | None:
 
 
 def raised_at(before: Iterable[str]) -> str:
-    """Where an exception without words was raised, and by which code, from the lines before it.
+    """Where an exception without a message was raised, and by which code, from the lines before.
 
     The nearest comes first. "" without a frame among them.
     """

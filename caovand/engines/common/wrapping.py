@@ -1,4 +1,4 @@
-"""Takes off what other tools put around an engine's line, and what pasting leaves of it.
+"""Strips what other tools add to an engine's line, and what pasting leaves behind.
 
 One table for `explain`, the daemon and every engine: a router that prints for its children,
 torchrun, docker compose, journald, kubectl, container runtimes, terminals.

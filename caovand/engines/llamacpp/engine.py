@@ -19,7 +19,7 @@ from caovand.engines.llamacpp.planning.alternative import alternative
 from caovand.engines.llamacpp.planning.checkup import checkup
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.drafting import overruling
-from caovand.engines.llamacpp.planning.planner import context_of, make_plan
+from caovand.engines.llamacpp.planning.planner import at_once, context_of, make_plan
 from caovand.engines.llamacpp.probe import PROBE
 
 SUFFIX = ".gguf"
@@ -49,6 +49,7 @@ ENGINE = Engine(
         forecast=forecast,
         cards=gpus_of,
         context=context_of,
+        at_once=at_once,
         command=command.build,
         overruling=overruling,
         checks=checkup,

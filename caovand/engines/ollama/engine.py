@@ -16,7 +16,7 @@ from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.checkup import checkup
 from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
-from caovand.engines.ollama.planning.variables import CONTEXT
+from caovand.engines.ollama.planning.variables import CONTEXT, PARALLEL
 from caovand.engines.ollama.probe import INSTALL, PROBE
 
 
@@ -28,6 +28,11 @@ def _prefers(path: str, files: Collection[str]) -> bool:
 def _context(plan: Plan) -> int | None:
     found = plan.value(CONTEXT)
     return found if isinstance(found, int) else None
+
+
+def _at_once(plan: Plan) -> int | None:
+    found = plan.value(PARALLEL)
+    return int(found) if isinstance(found, str) else None
 
 
 def _words(tokens: Sequence[int]) -> str:
@@ -47,6 +52,7 @@ ENGINE = Engine(
         forecast=forecast,
         cards=cards_of,
         context=_context,
+        at_once=_at_once,
         command=command.build,
         overruling=lambda config, environ: "",
         checks=checkup,

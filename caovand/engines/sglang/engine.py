@@ -17,7 +17,7 @@ from caovand.engines.sglang.metrics import parse_metrics
 from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.checkup import checkup
 from caovand.engines.sglang.planning.drafting import overruling
-from caovand.engines.sglang.planning.planner import context_of, make_plan
+from caovand.engines.sglang.planning.planner import at_once, context_of, make_plan
 from caovand.engines.sglang.probe import PROBE
 
 
@@ -48,6 +48,7 @@ ENGINE = Engine(
         forecast=forecast,
         cards=gpus_of,
         context=context_of,
+        at_once=at_once,
         command=command.build,
         overruling=overruling,
         checks=checkup,

@@ -41,6 +41,11 @@ def _context(plan: Plan) -> int | None:
     return flags.count(plan.value("max_model_len"))
 
 
+def _at_once(plan: Plan) -> int | None:
+    each = flags.count(plan.value("max_num_seqs"))
+    return each and each * (flags.count(plan.value("data_parallel_size")) or 1)
+
+
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
     return _paced(plan, inventory, WORKLOADS["chat"], 1).decode
 
@@ -88,6 +93,7 @@ ENGINE = Engine(
         forecast=forecast,
         cards=gpus_of,
         context=_context,
+        at_once=_at_once,
         command=command.build,
         overruling=overruling,
         checks=checkup,

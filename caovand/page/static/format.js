@@ -26,7 +26,7 @@ export function brief(seconds) {
   return seconds < 1 ? [figure(seconds * 1000, seconds < 0.1 ? 1 : 0), "ms"] : [figure(seconds, 1), "s"];
 }
 
-/** A time in the largest unit of which there are two, as caovanctl writes it. */
+/** Format a duration in the largest unit that gives at least 2, as caovanctl does. */
 export function duration(seconds) {
   for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60]]) {
     if (seconds >= 2 * size) return t(`n-${unit}`, { n: figure(seconds / size, 0) });

@@ -18,7 +18,7 @@ export const english = {
   SERVING: "Serving", STARTING: "Starting", RECYCLING: "Recycling", BACKOFF: "Back-off",
   HOLD: "On hold", FAILED: "Failed", STOPPED: "Stopped", STOPPING: "Stopping",
   "about-SERVING": "Test completions have proven the engine.",
-  "about-STARTING": "The engine starts; it has not been proven yet.",
+  "about-STARTING": "Starting; not yet verified by a test completion.",
   "about-RECYCLING": "The engine is being ended so that another can start.",
   "about-BACKOFF": "Waiting before the next attempt.",
   "about-HOLD": "Waiting for something outside; continues by itself.",

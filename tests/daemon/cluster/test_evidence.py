@@ -151,7 +151,7 @@ def test_an_incident_that_was_removed_meanwhile_and_a_full_disk_are_told(tmp_pat
 
     slot = collecting(tmp_path, test)
     assert slot.told[0].count("cannot keep what n") == 2
-    assert "it was removed with age" in slot.told[0]
+    assert "it has expired" in slot.told[0]
 
 
 def test_what_is_no_evidence_is_refused_and_still_awaited(tmp_path: Path) -> None:

@@ -73,6 +73,13 @@ def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
     assert [one.value for one in found if not one.name] == ["x"]
 
 
+def test_options_that_llama_server_does_not_take_are_named_and_underscores_are_dashes() -> None:
+    engine = PROBE.read("/e/bin/python", FOUND, {"help": HELP, "build": ""})
+    assert options.refused(("--ctx_size", "4096", "--no_kv_unified", "-np", "1"), engine) == ()
+    found = options.refused(("--ctx_sizes", "4096", "-n_p", "1"), engine)
+    assert [problem.cannot for problem in found] == ["pass --ctx_sizes", "pass -n_p"]
+
+
 def test_keys_are_shown_to_nobody() -> None:
     words = ("--api-key", "first-key,second-key", "--port", "1")
     assert options.redact(words) == ("--api-key", "***", "--port", "1")

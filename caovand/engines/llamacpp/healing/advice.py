@@ -13,8 +13,8 @@ from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.llamacpp.healing.cures import HEALING
 from caovand.engines.llamacpp.planning.options import option
 
-# One row a failure that needs other words than every engine's; a sentence with an unknown {name}
-# is left out.
+# One row for each failure that needs text of its own; a sentence with an unknown {name} is
+# dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
     "kv-cache-none": ("No memory is left on the card for the cache.",),

@@ -123,9 +123,13 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The words that this llama-server does not take; none of one that was not asked."""
+    """The options that this llama-server refuses; none if it was not asked.
+
+    It takes underscores for the dashes of a long option.
+    """
     found = read(words, engine.flags, engine.switches) if engine.flags else ()
-    unknown = [one.words[0] for one in found if one.name and one.words[0] not in engine.flags]
+    typed = (one.words[0] for one in found if one.name)
+    unknown = [word for word in typed if _spelled(word) not in engine.flags]
     fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
     problems = [Problem(f"pass {word}", fact, f"{remedy} extra_args") for word in unknown]
     return (*problems, *(STRAY for one in found if not one.name))
@@ -198,6 +202,10 @@ def _value(name: str, word: str) -> Any:
     except (ValueError, RecursionError):
         return word
     return value if isinstance(value, (int, float, bool)) else word
+
+
+def _spelled(word: str) -> str:
+    return word.replace("_", "-") if word.startswith("--") else word
 
 
 def _is_option(word: str) -> bool:

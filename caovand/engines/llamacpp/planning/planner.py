@@ -342,7 +342,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
 
 
 def _cache_ram(inventory: Inventory) -> Setting:
-    # Of all memory, as what is free changes from one start to the next, and the plan with it.
+    # Based on total memory: free memory changes from start to start, and the plan with it.
     weights = inventory.model.gguf.size if inventory.model.gguf else 0
     spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
     if spare >= CACHE_RAM_MIB:
@@ -436,6 +436,11 @@ def _kept(plan: Plan, remembered: Plan) -> Plan:
         taken=remembered.taken,
         others_mib=remembered.others_mib,
     )
+
+
+def at_once(plan: Plan) -> int | None:
+    """How many requests it answers at a time."""
+    return count(plan.value("parallel"))
 
 
 def context_of(plan: Plan) -> int | None:

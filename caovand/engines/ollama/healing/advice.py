@@ -12,8 +12,8 @@ from caovand.core.healing.rung import Rung
 from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.ollama.healing.cures import HEALING
 
-# One row a failure that needs other words than every engine's; a sentence with an unknown {name}
-# is left out.
+# One row for each failure that needs text of its own; a sentence with an unknown {name} is
+# dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
     "device-oom-capture": (
@@ -44,7 +44,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
-        "reboot; after suspend that is usual.",
+        "reboot. This is common after suspend.",
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
     "ollama.ram.killed": (

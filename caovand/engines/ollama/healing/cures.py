@@ -35,7 +35,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.attention": ("flash-off", "processor"),
     "driver.old": ("processor",),
 }
-"""Rows that say more than their failure: only these rungs apply, none where a person must act."""
+"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -13,8 +13,8 @@ from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.sglang.healing.cures import HEALING
 from caovand.engines.sglang.planning.options import option
 
-# One row a failure that needs other words than every engine's; a sentence with an unknown {name}
-# is left out.
+# One row for each failure that needs text of its own; a sentence with an unknown {name} is
+# dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
         "The weights do not fit the cards: an allocation of {wanted} failed.",

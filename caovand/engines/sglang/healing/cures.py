@@ -38,7 +38,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("attention",),
     "driver.old": (),
 }
-"""Rows that say more than their failure: only these rungs apply, none where a person must act."""
+"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -266,6 +266,11 @@ def _warned(
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 
+def at_once(plan: Plan) -> int | None:
+    """How many requests it answers at a time."""
+    return count(plan.value(options.REQUESTS))
+
+
 def context_of(plan: Plan) -> int | None:
     """The longest request in tokens."""
     return count(plan.value(CONTEXT))

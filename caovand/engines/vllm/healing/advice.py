@@ -141,12 +141,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
-        "missing: the engine chose a kernel that is not for this card. Install a newer release of "
+        "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
         "the engine, or let it use other kernels.",
     ),
     "jit.cc": (
-        "The C compiler is missing, or ran and failed: install gcc and g++, and look at the lines "
-        "before this one. Mostly Python.h (install python3-dev) or libcuda.so is what it lacks.",
+        "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
+        "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
     ),
     "jit.header": (
         "A compiler ran and did not find {header}: install python3-dev for Python.h, the CUDA "
@@ -251,12 +251,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),
     "drafts.uneven": (
-        "Requests of one step had different numbers of drafts, as answers in JSON have: vLLM's CPU "
-        "build ends there with a Gated DeltaNet hybrid. Draft nothing ([policy] mtp = 0).",
+        "vLLM's CPU build crashes on a Gated DeltaNet hybrid when requests of one step have "
+        "different numbers of drafts, as JSON answers cause. Turn drafting off ([policy] mtp = 0).",
     ),
     "prompt.short": (
-        "A prompt of a single token ends vLLM's CPU build with a Gated DeltaNet hybrid, and no "
-        "setting helps: let clients send two tokens or more.",
+        "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
+        "setting helps: have clients send two tokens or more.",
     ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
@@ -270,8 +270,8 @@ _WHERE: Mapping[str, str] = {
     "drafter": "It happened while drafting.",
     "prefix-cache": "It happened in prefix caching.",
     CONFIGURATION: "vLLM refused its arguments or the model's configuration before it loaded "
-    "anything, so starting again cannot help; the line is in words of its own.",
-    "shape": "The first request after the start failed by a layer's size: mostly the model cannot "
+    "anything, so starting again cannot help; the line has its own reason.",
+    "shape": "The first request failed on the size of a layer: usually the model cannot "
     "be split this way (tensor_parallel_size); drafting is not to blame.",
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",

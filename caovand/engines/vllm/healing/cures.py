@@ -85,7 +85,7 @@ BLAMED: Mapping[str, str] = {
 # Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
 WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
-# Rows that say more than their failure: only these rungs apply, none where a person must act.
+# Rows more specific than their failure: only these rungs apply, none if a person must act.
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
@@ -95,7 +95,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
 }
 
-# A client's request ends the engine, whatever the plan.
+# A client's request ends the engine, whatever the plan is.
 BLAMELESS = frozenset({"prompt.short"})
 
 HEALING = Healing(

@@ -153,7 +153,7 @@ def _batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _sequences(plan: Plan, finding: Finding) -> Step | None:
-    """To the number that vLLM names, else to half."""
+    """Lower max_num_seqs to the number that vLLM names, else to half."""
     most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
     if most and most >= 1 and (now is None or most < now):
         shown = "vLLM's default" if now is None else now
@@ -163,7 +163,7 @@ def _sequences(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _limit(plan: Plan, finding: Finding) -> Step | None:
-    """An argument to the greatest value that vLLM allows, where its text names both."""
+    """Lower an argument to the maximum that vLLM allows, if its text names both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
     now = count(plan.value(name)) if name in _LIMITED else None
     if name not in _LIMITED or not most or most < 1 or (now is not None and now <= most):
@@ -325,7 +325,7 @@ def _experts(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _plugin_off(plan: Plan, finding: Finding) -> Step | None:
-    """If the plugin acts, or a plugin failed; others in the list stay.
+    """Disable our plugin if it is active or failed; keep the operator's other plugins.
 
     What is right only with its fixes goes with it: the prefix cache and asynchronous scheduling.
     """

@@ -142,7 +142,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
 
 
 class _Texts:
-    """What the lines say that are evidence. Every pending request of a dead engine repeats one."""
+    """The texts of lines that are evidence. Each pending request of a dead engine repeats one."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -151,7 +151,7 @@ class _Texts:
     def match(
         self, index: int, parts: Parts
     ) -> tuple[str, Signature | None, Mapping[str, str]] | None:
-        """The text, its row and what that reads; no row for an exception that none knows."""
+        """The text, its row and the captures; no row for an exception that no row knows."""
         text = parts.message
         if _STOPPED.match(text):
             return None

@@ -1,4 +1,4 @@
-"""The component whose code a failure happened in, from its traceback."""
+"""Finds the component a failure happened in, from its traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONFIGURING = re.compile(r"/vllm/(?:engine/arg_utils\.py|config[./]|transformer
 _REFUSED = re.compile(
     r"(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import|ModuleNotFound)Error\b"
 )
-# How the first request after a start fails, where a split gives a layer the wrong size.
+# How the first request after a start fails if a split gives a layer the wrong size.
 _SHAPE = re.compile(
     r"ZeroDivisionError|(?:Runtime|Value|Assertion|Index)Error: .{0,200}(?:size of tensor"
     r"|\bshapes?\b"
@@ -93,7 +93,7 @@ def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
 
 
 def keeps_drafted_states(frames: Sequence[str]) -> bool:
-    """Whether the CPU build's Gated DeltaNet is there, which keeps a state for each draft."""
+    """Whether the CPU build's Gated DeltaNet, which keeps a state for each draft, is in it."""
     return any(_DRAFTED_STATES in frame for frame in frames)
 
 
@@ -120,7 +120,7 @@ def component_of(hit: Hit) -> str:
 
 
 def _is_refused(hit: Hit) -> bool:
-    """Whether the code that reads arguments and configuration raised it, in words of its own."""
+    """Whether it came from the code that reads arguments and configuration, with its own text."""
     refused = hit.signature is None and _REFUSED.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
 

@@ -1,4 +1,4 @@
-"""Whether a process that is gone ended without a word: perhaps something else killed it."""
+"""Detects processes that vanished without a message, perhaps killed from outside."""
 
 from __future__ import annotations
 

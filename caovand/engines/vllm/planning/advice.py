@@ -148,7 +148,7 @@ def _graphs(case: Case) -> Iterator[str]:
 
 
 def _context(case: Case) -> Iterator[str]:
-    """The longest context that fits as it is, else the longest at all and what it changes."""
+    """Advise the longest context that fits as is, else the longest possible and what it changes."""
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _asked(case, name):
         return
@@ -161,7 +161,7 @@ def _context(case: Case) -> Iterator[str]:
     elif longest := _longest(case, 0, most, alike=False):
         found = case.tried({name: longest * STEP})
         others = ", ".join(_differing(case.plan, found[0])) if found else ""
-        yield f"{case.said(name, longest * STEP)} fits, with other values of {others}"
+        yield f"{case.said(name, longest * STEP)} fits if these change: {others}"
 
 
 def _holds(case: Case, steps: int, *, alike: bool) -> bool:
@@ -180,7 +180,7 @@ def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
 
 
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings besides the context and the share for it that another plan has otherwise."""
+    """The settings that differ in another plan, apart from the context and its memory share."""
     names = {*plan.settings, *other.settings} - {"max_model_len", "gpu_memory_utilization"}
     return sorted(name for name in names if plan.value(name) != other.value(name))
 

@@ -105,8 +105,8 @@ def _uncompiled(draft: Draft) -> Setting | None:
         return None
     return policy(
         "1",
-        "nothing is compiled: vLLM would still compile what counts logprobs, at the first request"
-        " for them, and a machine without Python's headers would lose its engine",
+        "avoids a compilation at the first logprobs request, which ends the engine if Python.h is"
+        " missing",
     )
 
 
@@ -128,7 +128,7 @@ def _states(draft: Draft) -> Setting | None:
 RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("VLLM_NO_USAGE_STATS", _always("1", "nothing is reported to anyone")),
     ("DO_NOT_TRACK", _always("1", "nothing is reported to anyone")),
-    ("VLLM_LOGGING_COLOR", _always("0", "colour codes do not belong in a log that is read")),
+    ("VLLM_LOGGING_COLOR", _always("0", "caovan parses the log, so no colour codes")),
     ("HF_HUB_OFFLINE", _offline),
     ("TRANSFORMERS_OFFLINE", _offline),
     ("OMP_NUM_THREADS", _threads),

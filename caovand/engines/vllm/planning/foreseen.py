@@ -1,4 +1,4 @@
-"""What vLLM is known to refuse: then no start has to be lost to learn it."""
+"""Predicts what vLLM is certain to refuse, to save a failed start."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _refused(text: str, *, hold: bool = False) -> Foreseen:
 
 
 def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The cache that is too small, where that is no matter of the forecast's error."""
+    """Predict a cache that is too small by more than the forecast's error."""
     found = forecast(plan, inventory)
     if not is_clear(found):
         return None
     have, need = found.kv_mib / 1024, found.needed_mib / 1024
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    insist = f"name {INSIST} in [policy] pinned to have it tried all the same"
+    insist = f"name {INSIST} in [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
     captures = {"fits": str(found.max_model_len)} if found.max_model_len else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"

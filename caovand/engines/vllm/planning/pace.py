@@ -84,7 +84,9 @@ class Pace:
             self._bytes[weights.part] += on_rank(weights, model, base)
         speed = _speed(base, gpus)
         self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
-        self._head = self._bytes["head"] or self._bytes["embedding"]  # one of both if they are tied
+        self._head = (
+            self._bytes["head"] or self._bytes["embedding"]
+        )  # tied embeddings are read once
         self._cache = _cache_read(model, base, workload)
         self._state = _state_moved(model, base)
         self._layers = len(model.layer_types) + base.mtp

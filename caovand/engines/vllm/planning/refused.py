@@ -15,7 +15,7 @@ WHERE = "[engine] extra_args"
 def refused(
     words: Sequence[str], engine: EngineInfo, *, strays: bool = True
 ) -> tuple[Problem, ...]:
-    """What this engine does not take among these words; nothing of an engine that was not asked.
+    """The flags among these words that this engine refuses; none if it was not asked.
 
     With `strays`, also words that belong to no flag.
     """
@@ -27,7 +27,7 @@ def refused(
 
 
 def unknown(flag: flags.Flag, engine: EngineInfo) -> str:
-    """The flag as it was typed where this engine has none of that name, else ""."""
+    """The flag as typed if this engine has none of that name, else ""."""
     typed = flag.words[0].partition("=")[0]
     known = not engine.flags or not flag.name or flags.is_known(typed, engine.flags)
     return "" if known else typed

@@ -39,10 +39,10 @@ ENOUGH_EXACT = 32_768
 """A context of this length keeps the model's own type of cache: seven usual conversations. A
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 BUSY_MIB = 1024
-"""What others hold of a card that is worth waiting for; a desktop holds less."""
+"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 LEAST_ALONE = 4096
-"""A shorter context than this beside other programs is no service: it is waited for them."""
+"""Below this, wait for other programs to free memory instead of serving."""
 
 
 def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:

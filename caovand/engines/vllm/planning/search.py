@@ -30,7 +30,7 @@ from caovand.engines.vllm.planning.sizing import Rival, Sizing
 from caovand.engines.vllm.planning.wishes import Wishes
 
 SMALLEST_CONTEXT = 512
-"""What is worth a start."""
+"""The smallest context worth starting with."""
 BATCHES = GENEROUS_BATCH, MODEST_BATCH, LEAN_BATCH = 8192, 2048, 512
 SAMPLER_SHARE = 0.02
 MOST_SEQUENCES, TURING_SEQUENCES = 256, 8

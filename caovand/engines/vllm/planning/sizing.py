@@ -10,7 +10,7 @@ from caovand.engines.vllm.memory.estimate import Load
 
 @dataclass(frozen=True)
 class Rival:
-    """The second best way, and how long a token of it takes to one of the best."""
+    """The runner-up, and its time per token relative to the best configuration's."""
 
     load: Load
     slower: float

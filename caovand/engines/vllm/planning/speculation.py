@@ -60,19 +60,19 @@ def speculative_config(draft: Draft) -> Setting | None:
 
 
 def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
-    """The depth that vLLM takes of a head of so many layers, and why it is less than wanted."""
+    """The depth that vLLM accepts for a head of so many layers, and why it is less than wanted."""
     rest = wanted % layers if wanted > layers else 0
     why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
     return wanted - rest, why
 
 
 def uneven_drafts_end(draft: Draft) -> str:
-    """Why a request may end the engine while this model drafts in it; empty where none does."""
+    """Why a request may end the engine while this model drafts; empty if none can."""
     if draft.cuda or draft.model.linear is None:
         return ""
     return (
-        f"vLLM {draft.engine.version} ends where requests of one step have different numbers of"
-        " drafts, as an answer in JSON has, if the CPU build drafts with a Gated DeltaNet hybrid"
+        f"the CPU build of vLLM {draft.engine.version} crashes on a Gated DeltaNet hybrid when"
+        " requests of one step have different numbers of drafts, as JSON answers cause"
     )
 
 
@@ -114,7 +114,7 @@ def spoiling_warnings(draft: Draft) -> list[str]:
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)
     ends = uneven_drafts_end(draft) if draft.mtp else ""
     return [
-        *([f"{ends}; to be safe draft nothing ([policy] mtp = 0)"] if ends else []),
+        *([f"{ends}; to be safe, turn drafting off ([policy] mtp = 0)"] if ends else []),
         *(
             f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
             f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"

@@ -1,4 +1,4 @@
-"""The process of the page: started by the daemon, seen to end, and ended with it.
+"""A server of caovan's own, the page or the gateway: a process that the daemon starts and ends.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
 kernel ends it with the daemon (`setpriv`: that signal is bound to the thread that forks, so this is
@@ -13,7 +13,8 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.core.printable import one_line
@@ -21,12 +22,6 @@ from caovand.core.problem import Problem
 
 READY = "ready"
 """What it prints once it listens; before that, what is wrong."""
-SOCKET = "page"
-NO_LIBRARY = Problem(
-    "serve the page",
-    "the library aiohttp (3.8.1 or newer) is not installed",
-    "apt install python3-aiohttp, or pip install 'aiohttp>=3.8.1' into caovan's environment",
-)
 HOME = str(Path(__file__).parents[2])
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 MOST_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
@@ -35,16 +30,40 @@ LONGEST_LINE = 500
 END_S = 2.0
 
 
-class PageProcess:
-    """A running page process.
+@dataclass(frozen=True)
+class Kind:
+    """A server: its section of the configuration, its socket of the daemon's and its module have
+    the same `name`; `title` is for people.
+    """
+
+    name: str
+    title: str
+
+    @property
+    def no_library(self) -> Problem:
+        """Why it cannot run where `has_library` is False."""
+        return Problem(
+            f"serve {self.title}",
+            "the library aiohttp (3.8.1 or newer) is not installed",
+            "apt install python3-aiohttp, or pip install 'aiohttp>=3.8.1' into caovan's"
+            " environment",
+        )
+
+
+PAGE = Kind("page", "the page")
+GATEWAY = Kind("gateway", "the gateway")
+
+
+class ServerProcess:
+    """A running server; `words` are arguments of its own.
 
     `on_line` gets what it prints, line by line; `on_end` its exit status, unless it was ended.
     """
 
     def __init__(
         self,
-        listen: str,
-        token_file: str,
+        kind: Kind,
+        words: Sequence[str],
         runtime: Path,
         environ: Mapping[str, str],
         on_line: Callable[[str], None],
@@ -57,7 +76,7 @@ class PageProcess:
         self._output, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                _command(listen, token_file, runtime),
+                _command(kind, words, runtime),
                 env=_environment(environ),
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,
@@ -132,15 +151,14 @@ class PageProcess:
 
 
 def has_library() -> bool:
-    """Whether what the page is made of is installed."""
+    """Whether what the servers are made of is installed."""
     return importlib.util.find_spec("aiohttp") is not None
 
 
-def _command(listen: str, token_file: str, runtime: Path) -> list[str]:
+def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
     isolated = ["-I"] if sys.flags.isolated else []
-    words = ["--listen", listen, "--socket", str(runtime / SOCKET), "--parent", str(os.getpid())]
-    token = ["--token-file", token_file] if token_file else []
-    python = [sys.executable, *isolated, "-m", "caovand.page", *words, *token]
+    ours = ["--socket", str(runtime / kind.name), "--parent", str(os.getpid())]
+    python = [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]
     return ["setpriv", "--pdeathsig", "KILL", "--", *python]
 
 

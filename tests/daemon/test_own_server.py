@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caovand.adapters.page_process import READY
-from caovand.core.config import Config, PageSection
-from caovand.daemon import page as module
-from caovand.daemon.page import Page, url
+from caovand.adapters.server_process import PAGE, READY
+from caovand.daemon import own_server as module
+from caovand.daemon.own_server import OwnServer, url
 from tests.patience import soon
-from tests.secret_files import secret_file
 
-ON = Config(page=PageSection(listen="127.0.0.1:9480"))
+ON = "127.0.0.1:9480"
 TAKEN = "cannot serve the page: 127.0.0.1:9480: Address already in use; set another [page] listen"
 
 
@@ -26,8 +23,8 @@ class FakeProcess:
 
     pid = 7
 
-    def __init__(self, listen: str, token_file: str, *more: Any) -> None:
-        self.listen, self.token_file, self.ended = listen, token_file, False
+    def __init__(self, kind: Any, words: Any, *more: Any) -> None:
+        self.kind, self.words, self.ended = kind, words, False
         self.on_line, self.on_end = more[-2:]
 
     def end(self) -> None:
@@ -39,7 +36,9 @@ class World:
         self.started: list[FakeProcess] = []
         self.told: list[str] = []
         self.error: OSError | None = None
-        self.page = Page(Path("/run"), {}, lambda _, text: self.told.append(text), self.start)
+        self.page = OwnServer(
+            PAGE, Path("/run"), {}, lambda _, text: self.told.append(text), self.start
+        )
 
     def start(self, *args: Any) -> Any:
         if self.error is not None:
@@ -66,7 +65,7 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
 
 def test_without_the_key_there_is_none() -> None:
     async def test(world: World) -> None:
-        world.page.settle(Config())
+        world.page.settle("")
         assert world.started == []
         assert world.page.describe() is None
 
@@ -92,30 +91,26 @@ def test_a_reload_leaves_what_did_not_change_and_moves_what_did() -> None:
         world.page.settle(ON)
         first = world.latest
         first.on_line(READY)
-        world.page.settle(replace(ON))
+        world.page.settle(ON)
         assert world.started == [first]
         assert not first.ended
-        world.page.settle(Config(page=PageSection(listen="127.0.0.1:9481")))
+        world.page.settle("127.0.0.1:9481")
         assert first.ended
-        assert world.latest.listen == "127.0.0.1:9481"
-        world.page.settle(Config())
+        assert world.latest.words == ("--listen", "127.0.0.1:9481")
+        world.page.settle("")
         assert world.latest.ended
         assert world.page.describe() is None
 
     run(test)
 
 
-def test_another_token_in_the_same_file_counts_from_a_reload_on(tmp_path: Path) -> None:
+def test_another_token_in_the_same_file_counts_from_a_reload_on() -> None:
     async def test(world: World) -> None:
-        file = tmp_path / "token"
-        secret_file(file, "the first one of all\n")
-        config = Config(page=PageSection("0.0.0.0:9480", str(file)))
-        world.page.settle(config)
+        world.page.settle("0.0.0.0:9480", ("--token-file", "/t"), "one")
         world.latest.on_line(READY)
-        file.write_text("another one than that\n")
-        world.page.settle(config)
+        world.page.settle("0.0.0.0:9480", ("--token-file", "/t"), "two")
         assert len(world.started) == 2
-        assert world.latest.token_file == str(file)
+        assert world.latest.words[-2:] == ("--token-file", "/t")
 
     run(test)
 

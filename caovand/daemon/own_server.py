@@ -1,4 +1,4 @@
-"""Keeps the page's process as the configuration has it, and starts one that ended again.
+"""Keeps the process of the page or the gateway as configured, and starts one that ended again.
 
 Nothing here waits for it, and no trouble of it becomes one of the engine.
 """
@@ -8,57 +8,57 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file
-from caovand.adapters.page_process import READY, PageProcess
+from caovand.adapters.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split
-from caovand.core.config import Config, ConfigError, PageSection
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
 REMEDY = "it is started again by itself"
 
-Start = Callable[..., PageProcess]
+Start = Callable[..., ServerProcess]
 
 
-class Page:
-    """The page of a daemon whose sockets are in `runtime`; `notice` hears of each change.
+class OwnServer:
+    """A server of a daemon whose sockets are in `runtime`; `notice` hears of each change.
 
     `problem` is why it is not served, "" where it is, or is off.
     """
 
     def __init__(
         self,
+        kind: Kind,
         runtime: Path,
         environ: Mapping[str, str],
         notice: Callable[[str, str], None],
-        start: Start = PageProcess,
+        start: Start = ServerProcess,
     ) -> None:
-        self.problem = ""
+        self.kind, self.problem = kind, ""
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start
-        self._wanted: tuple[PageSection, str | None] = (PageSection(), "")
-        self._process: PageProcess | None = None
+        self._listen, self._words = "", tuple[str, ...]()
+        self._wanted: object = None
+        self._process: ServerProcess | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ready_at: float | None = None
         self._attempts = 0
         self._printed = ""
 
-    def settle(self, config: Config) -> None:
-        """Start, move or end the page as `config` has it; one that failed is tried at once."""
-        try:
-            token: str | None = config_file.page_token(config)
-        except ConfigError:
-            token = None  # its process reads the file as well, and prints what is wrong
-        wanted = (config.page, token)
+    def settle(self, listen: str, words: Sequence[str] = (), secret: str | None = "") -> None:
+        """Start, move or end it as configured; one that failed is tried at once.
+
+        `words` are arguments of its own, `secret` the content of a file that they name.
+        """
+        wanted = (listen, tuple(words), secret)
         if wanted == self._wanted and self._ready_at is not None:
             return
         self.close()
+        self._listen, self._words = listen, ("--listen", listen, *words)
         self._wanted, self.problem, self._attempts = wanted, "", 0
-        if config.page.listen:
+        if listen:
             self._try()
 
     def close(self) -> None:
@@ -72,24 +72,21 @@ class Page:
 
     def describe(self) -> dict[str, Any] | None:
         """What the status has of it, None where it is off."""
-        section, _ = self._wanted
-        if not section.listen:
+        if not self._listen:
             return None
         serves = self._ready_at is not None
         pid = self._process.pid if self._process else None
-        return {"url": url(section.listen), "serving": serves, "problem": self.problem, "pid": pid}
+        return {"url": url(self._listen), "serving": serves, "problem": self.problem, "pid": pid}
 
     def _try(self) -> None:
         self._timer, self._printed = None, ""
-        section, _ = self._wanted
         try:
             self._process = self._start(
-                section.listen, section.token_file, self._runtime, self._environ,
-                self._on_line, self._on_end,
-            )  # fmt: skip
+                self.kind, self._words, self._runtime, self._environ, self._on_line, self._on_end
+            )
         except OSError as problem:
             fact = limits.reached(problem) or problem.strerror or str(problem)
-            self._failed(f"cannot start the page's process: {fact}; {REMEDY}")
+            self._failed(f"cannot start {self.kind.title}'s process: {fact}; {REMEDY}")
 
     def _on_line(self, line: str) -> None:
         if line != READY:
@@ -97,7 +94,7 @@ class Page:
             return
         self._ready_at = asyncio.get_running_loop().time()
         self.problem = ""
-        self._notice("noticed", f"the page is served on {url(self._wanted[0].listen)}")
+        self._notice("noticed", f"{self.kind.title} is served on {url(self._listen)}")
 
     def _on_end(self, status: int) -> None:
         ready_at, self._process, self._ready_at = self._ready_at, None, None
@@ -107,7 +104,7 @@ class Page:
         if ready_at is not None and asyncio.get_running_loop().time() - ready_at >= STABLE_S:
             self._attempts = 0
         words = f": {self._printed}" if self._printed else ""
-        self._failed(f"the page's process ended with {_named(status)}{words}; {REMEDY}")
+        self._failed(f"{self.kind.title}'s process ended with {_named(status)}{words}; {REMEDY}")
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
@@ -119,7 +116,7 @@ class Page:
 
 
 def url(listen: str) -> str:
-    """Where a browser finds it."""
+    """Where clients find it."""
     host, port = split(listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 

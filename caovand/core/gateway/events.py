@@ -1,0 +1,171 @@
+"""What happens to the gateway, and the effects its policy answers with.
+
+A request's life: READING its body, WAITING for an engine, FORWARDED to one, BEGUN with the first
+byte of its answer. Until then it may wait again and be sent again; afterwards never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Stage(Enum):
+    """How far a request is."""
+
+    READING = "reading"
+    WAITING = "waiting"
+    FORWARDED = "forwarded"
+    BEGUN = "begun"
+
+
+class Engine(str, Enum):
+    """What the daemon says of its engine.
+
+    STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
+    finish. GONE: none serves, and none will before somebody acts.
+    """
+
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Why(Enum):
+    """Why a request ends without the whole answer of an engine."""
+
+    NO_ENGINE = "no engine"
+    TOO_LONG = "waited too long"
+    WOULD_WAIT = "would wait too long"
+    QUEUE_FULL = "queue full"
+    BYTES_FULL = "bytes full"
+    ENGINE_ENDED = "the engine ended"
+    KILLER = "killer"
+    LOST = "the engine closed the connection"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something happened at `at`, in monotonic seconds."""
+
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRequest(Event):
+    """An event of the request `number`; numbers rise in the order of arrival."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineIs(Event):
+    """The daemon speaks of its engine; each has a `generation` of its own.
+
+    `at_once` is how many requests it answers at a time, None if that is unknown; `expected_s` how
+    long a start is expected to take from now on. `returns` is whether another engine follows one
+    that drains.
+    """
+
+    engine: Engine
+    generation: int
+    at_once: int | None = None
+    expected_s: float | None = None
+    returns: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrived(OfRequest):
+    """The head of a request is there, with `size` bytes of body announced."""
+
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grew(OfRequest):
+    """Its body is longer than announced: `size` bytes so far."""
+
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete(OfRequest):
+    """Its body is there; `digest` identifies it when the same request comes again."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun(OfRequest):
+    """The first byte of its answer is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(OfRequest):
+    """The engine's answer is complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsent(OfRequest):
+    """The engine could not be connected to: it has seen nothing of the request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(OfRequest):
+    """The engine closed the connection before the answer was complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulted(OfRequest):
+    """The engine answered with a fault of its own, which is not passed on yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(OfRequest):
+    """The client is gone, or the request was answered without an engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick(Event):
+    """Time passed."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Something to be done about the request `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Forward(Effect):
+    """Send it to the engine of `generation`."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Recall(Effect):
+    """Give up the attempt at an engine that ended: it waits again."""
+
+
+@dataclass(frozen=True)
+class Release(Effect):
+    """Pass on the engine's fault: the engine lives, so the fault is the request's."""
+
+
+@dataclass(frozen=True)
+class Refuse(Effect):
+    """Answer it with an error; nothing of an answer was sent."""
+
+    why: Why
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True)
+class End(Effect):
+    """End its begun answer with the protocol's own error."""
+
+    why: Why
+    retry_after_s: int | None = None

@@ -1,0 +1,347 @@
+"""Decides about every request at the gateway: pure, an event in, effects out.
+
+Requests wait in the order of their arrival. At an engine's unplanned end all that it had not
+begun to answer are suspects: each is sent again alone, and one that ends an engine a second time is
+refused. An engine that drains gets nothing new.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+
+from caovand.core.gateway.events import (
+    Arrived,
+    Begun,
+    Complete,
+    Done,
+    Effect,
+    End,
+    Engine,
+    EngineIs,
+    Event,
+    Faulted,
+    Forward,
+    Grew,
+    Left,
+    Lost,
+    OfRequest,
+    Recall,
+    Refuse,
+    Release,
+    Stage,
+    Tick,
+    Unsent,
+    Why,
+)
+from caovand.core.gateway.suspects import Suspects
+
+CONFIRM_S = 5.0
+"""How long the daemon has to report that an engine died which broke a connection or faulted."""
+CUT_S = 30.0  # and how long one that cut off a begun answer
+RECONNECT_S = 1.0
+ALONE_S = 30.0  # a suspect is alone this long at most
+ALONE_BEGUN_S = 5.0  # and this long after its answer has begun
+MAX_PATIENCE_S = 60.0  # others pass a suspect for so long
+MAX_ATTEMPTS = 3
+RETRY_S = 30  # for a client to come again where nobody knows when an engine serves
+SMOOTHING = 0.1
+
+
+@dataclass(frozen=True)
+class GatewayRules:
+    """The operator's bounds; bytes are those of all bodies that are kept."""
+
+    hold_s: float = 300.0
+    max_waiting: int = 1000
+    max_bytes: int = 512 << 20
+
+
+@dataclass
+class _Request:
+    number: int
+    size: int
+    since: float  # in its stage
+    stage: Stage = Stage.READING
+    digest: bytes = b""
+    suspect: bool = False
+    tries: int = 0
+    forwarded_at: float = 0.0
+    broken: type[Lost] | type[Faulted] | None = None
+    """What its attempt ended with, until it is known whether the engine died."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A begun answer that the engine cut off, until it is known whether it died of that request."""
+
+    digest: bytes
+    at: float
+    alone: bool
+
+
+class Policy:
+    """The requests of one engine's clients; `take` is the only way anything changes."""
+
+    def __init__(self, rules: GatewayRules) -> None:
+        self.rules = rules
+        self.engine = EngineIs(at=0.0, engine=Engine.STARTING, generation=0)
+        self._requests: dict[int, _Request] = {}
+        self._queue: list[int] = []  # those that wait, suspects apart
+        self._suspects_waiting: list[int] = []
+        self._at_engine: dict[int, None] = {}
+        self._alone: int | None = None
+        self._doubtful_until = -math.inf
+        self._bytes = 0
+        self._mean_s = 0.0
+        self._known = Suspects()
+        self._cut: list[_Cut] = []
+        self._effects: list[Effect] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an engine."""
+        return len(self._queue) + len(self._suspects_waiting)
+
+    @property
+    def at_engine(self) -> int:
+        """How many an engine works on."""
+        return len(self._at_engine)
+
+    def stage(self, number: int) -> Stage | None:
+        """How far a request is, None for one that has ended."""
+        request = self._requests.get(number)
+        return request.stage if request else None
+
+    def take(self, event: Event) -> tuple[Effect, ...]:
+        """What follows from an event; late ones of ended requests change nothing."""
+        self._effects = []
+        if isinstance(event, EngineIs):
+            self._hear(event)
+        elif isinstance(event, Arrived):
+            self._arrive(event)
+        elif isinstance(event, Tick):
+            self._tick(event.at)
+        elif isinstance(event, OfRequest) and event.number in self._requests:
+            self._of_request(event, self._requests[event.number])
+        self._pump(event.at)
+        return tuple(self._effects)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _arrive(self, event: Arrived) -> None:
+        waits_s = self.expected_wait_s()
+        if self.engine.engine is Engine.GONE or self._ends_for_good:
+            self._refuse(event.number, Why.NO_ENGINE)
+        elif len(self._requests) - len(self._at_engine) >= self.rules.max_waiting:
+            self._refuse(event.number, Why.QUEUE_FULL)
+        elif self._bytes + event.size > self.rules.max_bytes:
+            self._refuse(event.number, Why.BYTES_FULL)
+        elif waits_s is not None and waits_s > self.rules.hold_s:
+            self._refuse(event.number, Why.WOULD_WAIT)
+        else:
+            self._requests[event.number] = _Request(event.number, event.size, event.at)
+            self._bytes += event.size
+
+    def _of_request(self, event: OfRequest, request: _Request) -> None:
+        at, stage = event.at, request.stage
+        if isinstance(event, Left):
+            self._remove(request)
+        elif stage is Stage.READING:
+            if isinstance(event, Grew):
+                self._grow(request, event.size)
+            elif isinstance(event, Complete):
+                self._complete(request, event)
+        elif request.number not in self._at_engine or request.broken:
+            return  # of an attempt that was given up
+        elif isinstance(event, Begun) and stage is Stage.FORWARDED:
+            request.stage, request.since = Stage.BEGUN, at
+            self._bytes -= request.size  # nobody needs its body any more
+            request.size = 0
+        elif isinstance(event, Done):
+            took_s = at - request.forwarded_at
+            self._mean_s += (took_s - self._mean_s) * (SMOOTHING if self._mean_s else 1.0)
+            if self._alone == request.number:
+                self._known.clear(request.digest)
+            self._remove(request)
+        elif isinstance(event, Unsent):
+            self._doubtful_until = at + RECONNECT_S
+            self._wait_again(request, at)
+        elif isinstance(event, Lost) and stage is Stage.BEGUN:
+            self._cut.append(_Cut(request.digest, at, self._alone == request.number))
+            self._end(request, Why.ENGINE_ENDED)
+        elif isinstance(event, (Lost, Faulted)) and stage is Stage.FORWARDED:
+            request.broken, request.since = type(event), at
+            if isinstance(event, Lost):
+                self._doubtful_until = at + CONFIRM_S
+
+    def _grow(self, request: _Request, size: int) -> None:
+        self._bytes += size - request.size
+        request.size = size
+        if self._bytes > self.rules.max_bytes:
+            self._remove(request)
+            self._refuse(request.number, Why.BYTES_FULL)
+
+    def _complete(self, request: _Request, event: Complete) -> None:
+        request.digest = event.digest
+        if self._known.is_killer(event.digest, event.at):
+            self._remove(request)
+            self._refuse(request.number, Why.KILLER)
+        elif self.engine.engine is Engine.GONE or self._ends_for_good:
+            self._remove(request)
+            self._refuse(request.number, Why.NO_ENGINE)
+        else:
+            request.suspect = self._known.is_suspect(event.digest, event.at)
+            self._wait_again(request, event.at)
+
+    def _wait_again(self, request: _Request, at: float) -> None:
+        self._leave_engine(request)
+        request.stage, request.since, request.broken = Stage.WAITING, at, None
+        bisect.insort(self._suspects_waiting if request.suspect else self._queue, request.number)
+
+    def _leave_engine(self, request: _Request) -> None:
+        self._at_engine.pop(request.number, None)
+        if self._alone == request.number:
+            self._alone = None
+
+    def _remove(self, request: _Request) -> None:
+        self._leave_engine(request)
+        if request.stage is Stage.WAITING:
+            (self._suspects_waiting if request.suspect else self._queue).remove(request.number)
+        self._bytes -= request.size
+        del self._requests[request.number]
+
+    def _refuse(self, number: int, why: Why) -> None:
+        after_s = None if why is Why.KILLER else self.retry_after_s()
+        self._effects.append(Refuse(number, why, after_s))
+
+    def _end(self, request: _Request, why: Why) -> None:
+        """End a begun answer."""
+        self._remove(request)
+        after_s = None if why is Why.KILLER else self.retry_after_s()
+        self._effects.append(End(request.number, why, after_s))
+
+    # -- the engine -------------------------------------------------------------------------
+
+    @property
+    def _ends_for_good(self) -> bool:
+        return self.engine.engine is Engine.DRAINING and not self.engine.returns
+
+    def _hear(self, event: EngineIs) -> None:
+        before, self.engine = self.engine, event
+        lives = event.engine in (Engine.SERVING, Engine.DRAINING)
+        if not lives or event.generation != before.generation:
+            self._engine_ended(event.at, planned=before.engine is Engine.DRAINING)
+            self._doubtful_until = -math.inf
+        if event.engine is Engine.GONE or self._ends_for_good:
+            for number in [*self._suspects_waiting, *self._queue]:
+                self._remove(self._requests[number])
+                self._refuse(number, Why.NO_ENGINE)
+
+    def _engine_ended(self, at: float, *, planned: bool) -> None:
+        cut, self._cut = self._cut, []
+        for one in () if planned else cut:
+            self._known.add(one.digest, at, killer=one.alone)
+        alone = self._alone
+        for request in [self._requests[number] for number in self._at_engine]:
+            killer = not planned and request.number == alone
+            if not planned:
+                self._known.add(request.digest, at, killer=killer)
+            if request.stage is Stage.BEGUN:
+                self._end(request, Why.KILLER if killer else Why.ENGINE_ENDED)
+            elif planned:
+                self._again(request, at)
+            else:
+                self._blame(request, at, alone=killer)
+
+    def _blame(self, request: _Request, at: float, *, alone: bool) -> None:
+        """An engine ended while it had this request, and had not begun to answer it."""
+        request.tries += 1
+        if alone or request.tries >= MAX_ATTEMPTS:
+            self._remove(request)
+            self._refuse(request.number, Why.KILLER if alone else Why.ENGINE_ENDED)
+            return
+        request.suspect = True
+        self._again(request, at)
+
+    def _again(self, request: _Request, at: float) -> None:
+        self._wait_again(request, at)
+        self._effects.append(Recall(request.number))
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _tick(self, at: float) -> None:
+        for number in [*self._suspects_waiting, *self._queue]:
+            request = self._requests[number]
+            if at - request.since >= self.rules.hold_s:
+                self._remove(request)
+                self._refuse(number, Why.TOO_LONG)
+        self._cut = [one for one in self._cut if at - one.at < CUT_S]
+        for request in [self._requests[number] for number in self._at_engine]:
+            # One that drains will end: what it no longer answers is the next one's.
+            drains = self.engine.engine is Engine.DRAINING
+            if request.broken and not drains and at - request.since >= CONFIRM_S:
+                self._settle(request, at)
+        if self._alone is not None:
+            request = self._requests[self._alone]
+            limit_s = ALONE_BEGUN_S if request.stage is Stage.BEGUN else ALONE_S
+            if not request.broken and at - request.since >= limit_s:
+                self._alone, request.suspect = None, False
+                self._known.clear(request.digest)
+
+    def _settle(self, request: _Request, at: float) -> None:
+        """The engine lives although it broke this request's connection, or faulted."""
+        if request.broken is Faulted:
+            self._remove(request)
+            self._effects.append(Release(request.number))
+            return
+        request.tries += 1
+        if request.tries >= MAX_ATTEMPTS:
+            self._remove(request)
+            self._refuse(request.number, Why.LOST)
+            return
+        request.suspect = True
+        self._again(request, at)
+
+    # -- the queue --------------------------------------------------------------------------
+
+    def _pump(self, at: float) -> None:
+        """Forward what may go now."""
+        engine = self.engine
+        while engine.engine is Engine.SERVING and at >= self._doubtful_until:
+            if self._alone is not None or (number := self._next(at)) is None:
+                return
+            request = self._requests[number]
+            (self._suspects_waiting if request.suspect else self._queue).remove(number)
+            self._alone = number if request.suspect else None
+            request.stage, request.since, request.forwarded_at = Stage.FORWARDED, at, at
+            self._at_engine[number] = None
+            self._effects.append(Forward(number, engine.generation))
+
+    def _next(self, at: float) -> int | None:
+        """Whose turn it is: where clients have keys, this is where their order is decided."""
+        if self._suspects_waiting:
+            first = self._suspects_waiting[0]
+            if not self._at_engine:
+                return first
+            patience_s = min(MAX_PATIENCE_S, self.rules.hold_s / 4)
+            if at - self._requests[first].since >= patience_s:
+                return None  # the engine becomes free for it
+        room = self.engine.at_once is None or len(self._at_engine) < self.engine.at_once
+        return self._queue[0] if self._queue and room else None
+
+    def expected_wait_s(self) -> float | None:
+        """How long a request that comes now is expected to wait, None if nobody knows."""
+        engine = self.engine
+        if engine.engine is not Engine.SERVING:
+            return engine.expected_s
+        if engine.at_once is None:
+            return 0.0
+        ahead = self.waiting + len(self._at_engine) - engine.at_once + 1
+        return max(ahead, 0) / engine.at_once * self._mean_s
+
+    def retry_after_s(self) -> int:
+        """When a client had better come again, in whole seconds."""
+        waits_s = self.expected_wait_s()
+        return RETRY_S if waits_s is None else max(math.ceil(waits_s), 1)

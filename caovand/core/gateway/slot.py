@@ -1,0 +1,22 @@
+"""What the state machine of a slot means for the gateway."""
+
+from __future__ import annotations
+
+from caovand.core.gateway.events import Engine
+from caovand.core.lifecycle.state import Snapshot, State
+
+_EXPECTED = {State.STARTING, State.BACKOFF, State.HOLD}
+
+
+def engine_of(s: Snapshot, *, drains: bool) -> Engine:
+    """The engine as the gateway sees it; with `drains` the living one finishes its answers."""
+    if s.state is State.SERVING:
+        return Engine.SERVING
+    if s.ending is not None and drains:
+        return Engine.DRAINING
+    return Engine.STARTING if s.state in _EXPECTED or returns(s) else Engine.GONE
+
+
+def returns(s: Snapshot) -> bool:
+    """Whether another engine follows the one that is being ended."""
+    return s.ending is not None and s.ending.after_stop in ("start", "backoff", "hold")

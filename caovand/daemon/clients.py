@@ -1,0 +1,156 @@
+"""A slot's clients behind the gateway: what it is told of the engine, and what it reports.
+
+Before a planned end of the engine the gateway is told that it drains, and begun answers have some
+seconds to finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.adapters.http import Endpoint
+from caovand.core.config import Config, ConfigError
+from caovand.core.engine import Planning
+from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.lifecycle.events import End
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.plan import Plan
+from caovand.daemon.shared import Changes, now
+from caovand.daemon.starts import Starts
+
+SILENT_S = 1.0
+"""After this long without a question of the gateway, nobody waits for it."""
+LOOK_S = 0.2
+AHEAD = 8
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What this needs of the slot; `key` is what clients must send, "" for nothing.
+
+    It raises ConfigError where that cannot be found out.
+    """
+
+    snapshot: Callable[[], Snapshot]
+    config: Callable[[], Config]
+    endpoint: Callable[[], Endpoint | None]
+    key: Callable[[], str]
+    planning: Planning
+    starts: Starts
+    changes: Changes
+    notice: Callable[[str, str], None]
+
+
+class Clients:
+    """The clients of one slot; `counts` is how many requests wait, and are at the engine."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.counts = {"waiting": 0, "at_engine": 0}
+        self._slot = slot
+        self._seq, self._said = 0, dict[str, Any]()
+        self._known = 0  # the latest seq that the gateway has acted on
+        self._heard_at, self._asking = float("-inf"), 0
+        self._drains, self._drained_by = False, float("-inf")
+        self._locked = secrets.token_hex(16)  # a key that nobody has
+
+    # -- what the gateway asks --------------------------------------------------------------
+
+    async def next(self, since: int, wait_s: float) -> Mapping[str, Any]:
+        """What the gateway should know, once it is newer than `since`, or after `wait_s`."""
+        deadline = now() + wait_s
+        self._asking += 1
+        try:
+            while True:
+                news = self._slot.changes.event
+                document = self._document()
+                left_s = deadline - now()
+                if self._seq != since or left_s <= 0:
+                    return document
+                try:
+                    await asyncio.wait_for(news.wait(), left_s)
+                except asyncio.TimeoutError:
+                    return self._document()
+        finally:
+            self._asking -= 1
+            self._heard_at = now()
+
+    def report(self, seq: int, counts: Mapping[str, int], endings: Sequence[str]) -> None:
+        """Take what the gateway reports, as of what it knew with `seq`."""
+        self._known, self.counts, self._heard_at = seq, dict(counts), now()
+        for shape in endings:
+            text = f"a request that ended an engine twice is refused from now on: {shape}"
+            self._slot.notice("noticed", text)
+
+    def _document(self) -> dict[str, Any]:
+        snapshot, section = self._slot.snapshot(), self._slot.config().gateway
+        plan, endpoint = snapshot.plan, self._slot.endpoint()
+        said = {
+            "engine": engine_of(snapshot, drains=self._drains).value,
+            "generation": snapshot.generation,
+            "returns": returns(snapshot),
+            "phase": snapshot.phase if snapshot.state is State.STARTING else "",
+            "at_once": self._at_once(plan) if plan else None,
+            "names": _names(plan, self._slot.config()),
+            "context": self._slot.planning.context(plan) if plan else None,
+            "url": endpoint.url if endpoint else "",
+            "key": endpoint.key if endpoint else self._key(),
+            "hold_s": section.hold_s,
+            "max_waiting": section.max_waiting,
+        }
+        if said != self._said:
+            self._seq, self._said = self._seq + 1, said
+        return {**said, "seq": self._seq, "expected_s": self._expected_s(snapshot)}
+
+    def _key(self) -> str:
+        """The key before there is an engine that asks for it."""
+        try:
+            return self._slot.key()
+        except ConfigError:
+            return self._locked
+
+    def _at_once(self, plan: Plan) -> int | None:
+        """How many requests the engine may have: some more than it answers, so that it never
+        waits for the gateway."""
+        most = self._slot.planning.at_once(plan)
+        return most and most + max(most // AHEAD, 1)
+
+    def _expected_s(self, s: Snapshot) -> float | None:
+        """How long until an engine serves, None where nobody knows."""
+        plan = s.plan.identity if s.plan else ""
+        at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
+        if s.state is State.STARTING:
+            return self._slot.starts.remaining_s(plan, at - s.since)
+        if whole_s is None or not (s.state is State.BACKOFF or returns(s)):
+            return None
+        wait_s = s.deadline - at if s.state is State.BACKOFF and s.deadline else 0.0
+        return whole_s + max(wait_s, 0.0)
+
+    # -- a planned end ----------------------------------------------------------------------
+
+    def ends(self, action: End, *, again: bool) -> None:
+        """The engine is being ended; `again` where that has begun before: no grace is no time."""
+        if not again:
+            self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
+        elif action.grace_s == 0:
+            self._drained_by = float("-inf")
+
+    async def drained(self) -> None:
+        """Wait until no answer of the engine is under way, or as long as they may take."""
+        seq = self._document()["seq"]
+        while self._drains and now() < self._drained_by:
+            if self._known >= seq and self.counts["at_engine"] == 0:
+                return
+            if not self._asking and now() - self._heard_at > SILENT_S:
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+def _names(plan: Plan | None, config: Config) -> list[str]:
+    """The names clients may ask for; before there is a plan, none where it chooses the name."""
+    if plan is not None:
+        return list(plan.served_names)
+    return [config.model.served_name] if config.model.served_name else []

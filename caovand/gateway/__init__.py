@@ -1,0 +1,1 @@
+"""The gateway: where clients reach the engine, whichever one serves; a process of its own."""

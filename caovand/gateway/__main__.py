@@ -1,0 +1,47 @@
+"""`python -m caovand.gateway`: serves clients until it is ended; the daemon starts it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from caovand.adapters import own_server
+from caovand.adapters.server_process import GATEWAY
+from caovand.gateway.facts import BODIES
+
+MEMORY_BYTES = 512 << 20
+"""Of address space, in addition to the bodies that may wait."""
+DESCRIPTORS = 16_384
+VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter more
+BACKLOG = 1024
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve; the exit status."""
+    parser = own_server.parser(GATEWAY, __doc__)
+    parser.add_argument("--max-body-mib", type=int, required=True, help="of one request")
+    options = parser.parse_args(argv)
+    max_body_bytes = options.max_body_mib << 20
+    limit = partial(
+        own_server.confine,
+        memory=MEMORY_BYTES + 2 * BODIES * max_body_bytes,
+        descriptors=DESCRIPTORS,
+        nice=0,
+        oom_score=VICTIM,
+    )
+
+    def prepare() -> Callable[[socket.socket], Awaitable[object]]:
+        async def start(listener: socket.socket) -> object:
+            from caovand.gateway import server  # noqa: PLC0415  (once the library is known)
+
+            return await server.start(listener, options.socket, max_body_bytes)
+
+        return start
+
+    return own_server.run(GATEWAY, options, limit, BACKLOG, prepare)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

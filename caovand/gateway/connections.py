@@ -1,0 +1,133 @@
+"""Bounds what connections may use up, and notices at once when a client goes.
+
+A request's head must be there within HEAD_S. What follows a request while it is answered is kept up
+to AHEAD_BYTES, since the library would parse any number of requests ahead. Where all seats are
+taken, the connection that has waited longest without a request gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable
+
+MAX_CONNECTIONS = 4096
+HEAD_S = 15.0
+IDLE_S = 75.0
+AHEAD_BYTES = 64 << 10
+SPARE = 32  # descriptors for everything else
+
+Protocol = asyncio.Protocol
+Transport = asyncio.BaseTransport
+
+
+class Connections:
+    """All connections; `make` is the protocol behind each."""
+
+    def __init__(self, make: Callable[[], Protocol]) -> None:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Each may need another one, to the engine.
+        self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE)
+        self._open: dict[Transport, _Connection] = {}
+        self._idle: dict[Transport, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> Protocol:
+        """The protocol of a new connection."""
+        return _Connection(self, self._make())
+
+    def opened(self, transport: asyncio.Transport, connection: _Connection) -> bool:
+        """Admit a connection, or not."""
+        if len(self._open) >= self._most:
+            if not self._idle:
+                return False
+            oldest = next(iter(self._idle))
+            self.closed(oldest)
+            _abort(oldest)
+        self._open[transport] = connection
+        self._wait(transport, HEAD_S)
+        return True
+
+    def closed(self, transport: Transport) -> None:
+        """A connection is gone."""
+        if timer := self._idle.pop(transport, None):
+            timer.cancel()
+        self._open.pop(transport, None)
+
+    def asked(self, transport: Transport | None) -> None:
+        """The head of a request is there: this task serves it, and ends when the client goes."""
+        if connection := self._open.get(transport) if transport else None:
+            if timer := self._idle.pop(transport, None):  # type: ignore[arg-type]
+                timer.cancel()
+            connection.task = asyncio.current_task()
+
+    def complete(self, transport: Transport | None) -> None:
+        """The body of the request is there."""
+        if connection := self._open.get(transport) if transport else None:
+            connection.busy = True
+
+    def answered(self, transport: Transport | None) -> None:
+        """The request is over."""
+        if connection := self._open.get(transport) if transport else None:
+            self._wait(transport, IDLE_S)  # type: ignore[arg-type]
+            connection.next()
+
+    def _wait(self, transport: Transport, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle[transport] = loop.call_later(limit_s, _abort, transport)
+
+
+def _abort(transport: Transport) -> None:
+    assert isinstance(transport, asyncio.Transport)
+    transport.abort()
+
+
+class _Connection(Protocol):
+    def __init__(self, connections: Connections, inside: Protocol) -> None:
+        self._connections, self._inside = connections, inside
+        self._transport: asyncio.Transport | None = None
+        self._ahead = b""
+        self.task: asyncio.Task[object] | None = None
+        self.busy = False
+
+    def next(self) -> None:
+        """Take what came while the request before was answered."""
+        self.task, self.busy, ahead = None, False, self._ahead
+        self._ahead = b""
+        if ahead:
+            # The library parses it once the request before is done.
+            asyncio.get_running_loop().call_soon(self.data_received, ahead)
+
+    def connection_made(self, transport: Transport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if not self._connections.opened(transport, self):
+            transport.abort()
+            return
+        self._transport = transport
+        self._inside.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._connections.closed(self._transport)
+            self._transport = None
+            self._inside.connection_lost(exc)
+            if self.task is not None:
+                self.task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if not self.busy:
+            self._inside.data_received(data)
+            return
+        self._ahead += data
+        if len(self._ahead) > AHEAD_BYTES:
+            self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return self._inside.eof_received() if self._transport is not None else None
+
+    def pause_writing(self) -> None:
+        self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inside.resume_writing()

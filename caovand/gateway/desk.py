@@ -1,0 +1,175 @@
+"""Carries requests to the policy and its decisions back to whoever serves each request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from caovand.core.gateway import protocol
+from caovand.core.gateway.events import (
+    Arrived,
+    Effect,
+    End,
+    Left,
+    OfRequest,
+    Refuse,
+    Release,
+    Tick,
+    Why,
+)
+from caovand.core.gateway.policy import Policy
+from caovand.core.gateway.protocol import Fault
+from caovand.gateway.facts import Facts
+
+TICK_S = 0.25
+WRITE_S = 60.0  # for a client that reads nothing
+MAX_REPORTS = 8  # of at most one line to the daemon
+
+
+class Refused(Exception):
+    """A request ends here with an error."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+class Ticket:
+    """One request at the desk; `shape` describes it without its text.
+
+    `aborted` says that the attempt at an engine was broken off. `writing_since` is since when a
+    write to the client waits for it to read.
+    """
+
+    def __init__(self, number: int, transport: asyncio.Transport | None) -> None:
+        self.number, self.transport, self.shape = number, transport, ""
+        self.writing_since: float | None = None
+        self.aborted = False
+        self._abort: Callable[[], None] | None = None
+        self._effects: deque[Effect] = deque()
+        self._news = asyncio.Event()
+
+    def put(self, effect: Effect) -> None:
+        """Take what the policy decided."""
+        self._effects.append(effect)
+        self._news.set()
+        if self._abort is not None:
+            self.aborted = True
+            self._abort()
+
+    def trying(self, abort: Callable[[], None] | None) -> None:
+        """An attempt is under way which `abort` breaks off; None: it is over."""
+        if self._abort is None and abort is not None:
+            self.aborted = False
+        self._abort = abort
+
+    async def next(self, limit_s: float | None) -> Effect | None:
+        """The next decision, None where none comes within `limit_s`."""
+        while not self._effects:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), limit_s)
+            except asyncio.TimeoutError:
+                return None
+        return self._effects.popleft()
+
+
+class Desk:
+    """All requests, under the policy."""
+
+    def __init__(self, facts: Facts, clock: Callable[[], float]) -> None:
+        self.facts = facts
+        self.listed: tuple[str, ...] = ()
+        """The names that the engine lists, those of adapters among them."""
+        self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
+        """The shapes of requests that were refused for ending engines, for the daemon."""
+        self.now = clock
+        self._policy = Policy(facts.rules)
+        self._policy.take(facts.engine)
+        self._tickets: dict[int, Ticket] = {}
+        self._last = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name clients may ask for."""
+        return tuple(dict.fromkeys((*self.facts.names, *self.listed)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many requests wait, and how many are at the engine."""
+        return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
+
+    async def changed(self) -> None:
+        """Wait until counts or reports have changed."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def report_again(self, endings: list[str]) -> None:
+        """The daemon has not heard of these, nor of the counts."""
+        self.reports.extendleft(reversed(endings))
+        self._changed.set()
+
+    def hear(self, facts: Facts) -> None:
+        """Take what the daemon says."""
+        self.facts = facts
+        self._policy.rules = facts.rules
+        self._apply(self._policy.take(facts.engine))
+
+    @property
+    def outlook(self) -> str:
+        """What a request that waits is told."""
+        facts = self.facts
+        waits_s = self._policy.expected_wait_s()
+        doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
+        return doing if waits_s is None else f"{doing}, about {max(round(waits_s), 1)} s to go"
+
+    def arrive(self, size: int, transport: asyncio.Transport | None = None) -> Ticket:
+        """Take a request whose head is there; raises Refused."""
+        self._last += 1
+        ticket = self._tickets[self._last] = Ticket(self._last, transport)
+        self._apply(self._policy.take(Arrived(at=self.now(), number=ticket.number, size=size)))
+        self.check(ticket)
+        return ticket
+
+    def check(self, ticket: Ticket) -> None:
+        """Raise Refused where it was refused while its body was read."""
+        if ticket.number not in self._tickets:
+            assert ticket._effects
+            effect = ticket._effects[-1]
+            assert isinstance(effect, Refuse)
+            raise Refused(protocol.fault_of(effect.why, effect.retry_after_s))
+
+    def tell(self, ticket: Ticket, kind: type[OfRequest], **more: Any) -> None:
+        """Tell the policy what happened to a request."""
+        self._apply(self._policy.take(kind(at=self.now(), number=ticket.number, **more)))
+
+    def leave(self, ticket: Ticket) -> None:
+        """Nobody waits for an answer any more."""
+        if self._tickets.pop(ticket.number, None) is not None:
+            self.tell(ticket, Left)
+
+    async def run(self) -> None:
+        """Let time pass for the policy, as long as the loop runs."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            at = self.now()
+            self._apply(self._policy.take(Tick(at=at)))
+            for ticket in self._tickets.values():
+                since = ticket.writing_since
+                if since is not None and at - since > WRITE_S and ticket.transport is not None:
+                    ticket.transport.abort()
+
+    def _apply(self, effects: tuple[Effect, ...]) -> None:
+        self._changed.set()
+        for effect in effects:
+            ticket = self._tickets.get(effect.number)
+            if isinstance(effect, (Refuse, End, Release)):
+                self._tickets.pop(effect.number, None)
+            if ticket is None:
+                continue
+            if isinstance(effect, (Refuse, End)) and effect.why is Why.KILLER:
+                self.reports.append(ticket.shape)
+            ticket.put(effect)

@@ -1,0 +1,286 @@
+"""One request from the desk to the engine, and the engine's answer back as it comes.
+
+Until the first byte of an answer is passed on, an attempt that breaks is the policy's to repeat.
+Streams that wait get comments with the phase and the seconds expected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import ClientError, ClientPayloadError, ClientResponse, ClientSession, web
+from aiohttp.client_exceptions import ClientConnectorError
+from yarl import URL
+
+from caovand.core.gateway import protocol
+from caovand.core.gateway.events import (
+    Begun,
+    Done,
+    Effect,
+    End,
+    Faulted,
+    Forward,
+    Lost,
+    Refuse,
+    Release,
+    Unsent,
+)
+from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.problem import Problem
+from caovand.gateway.desk import Desk, Refused, Ticket
+
+FIRST_COMMENT_S = 1.0
+COMMENT_S = 5.0
+MAX_FAULT_BYTES = 256 << 10
+STREAM = "text/event-stream"
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "trailer", "transfer-encoding", "upgrade", "expect",
+})  # fmt: skip
+OURS_TO_ENGINE = HOP_BY_HOP | {"host", "content-length", "authorization", "x-api-key"}
+OURS_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server"}
+ERROR_EVENTS = (b'data: {"error"', b"event: error")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is sent to the engine; `stream` says that the client asked for events."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    form: Form
+    stream: bool
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The head of an engine's answer, and its first bytes."""
+
+    status: int
+    headers: Mapping[str, str]
+    first: bytes
+
+
+class Exchange:
+    """Answers `request`, which has `ticket`, with what the engine says to `call`."""
+
+    def __init__(
+        self, desk: Desk, session: ClientSession, request: web.Request, ticket: Ticket, call: Call
+    ) -> None:
+        self._desk, self._session = desk, session
+        self._request, self._ticket, self._call = request, ticket, call
+        self._response: web.StreamResponse | None = None
+        self._fault: _Head | None = None  # an engine's own, not passed on yet
+
+    async def run(self) -> web.StreamResponse:
+        """Wait for an engine, and pass its answer on."""
+        while True:
+            effect = await self._turn()
+            if isinstance(effect, Refuse):
+                return await self._end(protocol.fault_of(effect.why, effect.retry_after_s))
+            if isinstance(effect, Release):
+                assert self._fault is not None
+                return await self._pass_whole(self._fault)
+            if isinstance(effect, Forward) and await self._attempt():
+                assert self._response is not None
+                return self._response
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    async def _turn(self) -> Effect:
+        limit_s = FIRST_COMMENT_S if self._call.stream else None
+        while (effect := await self._ticket.next(limit_s)) is None:
+            limit_s = COMMENT_S
+            response = await self._begin(200, {"Content-Type": STREAM})
+            await response.write(protocol.comment(self._desk.outlook))
+        return effect
+
+    # -- an attempt -------------------------------------------------------------------------
+
+    async def _attempt(self) -> bool:
+        """Send the request once; whether it was answered, or ended for good."""
+        self._fault = None
+        got = await self._sent()
+        if got is None:
+            return False
+        try:
+            return await self._answer(got)
+        finally:
+            self._ticket.trying(None)
+            got.close()
+
+    async def _sent(self) -> ClientResponse | None:
+        """The head of the engine's answer; None where there is none, and the policy knows."""
+        call, facts, ticket = self._call, self._desk.facts, self._ticket
+        headers = dict(call.headers)
+        if facts.key:
+            headers["Authorization"] = f"Bearer {facts.key}"
+        sending = asyncio.ensure_future(
+            self._session.request(
+                call.method,
+                URL(facts.url + call.path, encoded=True),
+                data=io.BytesIO(call.body) if call.body else None,
+                headers=headers,
+                allow_redirects=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            )
+        )
+
+        def give_up() -> None:
+            sending.cancel()
+
+        ticket.trying(give_up)
+        try:
+            got = await sending
+        except asyncio.CancelledError:
+            if not ticket.aborted:
+                raise  # the client is gone
+            ticket.trying(None)
+            return None
+        except (ClientError, OSError, asyncio.TimeoutError) as problem:
+            ticket.trying(None)
+            if not ticket.aborted:
+                unsent = isinstance(problem, ClientConnectorError)
+                self._desk.tell(ticket, Unsent if unsent else Lost)
+            return None
+        if ticket.aborted:
+            got.close()
+            ticket.trying(None)
+            return None
+
+        def abort() -> None:
+            got.content.set_exception(ClientPayloadError("the engine ended"))
+
+        ticket.trying(abort)
+        return got
+
+    async def _answer(self, got: ClientResponse) -> bool:
+        desk, ticket = self._desk, self._ticket
+        headers = {k: v for k, v in got.headers.items() if k.lower() not in OURS_TO_CLIENT}
+        try:
+            first = await got.content.readany()
+            head = _Head(got.status, headers, first)
+            broken = got.content_type == STREAM and first.startswith(ERROR_EVENTS)
+            if broken or (got.status >= 500 and got.status != 501):
+                rest = await self._rest(got, len(first))
+                self._fault = _Head(head.status, headers, first + rest)
+            elif self._response is not None and not self._is_stream(head):
+                whole = _Head(head.status, headers, first + await self._rest(got, len(first)))
+                desk.tell(ticket, Begun)
+                await self._pass_whole(whole)
+                desk.tell(ticket, Done)
+                return True
+        except (ClientError, OSError, asyncio.TimeoutError):
+            if not ticket.aborted:
+                desk.tell(ticket, Lost)
+            return False
+        if self._fault is not None:
+            ticket.trying(None)
+            desk.tell(ticket, Faulted)
+            return False
+        desk.tell(ticket, Begun)
+        return await self._stream(got, head)
+
+    async def _rest(self, got: ClientResponse, read: int) -> bytes:
+        """The rest of a short answer."""
+        pieces = []
+        while read < MAX_FAULT_BYTES and (piece := await got.content.readany()):
+            pieces.append(piece)
+            read += len(piece)
+        return b"".join(pieces)
+
+    async def _stream(self, got: ClientResponse, head: _Head) -> bool:
+        """Pass the answer on, chunk by chunk as they come."""
+        response = await self._begin(head.status, head.headers, got.content_length)
+        ticket, read, write = self._ticket, got.content.readany, response.write
+        chunk = head.first
+        while chunk:
+            ticket.writing_since = self._desk.now()
+            await write(chunk)  # an error here is the client's end
+            ticket.writing_since = None
+            try:
+                chunk = await read()
+            except (ClientError, OSError, asyncio.TimeoutError):
+                if not ticket.aborted:
+                    self._desk.tell(ticket, Lost)
+                await self._cut()
+                return True
+        self._desk.tell(ticket, Done)
+        await response.write_eof()
+        return True
+
+    async def _cut(self) -> None:
+        """End an answer that had begun."""
+        effect = await self._ticket.next(None)
+        assert isinstance(effect, End)
+        await self._end(protocol.fault_of(effect.why, effect.retry_after_s))
+
+    # -- the client's side ------------------------------------------------------------------
+
+    def _is_stream(self, head: _Head) -> bool:
+        kind = head.headers.get("Content-Type", "")
+        return head.status == 200 and kind.startswith(STREAM)
+
+    async def _begin(
+        self, status: int, headers: Mapping[str, str], length: int | None = None
+    ) -> web.StreamResponse:
+        """The response to the client, with its head sent once."""
+        if self._response is None:
+            response = web.StreamResponse(status=status, headers=dict(headers))
+            if length is not None:
+                response.content_length = length
+            if response.headers.get("Content-Type", "").startswith(STREAM):
+                response.headers.setdefault("X-Accel-Buffering", "no")
+                response.headers.setdefault("Cache-Control", "no-cache")
+            self._response = response
+            await response.prepare(self._request)
+        return self._response
+
+    async def _pass_whole(self, head: _Head) -> web.StreamResponse:
+        """Pass on a short answer; as an event where comments have gone out already."""
+        if self._response is None or self._is_stream(head):
+            response = await self._begin(head.status, head.headers)
+            await response.write(head.first)
+            await response.write_eof()
+            return response
+        try:
+            document = json.loads(head.first)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict) or "error" not in document:
+            fact = f"the engine answered with HTTP {head.status}"
+            fault = Fault(head.status, "engine_error", Problem("answer", fact, "check the request"))
+            return await self._end(fault)
+        return await self._last(protocol.wrapped(self._call.form, document))
+
+    async def _end(self, fault: Fault) -> web.StreamResponse:
+        """End with an error: in the stream where one has begun, else as the whole answer."""
+        response = self._response
+        if response is None:
+            raise Refused(fault)
+        if not response.headers.get("Content-Type", "").startswith(STREAM):
+            # Half a document cannot be ended properly: the client must see that it is cut off.
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            return response
+        return await self._last(protocol.event(self._call.form, fault))
+
+    async def _last(self, event: bytes) -> web.StreamResponse:
+        assert self._response is not None
+        await self._response.write(event)
+        await self._response.write_eof()
+        return self._response
+
+
+def to_engine(headers: Mapping[str, str]) -> dict[str, Any]:
+    """The client's headers that the engine gets."""
+    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    drop = OURS_TO_ENGINE | named
+    return {name: value for name, value in headers.items() if name.lower() not in drop}

@@ -1,0 +1,87 @@
+"""Keeps the desk informed by the daemon, and the daemon by the desk.
+
+One question waits at the daemon until its answer has changed; another tells it what the desk has
+to say. A daemon that does not answer changes nothing: its engine may serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import daemon_socket
+from caovand.core.gateway.events import Engine
+from caovand.core.problem import ProblemError
+from caovand.core.reporting.wire import Request
+from caovand.gateway.desk import Desk
+from caovand.gateway.facts import Facts, read
+
+WAIT_S = 20.0  # the daemon answers after this time at the latest
+ANSWER_S = WAIT_S + 10.0
+AGAIN_S = 0.5
+REPORT_S = 0.25  # between two reports at least
+
+
+Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]
+
+
+class Link:
+    """The daemon whose socket `gateway` is at `path`."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], max_body_bytes: int) -> None:
+        self._path, self._clock, self._max_body_bytes = path, clock, max_body_bytes
+        self._seq, self._learned = 0, 0
+        self._learning: asyncio.Future[None] | None = None  # the loop itself keeps none alive
+
+    async def first(self) -> Facts:
+        """What the daemon says now; waits until it can be asked."""
+        while True:
+            if facts := await self._next():
+                return facts
+
+    async def run(self, desk: Desk, listed: Listed) -> None:
+        """Carry news both ways as long as the loop runs; `listed` are an engine's own names."""
+        await asyncio.gather(self._hear(desk, listed), self._report(desk))
+
+    async def _hear(self, desk: Desk, listed: Listed) -> None:
+        while True:
+            engine = desk.facts.engine
+            if engine.engine is Engine.SERVING and engine.generation != self._learned:
+                self._learned = engine.generation
+                self._learning = asyncio.ensure_future(self._learn(desk, listed))
+            if facts := await self._next():
+                desk.hear(facts)
+
+    async def _learn(self, desk: Desk, listed: Listed) -> None:
+        desk.listed = await listed(desk.facts)
+
+    async def _next(self) -> Facts | None:
+        found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
+        if found is None:
+            return None
+        self._seq = found["seq"]
+        return read(found, self._clock(), self._max_body_bytes)
+
+    async def _report(self, desk: Desk) -> None:
+        reported: tuple[Any, ...] = ()
+        while True:
+            await desk.changed()
+            news = (self._seq, desk.counts)
+            if news == reported and not desk.reports:
+                continue
+            endings = [desk.reports.popleft() for _ in range(len(desk.reports))]
+            seq, counts = news
+            if await self._ask("gateway_report", seq=seq, endings=endings, **counts) is None:
+                desk.report_again(endings)
+            else:
+                reported = news
+            await asyncio.sleep(REPORT_S)
+
+    async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
+        try:
+            return await daemon_socket.ask(self._path, Request(op, args), ANSWER_S)
+        except ProblemError:
+            await asyncio.sleep(AGAIN_S)
+            return None

@@ -1,0 +1,34 @@
+"""The names that an engine itself lists, such as those of adapters loaded along with the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from aiohttp import ClientError, ClientSession
+
+from caovand.gateway.facts import Facts
+
+ANSWER_S = 10.0
+MAX_BYTES = 1 << 20
+MAX_NAMES = 1000
+
+
+async def listed(session: ClientSession, facts: Facts) -> tuple[str, ...]:
+    """The engine's own names; none where it does not list them in time."""
+    headers = {"Authorization": f"Bearer {facts.key}"} if facts.key else {}
+    try:
+        return await asyncio.wait_for(_read(session, f"{facts.url}/v1/models", headers), ANSWER_S)
+    except (ClientError, OSError, ValueError, asyncio.TimeoutError):
+        return ()
+
+
+async def _read(session: ClientSession, url: str, headers: dict[str, str]) -> tuple[str, ...]:
+    async with session.get(url, headers=headers, allow_redirects=False) as got:
+        text = b""
+        while len(text) <= MAX_BYTES and (piece := await got.content.readany()):
+            text += piece
+    document = json.loads(text)
+    models = document.get("data") if isinstance(document, dict) else None
+    found = [one.get("id") for one in models or () if isinstance(one, dict)]
+    return tuple(name for name in found[:MAX_NAMES] if isinstance(name, str))

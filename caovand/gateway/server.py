@@ -1,0 +1,250 @@
+"""What the gateway answers: requests for the engine, and its own health and list of models."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import io
+import socket
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+
+from caovand.core.gateway import protocol
+from caovand.core.gateway.body import Fields, fields
+from caovand.core.gateway.events import Complete, Engine, Grew
+from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.problem import Problem
+from caovand.gateway import names
+from caovand.gateway.connections import Connections
+from caovand.gateway.desk import Desk, Refused, Ticket
+from caovand.gateway.exchange import Call, Exchange, to_engine
+from caovand.gateway.link import Link
+
+PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
+CONNECT_S = 5.0
+BODY_SILENCE_S = 15.0
+BODY_GRACE_S = 30.0
+BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
+LINGER_S = 1.0
+MAX_SHAPE = 300
+TRACES = 10  # of faults of ours: no more are printed
+BACKLOG = 1024
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gateway:
+    """All that answers; `start` puts it behind a listening socket."""
+
+    def __init__(self, desk: Desk, session: ClientSession) -> None:
+        self._desk, self._session = desk, session
+        self._faults = 0
+        self.connections: Connections | None = None
+        self.tasks: list[asyncio.Future[None]] = []  # the loop itself keeps none alive
+        self.server: asyncio.AbstractServer | None = None
+        self.app = web.Application(middlewares=[self._rules])
+        self.app.on_response_prepare.append(self._add_headers)
+        self.app.add_routes([
+            web.get("/health", self._health),
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{name:.+}", self._model),
+            web.route("*", "/{path:.*}", self._pass),
+        ])  # fmt: skip
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        assert self.server is not None
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await self._session.close()
+
+    # -- what holds for every request -------------------------------------------------------
+
+    @web.middleware
+    async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connections = self.connections
+        assert connections is not None
+        connections.asked(request.transport)
+        try:
+            if request.path != "/health":
+                self._check_key(request)
+            return await handler(request)
+        except Refused as problem:
+            return self._refuse(request, problem.fault)
+        except web.HTTPException as found:
+            fact = f"{request.method} {request.path[:100]}: {found.reason}"
+            told = Problem("answer", fact, "use /v1/...")
+            return self._refuse(request, Fault(found.status, "not_found", told))
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except MemoryError:
+            sys.exit(1)  # the daemon starts another
+        except Exception:
+            self._faults += 1
+            if self._faults <= TRACES:
+                traceback.print_exc()
+            told = Problem("answer", "a fault in caovan", "report it with the daemon's log")
+            return self._refuse(request, Fault(500, "gateway_fault", told))
+        finally:
+            connections.answered(request.transport)
+
+    def _check_key(self, request: web.Request) -> None:
+        key = self._desk.facts.key
+        if not key:
+            return
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        sent = (
+            bearer.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
+        )
+        if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode()):
+            told = Problem("answer", "the API key is missing or wrong", "send the server's key")
+            raise Refused(Fault(401, "invalid_api_key", told))
+
+    def _refuse(self, request: web.Request, fault: Fault) -> web.Response:
+        response = web.json_response(protocol.document(_form(request), fault), status=fault.status)
+        if fault.retry_after_s is not None:
+            response.headers["Retry-After"] = str(fault.retry_after_s)
+        if request.can_read_body and not request.content.is_eof():
+            response.force_close()  # its body is not wanted
+        return response
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "caovan"
+
+    # -- its own answers --------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        facts = self._desk.facts
+        status = 200 if facts.engine.engine is Engine.SERVING else 503
+        return web.json_response({"state": facts.state, **self._desk.counts}, status=status)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        facts = self._desk.facts
+        expected_s = facts.engine.expected_s
+        return web.json_response(
+            protocol.models(self._desk.names, facts.context, facts.state, expected_s)
+        )
+
+    async def _model(self, request: web.Request) -> web.Response:
+        facts, name = self._desk.facts, request.match_info["name"]
+        self._check_model(name)
+        listed = protocol.models([name], facts.context, facts.state, facts.engine.expected_s)
+        return web.json_response(listed["data"][0])
+
+    def _check_model(self, name: str | None) -> None:
+        there = self._desk.names
+        if name is not None and there and name not in there:
+            raise Refused(protocol.unknown_model(name, there))
+
+    # -- the engine's -----------------------------------------------------------------------
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if not path.startswith(PASSED) or ".." in path.split("/"):
+            told = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
+            raise Refused(Fault(404, "not_found", told))
+        desk, most = self._desk, self._desk.facts.max_body_bytes
+        announced = request.content_length or 0
+        if announced > most:
+            raise Refused(_too_large(most))
+        ticket = desk.arrive(announced, request.transport)
+        try:
+            body, digest = await self._body(request, ticket, announced, most)
+            plain = "json" in request.content_type and "Content-Encoding" not in request.headers
+            found = await _fields(body) if plain else Fields()
+            self._check_model(found.model)
+            named = f" with {', '.join(found.names)}" if found.names else ""
+            shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
+            ticket.shape = shape[:MAX_SHAPE]
+            call = Call(
+                request.method,
+                request.rel_url.raw_path_qs,
+                to_engine(request.headers),
+                body,
+                _form(request),
+                found.stream,
+            )
+            assert self.connections is not None
+            self.connections.complete(request.transport)
+            desk.tell(ticket, Complete, digest=digest)
+            return await Exchange(desk, self._session, request, ticket, call).run()
+        finally:
+            desk.leave(ticket)
+
+    async def _body(
+        self, request: web.Request, ticket: Ticket, announced: int, most: int
+    ) -> tuple[bytes, bytes]:
+        """The body, and what identifies the request when it comes again; raises Refused."""
+        content, loop = request.content, asyncio.get_running_loop()
+        began, size, kept = loop.time(), 0, io.BytesIO()
+        known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
+        while True:
+            left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - loop.time()
+            try:
+                piece = await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
+            except asyncio.TimeoutError:
+                told = Problem("read the request", "its body comes too slowly", "send it again")
+                raise Refused(Fault(408, "body_too_slow", told)) from None
+            except web.RequestPayloadError:
+                told = Problem("read the request", "its body is not HTTP", "check the client")
+                raise Refused(Fault(400, "bad_body", told)) from None
+            if not piece:
+                # What BytesIO gives away is no copy.
+                return kept.getvalue(), known.digest()
+            size += len(piece)
+            if size > most:
+                raise Refused(_too_large(most))
+            if size > announced:
+                self._desk.tell(ticket, Grew, size=size)
+            self._desk.check(ticket)
+            kept.write(piece)
+            known.update(piece)
+
+
+def _form(request: web.Request) -> Form:
+    return protocol.form_of(request.path, anthropic="anthropic-version" in request.headers)
+
+
+def _too_large(most: int) -> Fault:
+    fact = f"its body has more than {most >> 20} MiB, which [gateway] max_body_mib allows"
+    return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))
+
+
+async def _fields(body: bytes) -> Fields:
+    found = Fields()
+    for found in fields(body):  # noqa: B007  (the last one counts)
+        await asyncio.sleep(0)
+    return found
+
+
+async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
+    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves."""
+    loop = asyncio.get_running_loop()
+    link = Link(daemon, loop.time, max_body_bytes)
+    desk = Desk(await link.first(), loop.time)
+    # The engine is the daemon's own child on this machine: its certificate is not checked. An
+    # engine that closes an idle connection would lose the request that is sent on it.
+    session = ClientSession(
+        connector=TCPConnector(limit=0, force_close=True, ssl=False),
+        timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
+        auto_decompress=False,
+        cookie_jar=DummyCookieJar(),
+    )
+    gateway = Gateway(desk, session)
+    # A packed body goes to the engine as it is: unpacked, a small one could fill the memory.
+    runner = web.AppRunner(
+        gateway.app, access_log=None, lingering_time=LINGER_S, auto_decompress=False
+    )
+    await runner.setup()
+    assert runner.server is not None
+    gateway.connections = Connections(runner.server)
+    listed = partial(names.listed, session)
+    gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
+    gateway.server = await loop.create_server(gateway.connections, sock=listener, backlog=BACKLOG)
+    return gateway

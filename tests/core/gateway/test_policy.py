@@ -1,0 +1,492 @@
+"""The life of each request at the gateway, told event by event, and thrown about at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.gateway.events import (
+    Arrived,
+    Begun,
+    Complete,
+    Done,
+    Effect,
+    End,
+    Engine,
+    EngineIs,
+    Event,
+    Faulted,
+    Forward,
+    Grew,
+    Left,
+    Lost,
+    Recall,
+    Refuse,
+    Release,
+    Stage,
+    Tick,
+    Unsent,
+    Why,
+)
+from caovand.core.gateway.policy import (
+    ALONE_BEGUN_S,
+    ALONE_S,
+    CONFIRM_S,
+    MAX_ATTEMPTS,
+    RECONNECT_S,
+    RETRY_S,
+    GatewayRules,
+    Policy,
+)
+from tests.examples import examples
+
+RULES = GatewayRules(hold_s=100.0, max_waiting=8, max_bytes=1000)
+
+
+class World:
+    """A policy with a clock, the engine's generation, and short words for events."""
+
+    def __init__(self, rules: GatewayRules = RULES) -> None:
+        self.policy, self.at, self.generation, self.last = Policy(rules), 0.0, 0, 0
+
+    def take(self, make: Callable[..., Event], **more: Any) -> list[Effect]:
+        return list(self.policy.take(make(at=self.at, **more)))
+
+    def engine(self, engine: Engine, **more: Any) -> list[Effect]:
+        self.generation += engine is Engine.SERVING
+        return self.take(EngineIs, engine=engine, generation=self.generation, **more)
+
+    def arrive(self, digest: bytes = b"", size: int = 10) -> tuple[int, list[Effect]]:
+        """A request whose body is there at once; its number."""
+        self.last += 1
+        effects = self.take(Arrived, number=self.last, size=size)
+        if not effects:
+            digest = digest or b"%d" % self.last
+            effects = self.take(Complete, number=self.last, digest=digest)
+        return self.last, effects
+
+    def after(self, seconds: float) -> list[Effect]:
+        self.at += seconds
+        return self.take(Tick)
+
+
+def serving(**more: Any) -> World:
+    world = World()
+    world.engine(Engine.SERVING, **more)
+    return world
+
+
+# -- what one engine is enough for ---
+
+
+def test_a_request_goes_to_the_engine_at_once_and_is_forgotten_once_answered() -> None:
+    world = serving()
+    number, effects = world.arrive()
+    assert effects == [Forward(number, 1)]
+    assert world.take(Begun, number=number) == []
+    assert world.policy.stage(number) is Stage.BEGUN
+    assert world.take(Done, number=number) == []
+    assert (world.policy.stage(number), world.policy.at_engine) == (None, 0)
+
+
+def test_requests_wait_in_order_for_an_engine_and_for_room_in_it() -> None:
+    world = World()
+    assert [world.arrive()[1] for _ in range(3)] == [[], [], []]
+    assert world.engine(Engine.SERVING, at_once=2) == [Forward(1, 1), Forward(2, 1)]
+    assert world.policy.waiting == 1
+    assert world.take(Done, number=1) == [Forward(3, 1)]
+
+
+def test_a_client_that_leaves_makes_room_wherever_its_request_is() -> None:
+    world = serving(at_once=1)
+    (first, _), (second, _), (third, _) = (world.arrive() for _ in range(3))
+    assert world.take(Left, number=second) == []
+    assert world.take(Left, number=first) == [Forward(third, 1)]
+    assert world.take(Done, number=second) == []
+
+
+def test_late_events_of_an_attempt_that_was_given_up_change_nothing() -> None:
+    world = serving()
+    number, _ = world.arrive()
+    world.engine(Engine.STARTING)
+    for late in (Begun, Done, Lost, Faulted, Unsent):
+        assert world.take(late, number=number) == []
+    assert world.policy.stage(number) is Stage.WAITING
+
+
+# -- bounds ---
+
+
+def test_the_queue_is_bounded_by_count() -> None:
+    world = World()
+    numbers = [world.arrive()[0] for _ in range(RULES.max_waiting)]
+    number, effects = world.arrive()
+    assert effects == [Refuse(number, Why.QUEUE_FULL, RETRY_S)]
+    world.take(Left, number=numbers[0])
+    assert world.arrive()[1] == []
+
+
+def test_the_bodies_are_bounded_by_bytes_also_where_they_grow() -> None:
+    world = World()
+    first, _ = world.arrive(size=900)
+    second, effects = world.arrive(size=101)
+    assert effects == [Refuse(second, Why.BYTES_FULL, RETRY_S)]
+    world.last += 1
+    assert world.take(Arrived, number=world.last) == []
+    assert world.take(Grew, number=world.last, size=100) == []
+    refused = [Refuse(world.last, Why.BYTES_FULL, RETRY_S)]
+    assert world.take(Grew, number=world.last, size=101) == refused
+    world.engine(Engine.SERVING)
+    world.take(Begun, number=first)
+    assert world.arrive(size=1000)[1] != [], "the body of a begun answer is not kept"
+
+
+def test_a_wait_that_would_be_too_long_is_refused_at_once_and_says_when_to_come() -> None:
+    world = World()
+    world.engine(Engine.STARTING, expected_s=100.5)
+    number, effects = world.arrive()
+    assert effects == [Refuse(number, Why.WOULD_WAIT, 101)]
+    world.engine(Engine.STARTING, expected_s=99.0)
+    assert world.arrive()[1] == []
+
+
+def test_a_long_queue_is_refused_by_the_seconds_that_answers_take() -> None:
+    world = serving(at_once=1)
+    number, _ = world.arrive()
+    world.at += 60
+    world.take(Done, number=number)
+    assert [world.arrive()[1] for _ in range(2)] == [[Forward(2, 1)], []]
+    number, effects = world.arrive()
+    assert effects == [Refuse(number, Why.WOULD_WAIT, 120)]
+
+
+def test_nothing_waits_longer_than_the_bound() -> None:
+    world = World()
+    number, _ = world.arrive()
+    assert world.after(RULES.hold_s - 1) == []
+    assert world.after(1) == [Refuse(number, Why.TOO_LONG, RETRY_S)]
+
+
+def test_where_no_engine_is_to_come_nothing_waits() -> None:
+    world = World()
+    first, _ = world.arrive()
+    assert world.engine(Engine.GONE) == [Refuse(first, Why.NO_ENGINE, RETRY_S)]
+    second, effects = world.arrive()
+    assert effects == [Refuse(second, Why.NO_ENGINE, RETRY_S)]
+    world.engine(Engine.STARTING)
+    world.last += 1
+    world.take(Arrived, number=world.last)
+    world.engine(Engine.GONE)
+    late = world.take(Complete, number=world.last, digest=b"")
+    assert late == [Refuse(world.last, Why.NO_ENGINE, RETRY_S)]
+
+
+# -- a planned end ---
+
+
+def test_an_engine_that_drains_gets_nothing_new_and_finishes_what_it_has() -> None:
+    world = serving()
+    first, _ = world.arrive()
+    world.take(Begun, number=first)
+    world.engine(Engine.DRAINING)
+    second, effects = world.arrive()
+    assert effects == []
+    assert world.take(Done, number=first) == []
+    assert world.engine(Engine.STARTING) == []
+    assert world.engine(Engine.SERVING) == [Forward(second, 2)]
+
+
+def test_a_planned_end_makes_no_suspects() -> None:
+    world = serving()
+    begun, _ = world.arrive()
+    world.take(Begun, number=begun)
+    others = [world.arrive()[0] for _ in range(2)]
+    world.engine(Engine.DRAINING)
+    ended = world.engine(Engine.STARTING)
+    assert ended == [End(begun, Why.ENGINE_ENDED, RETRY_S), *map(Recall, others)]
+    assert world.engine(Engine.SERVING) == [Forward(number, 2) for number in others]
+
+
+def test_an_engine_that_drains_for_good_leaves_nobody_waiting() -> None:
+    world = serving(at_once=1)
+    first, _ = world.arrive()
+    second, _ = world.arrive()
+    drained = world.engine(Engine.DRAINING, returns=False)
+    assert drained == [Refuse(second, Why.NO_ENGINE, RETRY_S)]
+    assert world.policy.stage(first) is Stage.FORWARDED
+
+
+# -- an unplanned one ---
+
+
+def test_what_had_not_begun_when_an_engine_died_is_sent_again_one_at_a_time() -> None:
+    world = serving()
+    begun, _ = world.arrive()
+    world.take(Begun, number=begun)
+    others = [world.arrive()[0] for _ in range(2)]
+    died = world.engine(Engine.STARTING)
+    assert died == [End(begun, Why.ENGINE_ENDED, RETRY_S), *map(Recall, others)]
+    fresh, _ = world.arrive()
+    assert world.engine(Engine.SERVING) == [Forward(others[0], 2)]
+    assert world.take(Begun, number=others[0]) == []
+    assert world.take(Done, number=others[0]) == [Forward(others[1], 2)]
+    assert world.take(Done, number=others[1]) == [Forward(fresh, 2)]
+
+
+def test_a_suspect_that_ends_a_second_engine_is_refused_and_so_is_its_like() -> None:
+    world = serving()
+    killer, _ = world.arrive(b"k")
+    bystander, _ = world.arrive(b"b")
+    world.engine(Engine.STARTING)
+    assert world.engine(Engine.SERVING) == [Forward(killer, 2)]
+    assert world.engine(Engine.STARTING) == [Refuse(killer, Why.KILLER)]
+    assert world.engine(Engine.SERVING) == [Forward(bystander, 3)]
+    world.take(Done, number=bystander)
+    again, effects = world.arrive(b"k")
+    assert effects == [Refuse(again, Why.KILLER)]
+    assert world.arrive(b"b")[1] == [Forward(again + 1, 3)]
+
+
+def test_a_begun_answer_that_comes_again_after_a_death_is_tried_alone() -> None:
+    for cut_first in (False, True):  # the connection may break before the daemon knows
+        world = serving()
+        killer, _ = world.arrive(b"k")
+        world.take(Begun, number=killer)
+        if cut_first:
+            assert world.take(Lost, number=killer) == [End(killer, Why.ENGINE_ENDED, 1)]
+        world.engine(Engine.STARTING)
+        other, _ = world.arrive(b"o")
+        again, _ = world.arrive(b"k")
+        assert world.engine(Engine.SERVING) == [Forward(again, 2)]
+        world.take(Begun, number=again)
+        if cut_first:
+            world.take(Lost, number=again)
+        world.engine(Engine.STARTING)
+        assert world.arrive(b"k")[1] == [Refuse(world.last, Why.KILLER)]
+        assert world.engine(Engine.SERVING) == [Forward(other, 3)]
+
+
+def test_a_suspect_is_alone_for_a_limited_time() -> None:
+    for begins, limit_s in ((False, ALONE_S), (True, ALONE_BEGUN_S)):
+        world = serving()
+        suspect, _ = world.arrive()
+        world.engine(Engine.STARTING)
+        world.engine(Engine.SERVING)
+        if begins:
+            world.take(Begun, number=suspect)
+        other, effects = world.arrive()
+        assert effects == []
+        assert world.after(limit_s) == [Forward(other, 2)]
+        assert world.policy.at_engine == 2
+
+
+def test_others_pass_a_suspect_for_a_limited_time_then_it_has_its_turn() -> None:
+    world = serving()
+    world.arrive(b"k")
+    world.engine(Engine.STARTING)
+    world.take(Left, number=1)
+    world.engine(Engine.SERVING)
+    (busy, _), (suspect, waits), (passing, passes) = (world.arrive(d) for d in (b"", b"k", b""))
+    assert waits == []
+    assert passes == [Forward(passing, 2)]
+    assert world.after(RULES.hold_s / 4) == []
+    late, effects = world.arrive()
+    assert effects == []
+    assert world.take(Done, number=busy) == []
+    assert world.take(Done, number=passing) == [Forward(suspect, 2)]
+    assert world.take(Done, number=suspect) == [Forward(late, 2)]
+
+
+def test_a_request_is_no_suspect_any_more_once_it_was_answered_alone() -> None:
+    world = serving()
+    suspect, _ = world.arrive(b"s")
+    world.engine(Engine.STARTING)
+    world.engine(Engine.SERVING)
+    world.take(Done, number=suspect)
+    assert [world.arrive(d)[1] for d in (b"x", b"s")] == [[Forward(2, 2)], [Forward(3, 2)]]
+
+
+# -- an engine that may have died ---
+
+
+def test_an_engine_that_cannot_be_connected_to_is_tried_again_and_nobody_is_blamed() -> None:
+    world = serving()
+    number, _ = world.arrive()
+    assert world.take(Unsent, number=number) == []
+    other, effects = world.arrive()
+    assert effects == []
+    assert world.after(RECONNECT_S) == [Forward(number, 1), Forward(other, 1)]
+
+
+def test_a_broken_connection_waits_for_the_daemon_s_word() -> None:
+    world = serving()
+    number, _ = world.arrive()
+    assert world.take(Lost, number=number) == []
+    other, effects = world.arrive()
+    assert effects == [], "nothing more goes to an engine that may be dead"
+    assert world.engine(Engine.STARTING) == [Recall(number)]
+    assert world.engine(Engine.SERVING) == [Forward(number, 2)]
+    assert world.take(Done, number=number) == [Forward(other, 2)]
+
+
+def test_a_connection_that_a_living_engine_breaks_again_and_again_is_refused() -> None:
+    world = serving()
+    number, _ = world.arrive()
+    for _ in range(MAX_ATTEMPTS - 1):
+        world.take(Lost, number=number)
+        assert world.after(CONFIRM_S) == [Recall(number), Forward(number, 1)]
+    world.take(Lost, number=number)
+    assert world.after(CONFIRM_S) == [Refuse(number, Why.LOST, 1)]
+
+
+def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() -> None:
+    world = serving()
+    (first, _), (second, _) = world.arrive(), world.arrive()
+    assert world.take(Faulted, number=first) == []
+    assert world.arrive()[1] == [Forward(3, 1)], "others go on"
+    assert world.after(CONFIRM_S) == [Release(first)]
+    world.take(Faulted, number=second)
+    assert Recall(second) in world.engine(Engine.STARTING)
+
+
+def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
+    world = serving()
+    (first, _), (second, _) = world.arrive(), world.arrive()
+    world.engine(Engine.DRAINING)
+    world.take(Faulted, number=first)
+    world.take(Lost, number=second)
+    assert world.after(10 * CONFIRM_S) == []
+    assert world.engine(Engine.STARTING) == [Recall(first), Recall(second)]
+    assert world.engine(Engine.SERVING) == [Forward(first, 2), Forward(second, 2)], "no suspects"
+
+
+# -- any order of events ---
+
+
+class Shell(World):
+    """Does what the effects ask, as the process does, and checks each promise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: set[int] = set()  # at the engine, as far as the clients see
+        self.begun: set[int] = set()
+        self.answered: dict[int, str] = {}
+        self.since: dict[int, float] = {}
+        self.serves = False
+
+    def take(self, make: Callable[..., Event], **more: Any) -> list[Effect]:
+        policy = self.policy
+        alone = policy._alone
+        effects = super().take(make, **more)
+        for effect in effects:
+            self.follow(effect)
+            joined = isinstance(effect, Forward) and alone is not None
+            assert not joined or policy._alone != alone, "a suspect is not alone"
+        assert policy.at_engine + policy.waiting <= len(self.open), "none is counted twice"
+        for number in self.open:
+            assert policy.stage(number) is not None, f"{number} is forgotten"
+        return effects
+
+    def follow(self, effect: Effect) -> None:
+        number = effect.number
+        assert number not in self.answered, f"{effect} for one that has ended"
+        if isinstance(effect, Forward):
+            assert self.serves, "forwarded without an engine, or to one that drains"
+            assert effect.generation == self.generation
+            assert number not in self.begun, "begun twice"
+            assert number not in self.sent, "forwarded twice"
+            self.sent.add(number)
+        elif isinstance(effect, Recall):
+            assert number not in self.begun, "begun twice"
+            self.sent.discard(number)
+            self.since[number] = self.at
+        elif isinstance(effect, Release):
+            self.answer(number, "fault")
+        elif isinstance(effect, Refuse):
+            assert number not in self.begun
+            self.answer(number, "refused")
+        elif isinstance(effect, End):
+            assert number in self.begun
+            self.answer(number, "ended")
+
+    def answer(self, number: int, how: str) -> None:
+        self.answered[number] = how
+        self.sent.discard(number)
+        self.since.pop(number, None)
+
+    @property
+    def open(self) -> set[int]:
+        return {n for n in range(1, self.last + 1) if n not in self.answered}
+
+    def do(self, what: str, which: int) -> None:
+        """One thing that may happen now; nothing where it may not."""
+        sent = sorted(self.sent)
+        number = sent[which % len(sent)] if sent else 0
+        if what == "arrive":
+            self.last += 1
+            self.since[self.last] = self.at
+            refused = self.take(Arrived, number=self.last, size=which % 300)
+            if not refused:
+                self.take(Complete, number=self.last, digest=b"%d" % (which % 5))
+        elif what == "wait":
+            self.at += which % 12
+            self.take(Tick)
+            for number, since in self.since.items():
+                waits = self.policy.stage(number) is Stage.WAITING
+                assert not waits or self.at - since < RULES.hold_s, f"{number} starves"
+        elif what == "engine":
+            self.turn(list(Engine)[which % 4], returns=which % 3 > 0)
+        elif what == "leave" and self.open:
+            number = sorted(self.open)[which % len(self.open)]
+            self.answer(number, "left")
+            self.take(Left, number=number)
+        elif number and what == "begin":
+            self.begun.add(number)
+            self.since.pop(number, None)
+            self.take(Begun, number=number)
+        elif number and what == "done":
+            self.answer(number, "done")
+            self.take(Done, number=number)
+        elif number and what == "lose":
+            if number not in self.begun:
+                self.sent.discard(number)
+            self.take(Lost, number=number)
+        elif number and number not in self.begun and what in ("fault", "refuse"):
+            self.sent.discard(number)
+            self.since[number] = self.at
+            self.take(Faulted if what == "fault" else Unsent, number=number)
+
+    def turn(self, engine: Engine, *, returns: bool = True) -> None:
+        self.serves = engine is Engine.SERVING
+        self.engine(engine, at_once=3, returns=returns)
+
+    def finish(self) -> None:
+        """An engine comes that answers all."""
+        self.turn(Engine.SERVING)
+        for _ in range(200):
+            for number in sorted(self.sent):
+                self.answer(number, "done")
+                self.take(Done, number=number)
+            self.at += CONFIRM_S
+            self.take(Tick)
+
+
+STEPS = ("arrive", "wait", "engine", "leave", "begin", "done", "lose", "fault", "refuse")
+orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_size=60)
+
+
+@examples(2000)
+@given(orders)
+def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
+    steps: list[tuple[str, int]],
+) -> None:
+    shell = Shell()
+    for what, which in steps:
+        shell.do(what, which)
+    shell.finish()
+    assert shell.open == set(), "each has its answer, or its error"
+    policy = shell.policy
+    assert (policy.at_engine, policy.waiting, policy._bytes) == (0, 0, 0)

@@ -1,0 +1,215 @@
+"""What a slot tells the gateway, and how long the end of an engine waits for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters.http import Endpoint
+from caovand.core.config import Config, ConfigError, GatewaySection, ModelSection
+from caovand.core.gateway.events import Engine
+from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.lifecycle.events import End
+from caovand.core.lifecycle.state import Ending, Snapshot, State
+from caovand.core.plan import Plan, Setting
+from caovand.core.reporting.starts import Start, to_document
+from caovand.daemon import clients as module
+from caovand.daemon.clients import Clients, Slot
+from caovand.daemon.shared import Changes, now
+from caovand.daemon.starts import Starts
+from caovand.engines import registry
+from tests.patience import LIMIT_S, soon
+
+PLAN = Plan("/m/tiny", {
+    "served_model_name": Setting(["tiny", "small"], "user", ""),
+    "max_num_seqs": Setting(16, "policy", ""),
+    "max_model_len": Setting(4096, "policy", ""),
+}, {})  # fmt: skip
+NEXT, BACKOFF, HOLD, FAIL = (Ending(what) for what in ("start", "backoff", "hold", "fail"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "drains", "engine", "another"),
+    [
+        (Snapshot(), False, Engine.GONE, False),
+        (Snapshot(State.STARTING), False, Engine.STARTING, False),
+        (Snapshot(State.SERVING), False, Engine.SERVING, False),
+        (Snapshot(State.BACKOFF), False, Engine.STARTING, False),
+        (Snapshot(State.HOLD), False, Engine.STARTING, False),
+        (Snapshot(State.FAILED), False, Engine.GONE, False),
+        (Snapshot(State.RECYCLING, ending=NEXT), True, Engine.DRAINING, True),
+        (Snapshot(State.RECYCLING, ending=BACKOFF), False, Engine.STARTING, True),
+        (Snapshot(State.RECYCLING, ending=HOLD), False, Engine.STARTING, True),
+        (Snapshot(State.RECYCLING, ending=FAIL), False, Engine.GONE, False),
+        (Snapshot(State.STOPPING, ending=Ending("stopped")), True, Engine.DRAINING, False),
+        (Snapshot(State.STOPPING, ending=Ending("quit")), False, Engine.GONE, False),
+    ],
+)
+def test_every_state_means_something_to_clients(
+    snapshot: Snapshot, drains: bool, engine: Engine, another: bool
+) -> None:
+    assert engine_of(snapshot, drains=drains) is engine
+    assert returns(snapshot) is another
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.snapshot, self.endpoint = Snapshot(), None
+        self.key: str | None = "of the file"
+        self.config = Config(model=ModelSection(path="/m/first/"), gateway=GatewaySection())
+        self.changes, self.told = Changes(lambda: None), list[str]()
+        self.file = folder / "starts.json"
+        self.clients = Clients(
+            Slot(
+                snapshot=lambda: self.snapshot,
+                config=lambda: self.config,
+                endpoint=lambda: self.endpoint,
+                key=self.find_key,
+                planning=registry.engine_of().planning,
+                starts=Starts(self.file, frozenset()),
+                changes=self.changes,
+                notice=lambda _, text: self.told.append(text),
+            )
+        )
+
+    def find_key(self) -> str:
+        if self.key is None:
+            raise ConfigError(["cannot read the file"])
+        return self.key
+
+    def turn(self, state: State, **more: Any) -> None:
+        self.snapshot = replace(self.snapshot, state=state, **more)
+        self.changes.wake()
+
+
+def run(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        await asyncio.wait_for(test(World(folder)), LIMIT_S)
+
+    asyncio.run(all_of_it())
+
+
+def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        first = await world.clients.next(0, 60.0)
+        assert (first["engine"], first["names"], first["url"]) == ("gone", [], "")
+        world.config = Config(model=ModelSection(path="/m/first.gguf", served_name="first"))
+        assert (await world.clients.next(0, 0.0))["names"] == ["first"]
+        assert first["key"] == "of the file"
+        world.key = None
+        locked = (await world.clients.next(0, 0.0))["key"]
+        assert len(locked) >= 32, "nobody has it"
+        first = await world.clients.next(0, 0.0)
+        waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
+        await asyncio.sleep(0)
+        world.changes.wake()  # of something else
+        await asyncio.sleep(0)
+        assert not waits.done()
+        world.endpoint = Endpoint("::", 8000, "s3cret")
+        world.turn(State.SERVING, plan=PLAN, generation=3)
+        news = await waits
+        assert news == {
+            "seq": first["seq"] + 1, "engine": "serving", "generation": 3, "returns": False,
+            "phase": "", "at_once": 18, "names": ["tiny", "small"], "context": 4096,
+            "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
+            "expected_s": None,
+        }  # fmt: skip
+        assert await world.clients.next(news["seq"], 0.0) == news
+
+    run(tmp_path, test)
+
+
+def test_the_seconds_of_a_start_are_those_of_the_last(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        start = Start(PLAN.identity, 0.0, 90.0, {})
+        world.file.write_text(json.dumps(to_document([start])))
+        world.turn(State.STARTING, plan=PLAN, since=now() - 30)
+        assert (await world.clients.next(0, 0.0))["expected_s"] == pytest.approx(60, abs=5)
+        world.turn(State.STARTING, since=now() - 91)
+        assert (await world.clients.next(0, 0.0))["expected_s"] is None
+        world.turn(State.BACKOFF, deadline=now() + 20)
+        assert (await world.clients.next(0, 0.0))["expected_s"] == pytest.approx(110, abs=5)
+        world.turn(State.RECYCLING, ending=NEXT)
+        assert (await world.clients.next(0, 0.0))["expected_s"] == 90.0
+        world.turn(State.HOLD, ending=None)
+        assert (await world.clients.next(0, 0.0))["expected_s"] is None
+
+    run(tmp_path, test)
+
+
+def report(world: World, seq: int, at_engine: int) -> None:
+    world.clients.report(seq, {"waiting": 0, "at_engine": at_engine}, [])
+
+
+def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+
+    async def test(world: World) -> None:
+        world.turn(State.SERVING, plan=PLAN)
+        before = (await world.clients.next(0, 0.0))["seq"]
+        report(world, before, 0)
+        asks = asyncio.ensure_future(world.clients.next(before, 600.0))
+        world.snapshot = replace(world.snapshot, state=State.RECYCLING, ending=NEXT)
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        ends = asyncio.ensure_future(world.clients.drained())
+        world.changes.wake()
+        news = await asks
+        assert news["engine"] == "draining"
+        asks = asyncio.ensure_future(world.clients.next(news["seq"], 600.0))
+        for at_engine in (0, 2):  # an older report says nothing of what it forwards now
+            report(world, before if at_engine == 0 else news["seq"], at_engine)
+            await asyncio.sleep(0.01)
+            assert not ends.done()
+        report(world, news["seq"], 0)
+        await ends
+        asks.cancel()
+
+    run(tmp_path, test)
+
+
+def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hurry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+
+    async def test(world: World) -> None:
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        await world.clients.drained()  # no gateway
+        asks = asyncio.ensure_future(world.clients.next(0, 0.0))
+        seq = (await asks)["seq"]
+        asks = asyncio.ensure_future(world.clients.next(seq, 600.0))
+        report(world, seq, 1)
+        world.clients.ends(End(1, 15.0, 0.01), again=False)
+        await world.clients.drained()
+        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        ends = asyncio.ensure_future(world.clients.drained())
+        await asyncio.sleep(0.01)
+        assert not ends.done()
+        world.clients.ends(End(1, 2.0), again=True)  # a stop meanwhile
+        await asyncio.sleep(0.01)
+        assert not ends.done()
+        world.clients.ends(End(1, 0.0), again=True)
+        await ends
+        asks.cancel()
+        await soon(asks.done)
+
+    run(tmp_path, test)
+
+
+def test_a_request_that_ends_engines_is_named_in_the_events(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        counts = {"waiting": 1, "at_engine": 2}
+        world.clients.report(1, counts, ["POST /v1/completions, 9 bytes with prompt"])
+        assert world.clients.counts == counts
+        (text,) = world.told
+        assert text.endswith("POST /v1/completions, 9 bytes with prompt")
+
+    run(tmp_path, test)

@@ -1,0 +1,132 @@
+"""The gateway over a whole daemon and a stand-in engine: killed, restarted, stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon_process import Daemon, daemon, free_port
+from tests.patience import PATIENCE_S, until
+from tests.scenarios.test_supervision import configuration, model
+
+__all__ = ["model"]
+
+PACE_S = 0.05
+WORDS = " ".join(f"w{n}" for n in range(60))
+
+
+class Client:
+    """Sends chats to a gateway, each in a thread of its own."""
+
+    def __init__(self, url: str, pool: ThreadPoolExecutor, model: str = "hybrid") -> None:
+        self.url, self._pool, self._model = url, pool, model
+        self.begun: set[int] = set()
+        """The streams that have begun since this was cleared, by their numbers."""
+        self._numbers = itertools.count()
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
+                return got.status, json.loads(got.read())
+        except urllib.error.HTTPError as problem:
+            return problem.code, json.loads(problem.read())
+
+    def chat(self, text: str = WORDS) -> Future[list[Any]]:
+        """The documents of a stream, comments left out."""
+        number = next(self._numbers)
+        return self._pool.submit(lambda: list(self._events(number, text)))
+
+    def _events(self, number: int, text: str) -> Iterator[Any]:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": self._model, "messages": messages, "max_tokens": 100, "stream": True}
+        request = urllib.request.Request(
+            f"{self.url}v1/chat/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
+            for line in got:
+                if line.startswith(b"data: "):
+                    self.begun.add(number)
+                    yield json.loads(line[6:]) if b"[DONE]" not in line else "[DONE]"
+
+
+def said(events: list[Any]) -> str:
+    """The whole text of an answer, which must have its end."""
+    *pieces, end = events
+    assert end == "[DONE]", end
+    return "".join(piece["choices"][0]["delta"]["content"] for piece in pieces).strip()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as made:
+        yield made
+
+
+def served(one: Daemon) -> str:
+    def look() -> str:
+        gateway = one.status()["gateway"]
+        return gateway["url"] if gateway and gateway["serving"] else ""
+
+    return until(look, "a gateway")
+
+
+def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
+    model: Path, pool: ThreadPoolExecutor
+) -> None:
+    """One daemon for all of it: a start costs seconds."""
+    listen = f"127.0.0.1:{free_port()}"
+    text = configuration(model, {"pace_s": PACE_S}, gateway=f'listen = "{listen}"\ndrain_s = 600')
+    with daemon(text) as one:
+        client = Client(served(one), pool)
+        early = client.chat("before the engine serves")
+        assert client.ask("v1/models")[0] == 200
+        assert said(early.result()) == "before the engine serves"
+        (listed,) = client.ask("v1/models")[1]["data"]
+        assert (listed["id"], listed["state"]) == ("hybrid", "serving")
+        assert f"gateway   {client.url}" in one.ctl("status").stdout
+
+        # Killed in mid-stream: an error of the protocol for what has begun, and the whole answer
+        # of the next engine for what has not.
+        client.begun.clear()
+        begun = [client.chat() for _ in range(2)]
+        until(lambda: len(client.begun) >= 2, "two streams")
+        pid = one.status()["engine_pid"]
+        os.kill(pid, signal.SIGSTOP)
+        waiting = [client.chat("one two"), client.chat("three four")]
+        until(lambda: one.status()["gateway"]["at_engine"] == 4, "four requests at the engine")
+        os.kill(pid, signal.SIGKILL)
+        for stream in begun:
+            assert stream.result()[-1]["error"]["code"] == "engine_ended"
+        assert [said(stream.result()) for stream in waiting] == ["one two", "three four"]
+        assert one.until_state("SERVING")["restarts"] == 1
+
+        # Restarted: what has begun finishes, what comes meanwhile waits.
+        client.begun.clear()
+        slow = client.chat()
+        until(lambda: client.begun, "a stream")
+        assert one.ctl("restart", "--no-wait").returncode == 0
+        late = client.chat("five six")
+        assert said(slow.result()) == WORDS
+        assert said(late.result()) == "five six"
+        assert one.until_state("SERVING")["restarts"] == 2
+
+        # Stopped: nothing waits for what nobody expects.
+        one.ctl("stop")
+        one.until_state("STOPPED")
+        until(lambda: client.ask("v1/models")[1]["data"][0]["state"] == "gone", "the news")
+        status, found = client.ask("v1/completions", {"model": "hybrid", "prompt": "x"})
+        assert (status, found["error"]["code"]) == (503, "no_engine")
