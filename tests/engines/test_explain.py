@@ -53,6 +53,9 @@ EXPECTED = {
     "vllm-0.32.0-cpu-fail_toolong": ("bad-arguments", "resolve", "User-specified max_model_len"),
     "vllm-0.32.0-cpu-fail_trunc2": ("model-missing", "load", "SafetensorError"),
     "vllm-0.32.0-cpu-fail_wkill": ("engine-died", "serving", "Worker proc VllmWorker-0 died"),
+    "vllm-0.33.0-h100-fail_kill": ("engine-died", "serving", "exited unexpectedly"),
+    "vllm-0.33.0-h100-fail_kv_dtype": ("bad-arguments", "resolve", "Invalid kv_cache_dtype"),
+    "vllm-0.33.0-h100-hybrid_mtp3": (None, "serving", ""),
 }
 
 

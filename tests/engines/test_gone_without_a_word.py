@@ -84,8 +84,9 @@ def test_each_text_of_a_release_for_a_lost_process_excuses_the_plan(release: str
         is_excused(find_cause([LOADING, READY, re.sub(r"(exit code:?) 1", r"\1 -9", line)]))
 
 
-def test_a_core_of_0_21_that_is_killed_is_excused_and_said_to_have_vanished() -> None:
-    log = ROOT / "tests/samples/logs/vllm-0.21.0-h200-fail_kill.log"
+@pytest.mark.parametrize("release", ["0.21.0-h200", "0.33.0-h100"])
+def test_a_core_that_is_killed_is_excused_and_said_to_have_vanished(release: str) -> None:
+    log = ROOT / f"tests/samples/logs/vllm-{release}-fail_kill.log"
     is_excused(find_cause(log.read_text(encoding="utf-8").splitlines()))
 
 

@@ -73,6 +73,14 @@ def test_figures_of_a_gpu_start_are_those_in_the_log() -> None:
     assert found["compile_s"] == 43.4
 
 
+def test_figures_of_0_33_on_a_gpu_are_those_in_the_log() -> None:
+    found = figures_in("vllm-0.33.0-h100-hybrid_mtp3.log")
+    assert (found["version"], found["gdn_kernels"]) == ("0.33.0", "SM75")
+    assert (found["kv_gib"], found["kv_tokens"], found["concurrency"]) == (73.92, 4291895, 130.98)
+    assert (found["weights_gib"], found["graph_gib"]) == (2.6, 0.23)
+    assert (found["compile_s"], found["dynamo_s"]) == (20.31, 3.05)
+
+
 def test_a_log_names_the_kernels_of_the_plugin_or_why_they_are_not_used() -> None:
     assert figures_in("vllm-0.21.0-h200-fail_kill.log")["gdn_kernels"] == "SM75"
     refused = "vLLM's own kernels: activations are bfloat16; use --dtype half"
