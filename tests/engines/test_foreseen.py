@@ -98,7 +98,8 @@ def test_a_context_that_does_not_fit_is_shortened_before_any_start() -> None:
     memory = ENGINE.planning.forecast(plan, ON_H200)
     assert memory.fits
     assert plan.rungs == (f"context {plan.value('max_model_len')}",)
-    assert memory.max_model_len - 16 < plan.value("max_model_len") < ASKED
+    # A start that compiles had 3 % less cache on an H100 than later ones.
+    assert 0.9 < plan.value("max_model_len") / memory.max_model_len < 0.96
     assert plan.settings["max_model_len"].reason == (
         f"context {ASKED} -> {plan.value('max_model_len')}, because of kv-cache-short"
     )

@@ -6,6 +6,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan
+from caovand.engines.vllm.memory.estimate import MIB, spare
 from caovand.engines.vllm.memory.forecast import cards_of, forecast
 from caovand.engines.vllm.planning import obstacles
 from caovand.engines.vllm.planning.advice import FREE
@@ -45,10 +46,19 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     insist = f"name {INSIST} in [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
-    captures = {"fits": str(found.max_model_len)} if found.max_model_len else {}
+    longest = _with_margin(found)
+    captures = {"fits": str(longest)} if longest else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
     others = any(remedy.startswith(FREE) for remedy in plan.advice)
     return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
+
+
+def _with_margin(found: MemoryEstimate) -> int:
+    """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
+    if found.gpu_memory_utilization is None or not found.kv_mib > 0:
+        return found.max_model_len
+    cache = found.kv_mib * MIB
+    return int(found.max_model_len * max(spare(cache), 0) / cache)
 
 
 def is_clear(found: MemoryEstimate) -> bool:
