@@ -616,3 +616,19 @@ def test_an_allocation_larger_than_the_card_is_told_from_one_that_a_share_would_
         found = cause(f"{LOADING}\n{READY}\n{text.format(size)}{rest}")
         assert (found.failure, found.beyond_card) == ("device-oom-run", beyond), size
     assert not cause(f"{LOADING}\n{READY}\n{text.format('9 GiB')}").beyond_card
+
+
+def test_the_end_of_the_core_after_vllm_0_33_was_asked_to_stop_is_no_failure() -> None:
+    at = "(APIServer pid=2047) {} 11-26 14:28:5{} [{}] {}"
+    log = [
+        at.format("INFO", 4, "launcher.py:256", "[shutdown] API server: shutdown triggered"),
+        at.format("ERROR", 9, "async_llm.py:943", "AsyncLLM output_handler failed."),
+        at.format("ERROR", 9, "async_llm.py:943", "Traceback (most recent call last):"),
+        at.format(
+            "ERROR", 9, "async_llm.py:943",
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack"
+            " trace (above) for the root cause.",
+        ),
+    ]  # fmt: skip
+    assert find_cause(log) is None
+    assert find_cause(log[1:]) is not None

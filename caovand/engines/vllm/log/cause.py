@@ -48,7 +48,9 @@ _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
-_STOPPING = re.compile(r"Shutdown initiated|(?:\^C)?KeyboardInterrupt\b")
+_STOPPING = re.compile(
+    r"Shutdown initiated|\[shutdown\] API server: shutdown triggered|(?:\^C)?KeyboardInterrupt\b"
+)
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
