@@ -59,7 +59,8 @@ def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Pa
     async def kernel() -> tuple[str, ...]:
         places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
         one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
-        one._shared.kernel.kept.extend((ours, other, disk))
+        one._shared.kernel._log = SimpleNamespace(read=lambda: (ours, other, disk))  # type: ignore[assignment]
+        one._shared.kernel.read()
         watching: Any = SimpleNamespace(evidence=tuple, buses={"00000000:01:00.0"})
         return one.slots[ONLY]._case(Finding("illegal-access", "x"), watching).kernel
 

@@ -141,6 +141,21 @@ def test_what_it_cannot_do_is_the_problem_and_is_told_once() -> None:
     run(test)
 
 
+def test_the_end_of_one_that_served_is_the_problem_whatever_it_has_printed() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        world.latest.on_line(READY)
+        world.latest.on_line("cannot read a request: it is cut short")
+        world.latest.on_end(1)
+        described = world.page.describe()
+        assert described is not None
+        assert described["problem"].startswith(
+            "the page's process ended with exit status 1: cannot"
+        )
+
+    run(test)
+
+
 def test_a_machine_without_processes_left_is_tried_again() -> None:
     async def test(world: World) -> None:
         world.error = BlockingIOError(11, "Resource temporarily unavailable")
