@@ -579,15 +579,33 @@ def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: 
         assert one.status()["engine_pid"] != second
 
 
+FAULTY = """
+import os, sys
+from caovand.__main__ import main
+from caovand.daemon import inspection
+plain = inspection.check_cheap
+
+def check_cheap(request):
+    if os.path.exists("{mark}"):
+        raise KeyError("a fault of ours")
+    plain(request)
+
+inspection.check_cheap = check_cheap
+sys.argv = ["caovand", *sys.argv[4:]]
+sys.exit(main())
+"""
+"""Runs a daemon that cannot plan while the file {mark} is there."""
+
+
 @pytest.mark.long
-def test_a_fault_of_ours_while_planning_costs_no_engine_that_serves(model: Path) -> None:
-    config = configuration(model)
-    with daemon(config) as one:
+def test_a_fault_of_ours_while_planning_costs_no_engine_that_serves(
+    model: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "fault"
+    wrapper = (sys.executable, "-c", FAULTY.replace("{mark}", str(mark)))
+    with daemon(configuration(model), wrapper=wrapper) as one:
         pid = one.until_state("SERVING")["engine_pid"]
-        odd = one.folder / "python"
-        odd.write_text("#!/bin/sh\necho 'caovan-probe:{}'\n")
-        odd.chmod(0o755)
-        one.config_path.write_text(config.replace(str(ENGINE), str(odd)))
+        mark.touch()
         done = one.ctl("reload")
         assert done.returncode == 1
         assert "please report it" in done.stderr

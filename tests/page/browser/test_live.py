@@ -155,13 +155,15 @@ def test_it_outlives_the_daemon_and_repeats_nothing(browser: Any, model: Path) -
 
 def test_the_log_waits_for_whoever_reads_it(browser: Any, model: Path) -> None:
     orders = {"print": [f"INFO line {number}" for number in range(150)]}
-    with served(model, orders) as (one, url), window(browser, url) as shown:
-        shown.is_in("SERVING")
-        shown.shows("#log-lines div", "INFO line 149")
-        shown.run("document.getElementById('log-lines').scrollTop = 0")
-        shown.shows("#log-end")
-        assert one.ctl("restart").returncode == 0
-        shown.shows("#log-end", "new lines")
-        assert shown.run("document.getElementById('log-lines').scrollTop") == 0
-        shown.page.click("#log-end")
-        shown.page.locator("#log-end").wait_for(state="hidden")
+    with served(model, orders) as (one, url):
+        one.until_state("SERVING")  # asked for a plan before there is one, a browser logs an error
+        with window(browser, url) as shown:
+            shown.is_in("SERVING")
+            shown.shows("#log-lines div", "INFO line 149")
+            shown.run("document.getElementById('log-lines').scrollTop = 0")
+            shown.shows("#log-end")
+            assert one.ctl("restart").returncode == 0
+            shown.shows("#log-end", "new lines")
+            assert shown.run("document.getElementById('log-lines').scrollTop") == 0
+            shown.page.click("#log-end")
+            shown.page.locator("#log-end").wait_for(state="hidden")

@@ -16,11 +16,13 @@ def _plain(line: str) -> Sequence[str]:
 
 
 _FINGERPRINT = re.compile(
+    r"^(?:"
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |[\w./-]{0,200}/ggml/src/|(?:lib)?(?:ggml"
     r"|llama)[\w.-]{0,40}"
     r"(?:: |\.so|\()|(?:srv|slot|que|cmn) {1,6}\w{1,40}: |(?:llm_|load_|print_info|clip_|gguf_"
     r"|common_|"
     r"sched_)\w{0,40}: |(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
+    r")"
 )
 
 LOG = Log(

@@ -16,12 +16,14 @@ def _plain(line: str) -> Sequence[str]:
 
 
 _FINGERPRINT = re.compile(
+    r"^(?:"
     r"time=\S{1,40} level=[A-Z]{1,8} source=|\[GIN\] |Error: (?:llama runner|model requires|\d{3} )"
     r"|\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:[a-z_]{1,40}\.go:\d|ERROR |INFO |WARN )"
     r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
     r"|llama (?:runner|server) process has terminated"
+    r")"
 )
 
 LOG = Log(

@@ -16,6 +16,7 @@ def _plain(line: str) -> Sequence[str]:
 
 
 _FINGERPRINT = re.compile(
+    r"^(?:"
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args=|Attention backend |Load "
     r"weight "
@@ -23,6 +24,7 @@ _FINGERPRINT = re.compile(
     r"received"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
     r"| {0,12}File \"[^\"]{1,300}/sglang/|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
+    r")"
 )
 
 LOG = Log(
