@@ -38,7 +38,7 @@ FORM = "application/x-www-form-urlencoded"
 # The daemon's codes for what a reader asked wrongly; any other is its own trouble.
 STATUS_OF = {
     "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
-    "no-plan": 409, "no-history": 409,
+    "no-history": 409,
 }  # fmt: skip
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none';"
@@ -206,7 +206,14 @@ class Page:
         return _json(charts.of_minutes(found))
 
     async def _plan(self, request: web.Request) -> web.Response:
-        return _json(await self._daemon.shared("plan", await self._slot(request)))
+        """The plan, or null before there is one: a page may open at any time."""
+        try:
+            found = await self._daemon.shared("plan", await self._slot(request))
+        except Declined as problem:
+            if problem.code != "no-plan":
+                raise
+            found = None
+        return _json(found)
 
     async def _incidents(self, request: web.Request) -> web.Response:
         return _json(await self._daemon.shared("incidents", await self._slot(request)))
@@ -260,7 +267,7 @@ def _html(data: bytes, status: int) -> web.Response:
     return web.Response(body=data, status=status, content_type="text/html", charset="utf-8")
 
 
-def _json(document: Mapping[str, Any], status: int = 200) -> web.Response:
+def _json(document: Mapping[str, Any] | None, status: int = 200) -> web.Response:
     text = json.dumps(document, separators=(",", ":"))
     return web.Response(text=text, status=status, content_type="application/json")
 

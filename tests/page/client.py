@@ -46,6 +46,9 @@ HISTORY = {
     "cards": {"0": {"at": [60], "used_mib": [1.0], "temperature": [50.0],
                     "utilization": [1.0], "power_w": [100.0], "throttled": [0.0]}},
 }  # fmt: skip
+PLAN = {
+    "model": "/m", "argv": ["vllm"], "settings": {}, "env": {}, "warnings": [], "extra_args": [],
+}  # fmt: skip
 NODE = {"name": "n2", "rank": 1, "missing": "nothing is heard of it"}
 
 
@@ -61,6 +64,7 @@ class FakeDaemon:
         ]
         self.lines = [f"line {n}" for n in range(1, 6)]
         self.endpoint: dict[str, Any] | None = None
+        self.plan: dict[str, Any] | None = json.loads(json.dumps(PLAN))
         self.incidents = [{"number": 1}]
         self.cluster: dict[str, Any] = {"role": "off"}
         self.recent = json.loads(json.dumps(RECENT))
@@ -92,6 +96,9 @@ class FakeDaemon:
         if op == "endpoint" and self.endpoint is None:
             text = "cannot send a chat: the engine is STARTING"
             return Reply("", None, "not-serving", text, "wait until it serves")
+        if op == "plan" and self.plan is None:
+            text = "cannot show a plan: there is none yet"
+            return Reply("", None, "no-plan", text, "caovanctl status")
         if op == "incident" and args["number"] != 1:
             text = f"cannot find incident {args['number']}: there is none"
             return Reply("", None, "no-incident", text, "caovanctl incidents")
@@ -102,8 +109,7 @@ class FakeDaemon:
             "status": self.status,
             "recent": self.recent,
             "events": {"events": [e for e in self.events if e["seq"] > args.get("since", 0)]},
-            "plan": {"model": "/m", "argv": ["vllm"], "settings": {}, "env": {}, "warnings": [],
-                     "extra_args": []},
+            "plan": self.plan,
             "incidents": {"incidents": self.incidents},
             "incident": {
                 "files": dict.fromkeys(documents, 1),

@@ -240,6 +240,14 @@ def test_history_comes_in_columns_of_one_length(folder: Path) -> None:
     run(folder, test)
 
 
+def test_before_there_is_a_plan_its_answer_is_null(folder: Path) -> None:
+    async def test(one: Browser) -> None:
+        one.daemon.plan = None
+        assert await one.get("/api/plan") == (200, None)
+
+    run(folder, test)
+
+
 def test_plan_and_incidents_are_the_daemon_s(folder: Path) -> None:
     async def test(one: Browser) -> None:
         assert (await one.get("/api/plan"))[1]["argv"] == ["vllm"]

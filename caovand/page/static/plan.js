@@ -13,7 +13,11 @@ export async function show(model) {
     redraw(place, [problem.message, t("plan")], () => el("p", { class: "nothing" }, problemText(problem)));
     return;
   }
-  redraw(place, [plan, t("plan")], () => [
+  redraw(place, [plan, t("plan")], () => (plan ? shown(plan) : el("p", { class: "nothing" }, t("no-plan"))));
+}
+
+function shown(plan) {
+  return [
     ...plan.warnings.map((text) =>
       el("div", { class: "notice warning" }, icon("warning"), el("p", { lang: "en" }, text))),
     table(plan.settings, t("setting")),
@@ -22,7 +26,7 @@ export async function show(model) {
     plan.extra_args.length
       ? el("p", { class: "below extra" }, t("extra-args", { args: plan.extra_args.map(quoted).join(" ") })) : null,
     command(plan.argv),
-  ].filter(Boolean));
+  ].filter(Boolean);
 }
 
 function table(settings, title) {

@@ -77,7 +77,8 @@ export const english = {
   answer: "Answer", "try-figures": "first token {first} · {rate} tokens/s · {count} tokens",
   "try-waits": "waiting for the first token …", stopped: "stopped", "no-answer": "no answer",
 
-  "no-events": "Nothing has happened yet.", "no-incidents": "No failure so far: nothing to show.",
+  "no-plan": "There is no plan yet.", "no-events": "Nothing has happened yet.",
+  "no-incidents": "No failure so far: nothing to show.",
   action: "Action",
   "in-phase": "in phase {phase}", "cause-line": "The causing line, in the log", "whole-report": "The report",
   "report-title": "Incident {n}: {failure}",

@@ -77,7 +77,7 @@ export const chinese = {
   answer: "回答", "try-figures": "首 token {first} · {rate} tokens/s · {count} tokens",
   "try-waits": "等待首个 token …", stopped: "已停止", "no-answer": "没有回答",
 
-  "no-events": "还没有事件。", "no-incidents": "至今没有故障。",
+  "no-plan": "还没有计划。", "no-events": "还没有事件。", "no-incidents": "至今没有故障。",
   action: "处理",
   "in-phase": "阶段 {phase}", "cause-line": "日志里出错的一行", "whole-report": "完整报告",
   "report-title": "故障记录 {n}：{failure}",
