@@ -33,7 +33,7 @@ ELEMENTS = (512, 1 << 16, 1 << 20, 1 << 22)
 """1 KiB to 16 MiB: what goes through each of NCCL's protocols and through peer-to-peer memory."""
 ROUNDS = 3  # with other numbers each time, so that old data is not taken for new
 BAD = {"failed", "died"}
-MOST_WORDS = 4096  # bytes
+MAX_WORDS = 4096  # bytes
 END_S = 5.0  # a process in the driver's hands may not end at all
 
 
@@ -232,7 +232,7 @@ def how_died(rank: int, pid: int, place: str) -> str:
         how = f"exit status {seen.si_status}"
     words = b""
     with contextlib.suppress(OSError), open(words_of(place, rank), "rb") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - MOST_WORDS, 0))
+        file.seek(max(os.fstat(file.fileno()).st_size - MAX_WORDS, 0))
         words = (file.read().strip().splitlines() or [b""])[-1]
     last = f": {words.decode('utf-8', 'replace')}" if words else ""
     return f"rank {rank} ended early ({how}){last}"

@@ -12,7 +12,7 @@ from caovand.adapters import safe_files, store
 from caovand.core.problem import ProblemError
 
 FORMAT = 1
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 SOAK = "soak-"
 """How the name of a result of `soak` begins."""
 
@@ -48,7 +48,7 @@ def load(path: Path) -> dict[str, Any]:
     """A result that was kept; raises NoResult."""
     remedy = "name a file that `caovanctl bench` wrote: it prints its path at the end"
     try:
-        document = json.loads(safe_files.read_text(path, MOST_BYTES))
+        document = json.loads(safe_files.read_text(path, MAX_BYTES))
     except OSError as problem:
         raise NoResult(f"read {path}", problem.strerror or str(problem), remedy) from problem
     except (ValueError, RecursionError) as problem:

@@ -16,7 +16,7 @@ from caovand.adapters import safe_files, trust
 from caovand.core.cluster.key import SECRET_BYTES, BadKey, ClusterKey, parse
 
 MODE = 0o640
-MOST_BYTES = 4 << 10
+MAX_BYTES = 4 << 10
 
 
 class Pairs(NamedTuple):
@@ -63,7 +63,7 @@ def read(path: Path) -> ClusterKey:
                 exposed,
                 f"run `sudo chmod {MODE:o} {path}`, and make a new key if others may know it",
             )
-        return parse(safe_files.read_text(path, MOST_BYTES), str(path))
+        return parse(safe_files.read_text(path, MAX_BYTES), str(path))
     except FileNotFoundError:
         raise BadKey(
             cannot,

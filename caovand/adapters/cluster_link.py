@@ -44,10 +44,10 @@ CONNECT_S = 3.0  # then reconnect: the kernel retransmits ever more slowly
 UNREACHABLE_S = 0.5  # until the next attempt
 MAX_UNHEARD = 4 * MAX_BYTES
 """Limit of bytes since the last whole message; real traffic, heartbeats included, stays below."""
-MOST_LINKS, LINKS_EACH = 128, 8
+MAX_LINKS, LINKS_EACH = 128, 8
 RATE = 20  # new connections a second from one address
 SPARE_LINKS = 64  # more, for addresses that a worker has come from
-MOST_KNOWN = 256
+MAX_KNOWN = 256
 NAME, WORKERS_NAME = "cluster", "worker"
 
 OnFrame = Callable[[bytes, bytes], None]
@@ -161,7 +161,7 @@ class HeadLink(_Link):
             listener,
             self._admit,
             peer_address,
-            most=MOST_LINKS,
+            most=MAX_LINKS,
             each=LINKS_EACH,
             rate=RATE,
             favours=self._known.__contains__,
@@ -191,7 +191,7 @@ class HeadLink(_Link):
         def is_worker() -> None:
             self._known.pop(address, None)
             self._known[address] = None
-            if len(self._known) > MOST_KNOWN:
+            if len(self._known) > MAX_KNOWN:
                 del self._known[next(iter(self._known))]
 
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 SIMILAR = 0.75
 """Minimum similarity, by difflib, of a name that is suggested instead."""
 
@@ -32,7 +32,7 @@ def load(path: Path) -> Config:
     """The configuration in `path`; raises ConfigError where it cannot be read or used."""
     try:
         # Editors on Windows begin a file with a BOM.
-        text = safe_files.read(path, MOST_BYTES).decode("utf-8-sig")
+        text = safe_files.read(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as problem:
         text = f"cannot read {path}: {problem.strerror}; {_remedy(path, problem)}"
         raise ConfigError([text]) from problem

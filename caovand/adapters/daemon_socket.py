@@ -34,7 +34,7 @@ async def ask(path: Path, request: Request, answer_s: float = ANSWER_S) -> Mappi
     """The result of one request; raises Unreachable or Declined."""
     try:
         line = await asyncio.wait_for(_exchange(path, request), answer_s)
-        reply = wire.decode_reply(line, wire.MOST_LINE_BYTES)
+        reply = wire.decode_reply(line, wire.MAX_LINE_BYTES)
     except asyncio.TimeoutError:
         raise Unreachable(f"it did not answer within {answer_s:.0f} s") from None
     except (ValueError, WireError) as problem:
@@ -47,7 +47,7 @@ async def ask(path: Path, request: Request, answer_s: float = ANSWER_S) -> Mappi
 
 
 async def _exchange(path: Path, request: Request) -> bytes:
-    reader, writer = await asyncio.open_unix_connection(path, limit=wire.MOST_LINE_BYTES)
+    reader, writer = await asyncio.open_unix_connection(path, limit=wire.MAX_LINE_BYTES)
     try:
         writer.write(wire.encode_request(request) + b"\n")
         line = await reader.readline()

@@ -15,7 +15,7 @@ SERVICE = "caovan"
 OF_ROOT = "caovan-root"
 """Root's own: the service's user owns the service's folders and could plant links in them."""
 
-LEAST_BYTES = 16 << 10  # with less free space, none of our files fits
+MIN_BYTES = 16 << 10  # with less free space, none of our files fits
 
 
 def remedy(path: Path, number: int | None) -> str:
@@ -104,7 +104,7 @@ def unwritable_errno(path: Path) -> int:
             continue
         if disk.f_flag & os.ST_RDONLY:
             return errno.EROFS
-        no_room = disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_BYTES
+        no_room = disk.f_blocks and disk.f_bavail * disk.f_frsize < MIN_BYTES
         no_inodes = disk.f_files and not disk.f_favail
         return errno.ENOSPC if no_room or no_inodes else 0
     return 0

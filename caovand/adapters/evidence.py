@@ -16,9 +16,9 @@ from typing import Any
 from caovand.adapters import trust
 from caovand.core.facts.ownership import Process
 
-MOST_THREADS = 64
-MOST_PROCESSES = 64
-MOST_SPIED = 256 << 10  # characters of one process: deep recursion in hundreds of threads
+MAX_THREADS = 64
+MAX_PROCESSES = 64
+MAX_SPIED = 256 << 10  # characters of one process: deep recursion in hundreds of threads
 _FIELDS = ("State", "VmRSS", "Threads")
 _MEMORY = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
 
@@ -28,7 +28,7 @@ Clock = Callable[[], float]
 def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
     """Each process that still exists, with its parent, state and memory."""
     rows = []
-    for process in list(members)[:MOST_PROCESSES]:
+    for process in list(members)[:MAX_PROCESSES]:
         fields = _colons(_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
         row = {"pid": process.pid, "parent": process.parent, "name": process.name}
         rows.append({**row, **(fields or {"State": "gone"})})
@@ -48,7 +48,7 @@ def stacks(
     deadline = clock() + limit_s
     spy = find_py_spy(engine_python)
     parts = []
-    for process in members[:MOST_PROCESSES]:
+    for process in members[:MAX_PROCESSES]:
         parts.append(f"=== {process.name} (pid {process.pid})")
         left_s = deadline - clock()
         if left_s <= 0:
@@ -82,13 +82,13 @@ def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
         return "", error.splitlines()[0][:300]
     # Its first line is the command line, which may contain a key.
     rows = done.stdout.decode("utf-8", "replace").splitlines()
-    return "\n".join(row for row in rows if not row.startswith("Process "))[:MOST_SPIED], ""
+    return "\n".join(row for row in rows if not row.startswith("Process "))[:MAX_SPIED], ""
 
 
 def _kernel_view(pid: int) -> str:
     folder = Path(f"/proc/{pid}/task")
     try:
-        threads = sorted(folder.iterdir(), key=lambda path: int(path.name))[:MOST_THREADS]
+        threads = sorted(folder.iterdir(), key=lambda path: int(path.name))[:MAX_THREADS]
     except OSError:
         return "(gone)"
     rows = []

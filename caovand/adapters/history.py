@@ -20,7 +20,7 @@ from caovand.core.figures.minute import COLUMNS, MINUTE_S, CardMinute, Mark, Min
 
 FILE = "history.db"
 FORMAT = 1
-MOST_MARKS = 20_000
+MAX_MARKS = 20_000
 BUSY_S = 5.0
 DAY_S = 86_400
 PIECE_VALUES = 3_500  # of an answer, which has to fit a frame of `wire` together with LATEST_MARKS
@@ -126,12 +126,12 @@ def write(link: sqlite3.Connection, rows: Iterable[Row]) -> None:
 
 
 def prune(link: sqlite3.Connection, now: float, days: int) -> None:
-    """Delete what is older than `days`, and marks beyond MOST_MARKS."""
+    """Delete what is older than `days`, and marks beyond MAX_MARKS."""
     with transaction(link):
         for table in TABLES.values():
             link.execute(f"DELETE FROM {table} WHERE at < ?", (now - days * DAY_S,))
         last = "SELECT rowid FROM marks ORDER BY rowid DESC LIMIT 1 OFFSET ?"
-        link.execute(f"DELETE FROM marks WHERE rowid <= ({last})", (MOST_MARKS,))
+        link.execute(f"DELETE FROM marks WHERE rowid <= ({last})", (MAX_MARKS,))
 
 
 def set_aside(path: Path) -> None:

@@ -19,7 +19,7 @@ from caovand.adapters import safe_files, state_file
 from caovand.core.reporting.incident_text import REPORT
 
 MOST = 20
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 NEW = ".new-"
 _NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
 _FILE = re.compile(r"[a-z][a-z0-9-]*\.[a-z]+")
@@ -32,7 +32,7 @@ class NoIncident(Exception):
 class Incidents:
     """The incidents in `folder`, which the first one creates."""
 
-    def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MAX_BYTES) -> None:
         self.folder, self._most, self._most_bytes = folder, most, most_bytes
 
     def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
 RECORD = 8192  # bytes; a read returns one record and fails if the buffer is shorter
-MOST_RECORDS = 1000  # a read, so that a flood cannot block the daemon
+MAX_RECORDS = 1000  # a read, so that a flood cannot block the daemon
 # `Xid (PCI:0000:01:00): 79` and `GPU 0000:01:00.0: GPU has fallen off the bus`; NVML's addresses
 # have more zeros.
 _CARD = re.compile(
@@ -54,7 +54,7 @@ class KernelLog:
     def read(self) -> list[str]:
         """The lines since the last read; never waits."""
         lines: list[str] = []
-        for _ in range(MOST_RECORDS):
+        for _ in range(MAX_RECORDS):
             if self._fd is None:
                 break
             try:

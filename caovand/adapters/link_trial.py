@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 CONNECT_S = 4.0
 """Two repeated handshakes: what takes longer is dropped on the way."""
 ANSWER_S = 10.0
-MOST_ADDRESSES = 3
-MOST_GUESTS, BACKLOG = 32, 128
+MAX_ADDRESSES = 3
+MAX_GUESTS, BACKLOG = 32, 128
 """Connections whose word is awaited at the same time, with one awaited; a new one takes the place
 of the oldest."""
 PAUSE_S = 0.1
-TRANSFER_S, MOST_BYTES = 1.0, 256 << 20
+TRANSFER_S, MAX_BYTES = 1.0, 256 << 20
 FIRST_S = 8.0
 """How long nothing may come before a transfer counts as lost."""
 PIECE_BYTES = 1 << 20
@@ -88,7 +88,7 @@ class Door:
 
     def _come(self, link: socket.socket, seen: str) -> None:
         guests = [one for one in self._guests if not one.done()]
-        most = MOST_GUESTS - 1 + len(self._awaited)
+        most = MAX_GUESTS - 1 + len(self._awaited)
         for oldest in guests[: max(len(guests) - most + 1, 0)]:
             oldest.cancel()
         self._guests = [*guests, asyncio.ensure_future(self._check(link, seen))]
@@ -130,7 +130,7 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> tuple[so
     except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
         raise Failed(f"{host}: {getattr(problem, 'strerror', None) or problem}") from None
     failure = Failed(f"{host} has no address")
-    for family, kind, _, _, end in found[:MOST_ADDRESSES]:
+    for family, kind, _, _, end in found[:MAX_ADDRESSES]:
         try:
             return await _connected(socket.socket(family, kind), end, asks, answers)
         except (Failed, OSError) as problem:
@@ -225,7 +225,7 @@ def _send(link: socket.socket) -> None:
     piece, sent = memoryview(os.urandom(PIECE_BYTES)), 0
     until = time.monotonic() + TRANSFER_S
     with contextlib.suppress(OSError):  # the other side has enough, or takes nothing
-        while sent < MOST_BYTES and (left_s := until - time.monotonic()) > 0:
+        while sent < MAX_BYTES and (left_s := until - time.monotonic()) > 0:
             link.settimeout(left_s)
             sent += link.send(piece)
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ FILE = "memory-speed.json"
 LIMIT_S = 30.0
 ROUNDS = 4
 BUFFER_MIB = 64
-MOST_MIB = 1024
+MAX_MIB = 1024
 """All buffers together: many cores have smaller ones each."""
 PROGRAM = """
 import sys
@@ -74,7 +74,7 @@ def _machine(host: Host) -> dict[str, Any]:
 
 def copied(threads: int) -> float:
     """GB/s of the quickest of ROUNDS copies by so many threads at once."""
-    size = min(BUFFER_MIB, MOST_MIB // (2 * threads)) << 20
+    size = min(BUFFER_MIB, MAX_MIB // (2 * threads)) << 20
     buffers = [[ctypes.create_string_buffer(size) for _ in range(2)] for _ in range(threads)]
     for pair in buffers:
         for one in pair:

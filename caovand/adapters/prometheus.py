@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from caovand.adapters import exposition, listening
 from caovand.adapters.admission.door import TCP_BACKLOG, Door, peer_address
 
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 EACH = 8  # of one address
 RATE = 20  # new ones a second from one address
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
@@ -82,7 +82,7 @@ class Server:
         self._texts: dict[str, bytes] = {}
         self._stale_at = float("-inf")
         self._door = Door(
-            listener, self._serve, peer_address, most=MOST_CONNECTIONS, each=EACH, rate=RATE
+            listener, self._serve, peer_address, most=MAX_CONNECTIONS, each=EACH, rate=RATE
         )
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ from caovand.core.secrets import HIDDEN, forms
 
 READ_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
-LONGEST_LINE = 1 << 14
+MAX_LINE = 1 << 14
 BEHIND_BYTES = 8 << 20
 RING_BYTES = 16 << 20
 PIECE_BYTES = 64  # memory of a queued piece of output, without its text
@@ -245,7 +245,7 @@ class Pump:
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         *lines, rest = _ENDS.split(text)
-        if len(rest) > LONGEST_LINE + self._keep:
+        if len(rest) > MAX_LINE + self._keep:
             cut = len(rest) - self._keep
             lines.append(rest[:cut])
             rest = rest[cut:]
@@ -269,6 +269,6 @@ class Pump:
 
 def _pieces(line: str) -> Sequence[str]:
     line = line.replace("\x1b", "")
-    if len(line) <= LONGEST_LINE:
+    if len(line) <= MAX_LINE:
         return (line,)
-    return [line[i : i + LONGEST_LINE] for i in range(0, len(line), LONGEST_LINE)]
+    return [line[i : i + MAX_LINE] for i in range(0, len(line), MAX_LINE)]

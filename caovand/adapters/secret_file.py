@@ -10,7 +10,7 @@ from caovand.adapters import safe_files
 from caovand.core import api_key
 from caovand.core.config import ConfigError
 
-MOST_BYTES = 64 << 10
+MAX_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
 MODE, GROUP = 0o640, "caovan"
@@ -44,7 +44,7 @@ def read(path: str, key: str) -> str:
     check(path, key)
     name = _named(path, key)
     try:
-        text = safe_files.read_text(Path(path), MOST_BYTES).strip()
+        text = safe_files.read_text(Path(path), MAX_BYTES).strip()
     except OSError as problem:
         raise _unreadable(name, problem) from None
     except UnicodeDecodeError:

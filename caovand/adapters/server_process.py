@@ -24,9 +24,9 @@ READY = "ready"
 """What it prints once it listens; before that, what is wrong."""
 HOME = str(Path(__file__).parents[2])
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
-MOST_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
+MAX_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
 READ_BYTES = 4096
-LONGEST_LINE = 500
+MAX_LINE = 500
 END_S = 2.0
 
 
@@ -121,8 +121,8 @@ class ServerProcess:
             self._seen += len(data)
             *lines, self._read = (self._read + data).split(b"\n")
             for line in lines:
-                self._on_line(one_line(line.decode("utf-8", "replace")[:LONGEST_LINE]))
-            if not data or self._seen > MOST_OUTPUT:
+                self._on_line(one_line(line.decode("utf-8", "replace")[:MAX_LINE]))
+            if not data or self._seen > MAX_OUTPUT:
                 self._close_output()
 
     def _on_exit(self) -> None:

@@ -22,7 +22,7 @@ from caovand.core import limits
 
 SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
-LONGEST_FOLDER = 64
+MAX_FOLDER = 64
 LOOKS = 3  # checks of a file until it counts as another's
 File = tuple[int, int]
 """Its device and its inode: a container has a /dev/shm of its own, with the same inodes."""
@@ -45,7 +45,7 @@ class StaleFiles:
         # Daemons may share a cache, never a ledger: what is emptied here must be ours alone.
         name = f"tmp-{zlib.crc32(os.fsencode((mark or ledger).absolute())):08x}"
         short = (place / name for place in places)
-        self.folder = next((f for f in short if len(os.fsencode(f)) <= LONGEST_FOLDER), None)
+        self.folder = next((f for f in short if len(os.fsencode(f)) <= MAX_FOLDER), None)
         self._ledger, self._shared, self._proc = ledger, shared, proc
         self._before: frozenset[str] = frozenset()
         self._looks: Counter[str] = Counter()

@@ -21,8 +21,8 @@ from caovand.adapters.http import Endpoint, Unanswered, connected, count_in, quo
 from caovand.core.bench.record import Answered
 
 SILENCE_S = 1800.0
-MOST_LINE_BYTES = 1 << 20
-MOST_LINES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
+MAX_LINES = 1 << 20
 EVENT = b"data: "
 LOOK_S = 0.1
 Look = Callable[[int, int], None]
@@ -129,7 +129,7 @@ class Streams:
         """Ask for one answer in one piece: its JSON."""
 
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:
-            data = answer.read(MOST_LINE_BYTES)
+            data = answer.read(MAX_LINE_BYTES)
             if answer.length:
                 raise Unanswered(f"{self._path}: an incomplete answer")
             return data.decode("utf-8", "replace")
@@ -202,7 +202,7 @@ class Streams:
         connection.request("POST", self._path, body, headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            text = answer.read(MOST_LINE_BYTES).decode("utf-8", "replace")
+            text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
             raise Refused(self._path, answer.status, quoted(self._endpoint, text))
         return read(answer, sent)
 
@@ -217,8 +217,8 @@ class Streams:
         texts: list[str] = []
         finish = ""
         prompt_tokens = tokens = None
-        for _ in range(MOST_LINES):
-            line = answer.readline(MOST_LINE_BYTES)
+        for _ in range(MAX_LINES):
+            line = answer.readline(MAX_LINE_BYTES)
             at = time.monotonic()
             if not line or line.strip() == EVENT + b"[DONE]":
                 break

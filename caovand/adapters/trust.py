@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 NOBODY = 65534
 # The part of root's environment that another user's program may see.
 HARMLESS = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "CUDA_HOME", "CC", "LD_LIBRARY_PATH")
@@ -215,7 +215,7 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             here /= name
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = Path(os.readlink(here / name))
         if target.is_absolute():

@@ -99,7 +99,7 @@ class Client:
         while (left_s := deadline - time.monotonic()) > 0:
             line, reason = self._line(path, request, left_s)
             if line.endswith(b"\n"):
-                return wire.decode_reply(line[:-1], wire.MOST_LINE_BYTES)
+                return wire.decode_reply(line[:-1], wire.MAX_LINE_BYTES)
             if line:
                 raise CommandError(
                     Exit.NOT_REACHABLE,
@@ -118,7 +118,7 @@ class Client:
                 # Where it turns us away, that can be read after a failed write, too.
                 with contextlib.suppress(BrokenPipeError):
                     link.sendall(wire.encode_request(request) + b"\n")
-                while b"\n" not in got and len(got) <= wire.MOST_LINE_BYTES:
+                while b"\n" not in got and len(got) <= wire.MAX_LINE_BYTES:
                     data = link.recv(1 << 16)
                     if not data or time.monotonic() > deadline:
                         break

@@ -17,8 +17,8 @@ from caovand.core.log import Explanation
 from caovand.engines.writer import engines, explained
 
 # Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
-MOST_BYTES = 64 << 20
-MOST_LINES = 500_000
+MAX_BYTES = 64 << 20
+MAX_LINES = 500_000
 PIECE_BYTES = 1 << 20
 # Figures for people, in this order, with what they are.
 SHOWN = (
@@ -76,21 +76,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _end_of(log: BinaryIO) -> tuple[bytes, int]:
-    """The last `MOST_BYTES` and `MOST_LINES`, and how many lines there are before them."""
+    """The last `MAX_BYTES` and `MAX_LINES`, and how many lines there are before them."""
     pieces: deque[bytes] = deque()
     size = skipped = 0
     while piece := log.read(PIECE_BYTES):
         pieces.append(piece)
         size += len(piece)
-        while size - len(pieces[0]) >= MOST_BYTES:
+        while size - len(pieces[0]) >= MAX_BYTES:
             size -= len(pieces[0])
             skipped += pieces.popleft().count(b"\n")
     raw = b"".join(pieces)
-    if size > MOST_BYTES or skipped:
-        begin = raw.find(b"\n", max(size - MOST_BYTES, 0)) + 1
+    if size > MAX_BYTES or skipped:
+        begin = raw.find(b"\n", max(size - MAX_BYTES, 0)) + 1
         skipped += raw.count(b"\n", 0, begin)
         raw = raw[begin:]
-    many = raw.count(b"\n") - MOST_LINES
+    many = raw.count(b"\n") - MAX_LINES
     if many > 0:
         raw = raw.split(b"\n", many)[-1]
         skipped += many

@@ -13,7 +13,7 @@ from caovand.core.printable import one_line, printable
 _MIB = 2**20
 _PLAIN_STEPS = 10
 QUIET_S = 8.0
-_BAR, _LEAST_COLUMNS = 12, 80
+_BAR, _MIN_COLUMNS = 12, 80
 
 
 class Screen:
@@ -50,7 +50,7 @@ class Screen:
             self._printed_at = self._now()
             self.clear()
             columns = shutil.get_terminal_size().columns
-            bar = self._bar(percent) if columns >= _LEAST_COLUMNS else ""
+            bar = self._bar(percent) if columns >= _MIN_COLUMNS else ""
             self._out.write(f"      {percent:3d} %  {bar}{text}"[: columns - 1])
             self._out.flush()
             self._moving = True

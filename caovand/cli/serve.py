@@ -38,7 +38,7 @@ from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
 from caovand.engines.vllm.planning import flags, verbatim
 
-MOST_SCRIPT_BYTES = 1 << 20
+MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
 """The Python that has PYTHONSAFEPATH, which keeps the current folder out of children too."""
 # Not `-m`: that would look for modules in the current folder first, which may be anybody's.
@@ -168,7 +168,7 @@ def _engine() -> tuple[EngineSection, Path | None]:
 def _interpreter(script: Path) -> str | None:
     """The Python that a script's first line names."""
     with suppress(OSError):
-        first = safe_files.read(script, MOST_SCRIPT_BYTES).split(b"\n", 1)[0]
+        first = safe_files.read(script, MAX_SCRIPT_BYTES).split(b"\n", 1)[0]
         line = os.fsdecode(first).strip()
         if line.startswith("#!/") and " " not in line:
             return line[2:]

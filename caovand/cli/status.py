@@ -18,7 +18,7 @@ from caovand.cli.verb import Verb
 from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
-LONGEST_PAST = 120  # characters of a failure that is over; its incident has them all
+MAX_PAST = 120  # characters of a failure that is over; its incident has them all
 # Where the last failure is why the engine does not serve now.
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
@@ -244,7 +244,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
         return f"{failure['failure']}{text}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))
     text = failure["text"]
-    text = text if len(text) <= LONGEST_PAST else f"{text[:LONGEST_PAST]}..."
+    text = text if len(text) <= MAX_PAST else f"{text[:MAX_PAST]}..."
     return f"last one {duration(age_s)} ago ({moment}): {failure['failure']}: {text}"
 
 

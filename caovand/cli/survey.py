@@ -38,7 +38,7 @@ from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest, read_model
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
-MOST_INVENTORY_BYTES = 4 << 20
+MAX_INVENTORY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
     """A saved inventory; CommandError where it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
-        return inventory_file.parse(json.loads(safe_files.read(path, MOST_INVENTORY_BYTES)))
+        return inventory_file.parse(json.loads(safe_files.read(path, MAX_INVENTORY_BYTES)))
     except OSError as problem:
         text = f"cannot read {path}: {problem.strerror}"
     except (ValueError, RecursionError) as problem:

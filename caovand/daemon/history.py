@@ -22,7 +22,7 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.problem import ProblemError
 from caovand.daemon.history_writer import Writer
 
-LONGEST_MARK = 200
+MAX_MARK = 200
 
 
 class History:
@@ -57,7 +57,7 @@ class History:
     def mark(self, slot: str, kind: str, text: str) -> None:
         """Something happened to a slot, "" for the daemon."""
         if self._writer is not None:
-            self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:LONGEST_MARK]))
+            self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
 
     def look(self, slot: str, track: Track, serves: bool) -> None:
         """One more look at a slot."""

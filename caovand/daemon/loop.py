@@ -37,7 +37,7 @@ from caovand.daemon.slot import Slot
 from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
 
-LONGEST_TICK_S = 5.0
+MAX_TICK_S = 5.0
 POLL_S = 5.0  # at most
 NOTICES = 1000
 RECORD_S = 5.0
@@ -97,7 +97,7 @@ class Supervisor:
         """Tick, feed the watchdog and look after the engines, until every slot has quit."""
         for slot in self.slots.values():
             self._shared.tasks.begin(slot.part.begin())
-        beat_s = min(LONGEST_TICK_S, (self.notifier.watchdog_s or LONGEST_TICK_S * 3) / 3)
+        beat_s = min(MAX_TICK_S, (self.notifier.watchdog_s or MAX_TICK_S * 3) / 3)
         next_poll = now()
         while not self._quit and self._working():
             self.notifier.alive()
@@ -160,7 +160,7 @@ class Supervisor:
         ]
         if not ending:
             return
-        within_s = max(ending) - now() + LONGEST_TICK_S
+        within_s = max(ending) - now() + MAX_TICK_S
         if any(slot.snapshot.quitting for slot in self.slots.values()):
             self.notifier.stopping(within_s)
         else:

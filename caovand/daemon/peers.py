@@ -16,7 +16,7 @@ from caovand.adapters.http import Stranger
 from caovand.adapters.ports import Listener
 
 FIRST_PAUSE_S = 0.002
-LONGEST_PAUSE_S = 0.1
+MAX_PAUSE_S = 0.1
 
 
 class Peers:
@@ -44,7 +44,7 @@ class Peers:
         while server is None or not server.inode:
             if expired.wait(pause_s):
                 raise TimeoutError("nobody accepted the connection")
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
             server = self._server(port, link)
         # Checked twice: a socket closed in between belongs to no process, and not to a stranger.
         if not self._ours(server.inode) and self._server(port, link).inode == server.inode:

@@ -19,7 +19,7 @@ from caovand.core.tuning import moves
 from caovand.core.tuning.evidence import DEEPEST, context_after, measured
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
-from caovand.core.tuning.record import MOST_MOVES, Record, begin, from_document, to_document
+from caovand.core.tuning.record import MAX_MOVES, Record, begin, from_document, to_document
 
 FILE = "tuning.json"  # in the folder of the slot's state
 SAVE_S = 600.0
@@ -164,7 +164,7 @@ class DraftTuner:
         if not step.text:
             self._text = moves.waits(record, plan.mtp) or self._text
             if self._found and self._found.best != plan.mtp and not record.trying:
-                self._text += f"; {MOST_MOVES} moves in a week are the most"
+                self._text += f"; {MAX_MOVES} moves in a week are the most"
             return False
         self._failed_at = min(self._failed_at, now)
         moment = Moment(

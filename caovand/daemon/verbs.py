@@ -23,11 +23,11 @@ from caovand.core.reporting.wire import Reply, Request, notice_fields
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.slot import Slot
 
-LONGEST_WAIT_S = 86400.0
-LONGEST_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
+MAX_WAIT_S = 86400.0
+MAX_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
 LOG_BYTES = 48 * 1024
 DAY_S = 86400.0
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
 
 Result = Mapping[str, Any]
@@ -58,7 +58,7 @@ async def answer(supervisor: Supervisor, request: Request) -> Reply:
         return Reply(request.id, code="bad-argument", message=text)
     try:
         if request.op == "wait" and not request.trusted:
-            _check_wait(request.args, LONGEST_OPEN_WAIT_S)
+            _check_wait(request.args, MAX_OPEN_WAIT_S)
         result = await _carry_out(supervisor, request)
         if not request.trusted and "last_failure" in result:
             result = status.public(result)
@@ -218,7 +218,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
     until = _argument(args, "until", str, "serving")
     if until not in ("serving", "settled", "stopped"):
         raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
-    timeout_s = _check_wait(args, LONGEST_WAIT_S)
+    timeout_s = _check_wait(args, MAX_WAIT_S)
     deadline = time.monotonic() + timeout_s
 
     def reached() -> bool:
@@ -241,7 +241,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
-    timeout_s: float = _argument(args, "timeout_s", float, LONGEST_OPEN_WAIT_S)
+    timeout_s: float = _argument(args, "timeout_s", float, MAX_OPEN_WAIT_S)
     if not 0 <= timeout_s <= longest_s:
         raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {longest_s:.0f}")
     return timeout_s
@@ -316,15 +316,15 @@ async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
     No more steps come than fit a frame: ask for shorter times to get shorter steps.
     """
     seconds = _argument(args, "seconds", float, DAY_S)
-    points = _argument(args, "points", int, MOST_POINTS)
+    points = _argument(args, "points", int, MAX_POINTS)
     until = _argument(args, "until", float, 0.0) if "until" in args else None
     if not 60 <= seconds <= 366 * DAY_S:
         text = f"cannot show the last {seconds:g} s: from 60 to {366 * DAY_S:.0f}"
         raise VerbError("bad-argument", text)
     if until is not None and not 0 <= until < 1e11:
         raise VerbError("bad-argument", f"cannot show a history until {until:g}")
-    if not 1 <= points <= MOST_POINTS:
-        raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MOST_POINTS}")
+    if not 1 <= points <= MAX_POINTS:
+        raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MAX_POINTS}")
     try:
         return await slot.history.read(slot.name, seconds, points, until)
     except ProblemError as found:
@@ -353,8 +353,8 @@ async def _gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
     """What the gateway should know, once it is newer than `since`; with the API key."""
     since = _argument(args, "since", int, 0)
     wait_s: float = _argument(args, "wait_s", float, 0.0)
-    if not 0 <= wait_s <= LONGEST_OPEN_WAIT_S:
-        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {LONGEST_OPEN_WAIT_S}")
+    if not 0 <= wait_s <= MAX_OPEN_WAIT_S:
+        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {MAX_OPEN_WAIT_S}")
     return await slot.clients.next(since, wait_s)
 
 

@@ -16,8 +16,8 @@ from caovand.core.reporting.wire import Request
 
 AT_ONCE = 4
 FRESH_S = 1.0
-MOST_KEPT = 64
-MOST_FILE_BYTES = 4 << 20
+MAX_KEPT = 64
+MAX_FILE_BYTES = 4 << 20
 
 Key = tuple[str, str, tuple[tuple[str, Any], ...]]
 
@@ -40,7 +40,7 @@ class Daemon:
         key = (op, model, tuple(sorted(args.items())))
         task = self._kept.get(key)
         if task is None:
-            while len(self._kept) >= MOST_KEPT:
+            while len(self._kept) >= MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
             task = self._kept[key] = asyncio.ensure_future(self.ask(op, model, **args))
             task.add_done_callback(lambda done: self._keep(key, done))
@@ -55,7 +55,7 @@ class Daemon:
         """A file of an incident, which comes in pieces."""
         parts: list[bytes] = []
         offset: int | None = 0
-        while offset is not None and offset <= MOST_FILE_BYTES:
+        while offset is not None and offset <= MAX_FILE_BYTES:
             found = await self.shared("incident", model, number=number, file=name, offset=offset)
             parts.append(base64.b64decode(found["data"]))
             offset = found["next"]

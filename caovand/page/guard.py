@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable
 
-MOST_CONNECTIONS = 192
+MAX_CONNECTIONS = 192
 REQUEST_S = 10.0
 EXCHANGE_S = 60.0
 HEAD_BYTES = 16 << 10
@@ -38,7 +38,7 @@ Transport = asyncio.BaseTransport
 class Guard:
     """All connections; `make` is the protocol behind each."""
 
-    def __init__(self, make: Callable[[], Protocol], most: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, make: Callable[[], Protocol], most: int = MAX_CONNECTIONS) -> None:
         self._make, self._most = make, most
         self._open: dict[Transport, asyncio.TimerHandle | None] = {}
         self._strangers: dict[Transport, None] = {}

@@ -9,7 +9,7 @@ from aiohttp import web
 from caovand.page.feed import Feeds
 from caovand.page.refusal import Refusal
 
-MOST_READERS = 64
+MAX_READERS = 64
 UNREAD_BYTES = 16 << 10  # in the connection's buffer: with more, a reader is sent nothing new
 LOOK_S = 0.25
 STUCK_S = 30.0
@@ -19,7 +19,7 @@ async def stream(request: web.Request, feeds: Feeds, model: str) -> web.StreamRe
     """Send what is new until the reader goes or no longer reads."""
     with feeds.reading(model, request.headers.get("Last-Event-ID", "")) as found:
         if found is None:
-            fact = f"{MOST_READERS} readers are connected already"
+            fact = f"{MAX_READERS} readers are connected already"
             raise Refusal(503, "show live data", fact, "close another tab, or try again later")
         reader, news = found
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-MOST_EVENTS = 200
-MOST_LINES = 500
+MAX_EVENTS = 200
+MAX_LINES = 500
 
 
 def frame(kind: str, data: Any, mark: str = "") -> bytes:
@@ -35,7 +35,7 @@ class Reader:
         self._seen, self._since = seen, 0
         self._latest: dict[str, bytes] = {}
         self._events: deque[bytes] = deque()
-        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
         self._end: int | None = None
 
     def put(self, kind: str, message: bytes) -> None:
@@ -51,7 +51,7 @@ class Reader:
             if event["seq"] > self._since:
                 self._since = event["seq"]
                 self._events.append(frame("event", event, mark_of(event)))
-        self.lost = self.lost or len(self._events) > MOST_EVENTS
+        self.lost = self.lost or len(self._events) > MAX_EVENTS
 
     def put_lines(self, lines: Sequence[str], end: int) -> None:
         """Lines of the log; `end` is the number of the last."""

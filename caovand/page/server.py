@@ -29,7 +29,7 @@ from caovand.page.tries import Tries
 
 SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 PUBLIC = ("/static/", "/login")
-LONGEST_MODEL = 200
+MAX_MODEL = 200
 TRACES = 10  # of faults of ours: no more are printed
 LINGER_S = 1.0  # for the rest of a body that is not wanted
 WRONG_TOKEN_S = 1.0  # delay before a wrong token is refused
@@ -55,7 +55,7 @@ class Page:
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own
-        self._feeds = Feeds(daemon, live.MOST_READERS)
+        self._feeds = Feeds(daemon, live.MAX_READERS)
         self._tries = Tries(daemon)
         self._faults = 0
         self.guard: Guard | None = None
@@ -256,7 +256,7 @@ async def _token_of(request: web.Request) -> str:
 
 def _model(request: web.Request) -> str:
     name = request.query.get("model", "")
-    if len(name) > LONGEST_MODEL:
+    if len(name) > MAX_MODEL:
         raise Refusal(
             400, "answer", "the model's name is too long", "name one of `caovanctl status`"
         )

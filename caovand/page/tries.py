@@ -18,8 +18,8 @@ from caovand.core.problem import ProblemError
 from caovand.page.ask import Daemon
 from caovand.page.refusal import Refusal
 
-MOST_PROMPT = 32_000
-MOST_TOKENS = 1024
+MAX_PROMPT = 32_000
+MAX_TOKENS = 1024
 DEFAULT_TOKENS = 256
 AT_ONCE = 2
 WHOLE_S = 600.0
@@ -40,11 +40,11 @@ def body_of(document: Any) -> tuple[str, dict[str, Any]]:
     tokens = document.get("max_tokens", DEFAULT_TOKENS)
     if not isinstance(prompt, str) or not prompt.strip():
         raise _bad("prompt is not a text", "enter a prompt")
-    if len(prompt) > MOST_PROMPT:
-        fact = f"the prompt has {len(prompt):,} characters, more than {MOST_PROMPT:,}"
+    if len(prompt) > MAX_PROMPT:
+        fact = f"the prompt has {len(prompt):,} characters, more than {MAX_PROMPT:,}"
         raise _bad(fact, "shorten it")
-    if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
-        raise _bad("max_tokens is not a whole number in range", f"choose 1 to {MOST_TOKENS}")
+    if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+        raise _bad("max_tokens is not a whole number in range", f"choose 1 to {MAX_TOKENS}")
     if not isinstance(model, str):
         raise _bad("model is not a text", "name a model of `caovanctl status`")
     chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}

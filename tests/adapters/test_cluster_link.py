@@ -260,7 +260,7 @@ def test_a_stranger_that_does_not_go_on_is_dropped(
 def test_strangers_that_take_every_place_leave_some_to_known_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_link, "MOST_LINKS", 4)
+    monkeypatch.setattr(cluster_link, "MAX_LINKS", 4)
     monkeypatch.setattr(cluster_link, "LINKS_EACH", 2)
     monkeypatch.setattr(gate, "FIRST_MESSAGE_S", PATIENCE_S)
     pairs, port = pairs_of(tmp_path, "key"), free_port()

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.admission import door, gate
-from caovand.adapters.admission.zmtp import MOST_PARTS, Excessive, Messages
+from caovand.adapters.admission.zmtp import MAX_PARTS, Excessive, Messages
 from caovand.adapters.control import CannotBind, Control, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
@@ -218,7 +218,7 @@ def test_a_fault_of_ours_is_answered_and_reported(folder: Path) -> None:
 def test_too_many_at_once_are_told_so_under_their_own_id(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MOST_WAITS", 3)
+    monkeypatch.setattr(sockets, "MAX_WAITS", 3)
 
     async def test() -> None:
         go = asyncio.Event()
@@ -254,7 +254,7 @@ async def closed(writers: list[asyncio.StreamWriter]) -> None:
 def test_no_more_connections_come_in_than_there_is_room_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MOST_LINKS", 3)
+    monkeypatch.setattr(sockets, "MAX_LINKS", 3)
     monkeypatch.setattr(sockets, "SPARE_LINKS", 1)
 
     async def test() -> None:
@@ -376,7 +376,7 @@ def test_a_message_without_end_costs_its_sender_the_connection(folder: Path, fra
 
 def test_commands_between_the_parts_of_a_message_count_as_parts_and_others_do_not() -> None:
     messages = Messages(1000)
-    messages.feed(zmtp(b"DEALER") + PING * 1000 + b"\1\0" + PING * (MOST_PARTS - 1))
+    messages.feed(zmtp(b"DEALER") + PING * 1000 + b"\1\0" + PING * (MAX_PARTS - 1))
     assert messages.asks
     with pytest.raises(Excessive, match="a message is too large"):
         messages.feed(PING)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.admission.curve import MOST_BYTES, Encrypted, commands
+from caovand.adapters.admission.curve import MAX_BYTES, Encrypted, commands
 from caovand.adapters.admission.zmtp import Excessive
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -39,13 +39,13 @@ def test_ready_ends_it_however_the_bytes_are_cut(cut: int, long: bool) -> None:
 
 @given(st.binary(max_size=3000), st.integers(1, 400))
 def test_no_other_bytes_end_it(answer: bytes, cut: int) -> None:
-    ready = any(one.startswith(b"\5READY") for one in commands(answer[:MOST_BYTES]))
+    ready = any(one.startswith(b"\5READY") for one in commands(answer[:MAX_BYTES]))
     assert follow(answer, cut)[0] is ready
 
 
 def test_more_than_a_handshake_is_taken_from_nobody_before_its_end() -> None:
     one = Encrypted(1 << 20)
-    one.feed(bytes(MOST_BYTES))
+    one.feed(bytes(MAX_BYTES))
     with pytest.raises(Excessive):
         one.feed(b"x")
     other = Encrypted(1 << 20)
@@ -68,4 +68,4 @@ def test_a_client_follows_what_its_server_says() -> None:
     assert one.asks
     other = Encrypted(1 << 20, to_server=True)
     with pytest.raises(Excessive, match="a handshake is too large"):
-        other.feed(GREETING + bytes(MOST_BYTES))
+        other.feed(GREETING + bytes(MAX_BYTES))

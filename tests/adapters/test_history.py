@@ -121,7 +121,7 @@ def test_what_is_old_goes_and_its_place_is_used_again(path: Path) -> None:
 
 
 def test_no_more_marks_are_kept_than_so_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_MARKS", 50)
+    monkeypatch.setattr(history, "MAX_MARKS", 50)
     link = history.open_to_write(path)
     history.write(link, [Mark(NOW + n, "main", "restart", str(n)) for n in range(120)])
     history.prune(link, NOW, days=1)

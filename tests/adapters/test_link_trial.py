@@ -48,7 +48,7 @@ async def failure(host: str, port: int) -> str:
 
 
 def test_what_comes_over_a_connection_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_trial, "MOST_BYTES", 32 << 20)
+    monkeypatch.setattr(link_trial, "MAX_BYTES", 32 << 20)
 
     async def work() -> None:
         async with opened() as (door, admitting):
@@ -72,7 +72,7 @@ def test_strangers_get_nothing_and_keep_nobody_out(monkeypatch: pytest.MonkeyPat
                     stranger.sendall(words[number % len(words)])
             most = descriptors()
             link, _ = await connect(HERE, door.port, ASKS, ANSWERS)
-            assert descriptors() - most < link_trial.MOST_GUESTS + 4
+            assert descriptors() - most < link_trial.MAX_GUESTS + 4
             other, _ = await admitting
             for stranger in strangers:
                 stranger.settimeout(PATIENCE_S)
@@ -267,7 +267,7 @@ def test_a_peer_that_sends_without_end_is_left(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_more_is_sent_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_trial, "MOST_BYTES", 3 << 20)
+    monkeypatch.setattr(link_trial, "MAX_BYTES", 3 << 20)
     monkeypatch.setattr(link_trial, "TRANSFER_S", PATIENCE_S)
 
     async def work() -> None:

@@ -341,7 +341,7 @@ def test_names_that_no_terminal_should_print_are_escaped(tmp_path: Path, folder:
 def test_a_folder_of_too_many_files_is_refused(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "MOST_FILES", 2)
+    monkeypatch.setattr(node, "MAX_FILES", 2)
     assert problem_of(tmp_path, model=card(folder)) == (
         f"cannot compare the model with that of the other nodes: {folder} has 3 files, more"
         " than a node can report; set [model] path to a folder with nothing but the model"

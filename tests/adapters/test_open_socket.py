@@ -169,7 +169,7 @@ def test_a_malformed_line_gets_an_error_and_the_next_client_is_served(
 def test_a_line_that_is_too_long_is_refused_before_it_is_all_there(folder: Path) -> None:
     async def test() -> None:
         async with serving(folder):
-            got = await say(folder / "status", b"x" * (lines.LONGEST_LINE + 1))
+            got = await say(folder / "status", b"x" * (lines.MAX_LINE + 1))
             assert wire.decode_reply(got).code == "too-large"
 
     run(test)

@@ -219,7 +219,7 @@ def test_so_many_of_all_addresses_are_served_at_a_time() -> None:
             await asyncio.open_connection(
                 "127.0.0.1", port, local_addr=(f"127.0.0.{2 + number // prometheus.EACH}", 0)
             )
-            for number in range(prometheus.MOST_CONNECTIONS)
+            for number in range(prometheus.MAX_CONNECTIONS)
         ]
         assert await ask(port) == b""
         for _, writer in held:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import pump
-from caovand.adapters.pump import LONGEST_LINE, RING_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.pump import MAX_LINE, RING_BYTES, Pump, Ring, RotatedFile
 from tests.daemon_process import ROOT
 from tests.patience import PATIENCE_S, eventually
 
@@ -123,7 +123,7 @@ def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost(pipe: Pipe) -> None
     *pieces, last = pipe.finish()
     assert last == "next"
     assert "".join(pieces) == "x" * 300_000
-    assert max(map(len, pieces)) <= LONGEST_LINE
+    assert max(map(len, pieces)) <= MAX_LINE
 
 
 def test_a_million_bytes_a_second_lose_no_line(pipe: Pipe, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_secrets_never_leave_the_pump(tmp_path: Path) -> None:
     assert "12345" not in (tmp_path / "engine.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("before", range(LONGEST_LINE - 10, LONGEST_LINE + 3))
+@pytest.mark.parametrize("before", range(MAX_LINE - 10, MAX_LINE + 3))
 def test_a_secret_where_a_long_line_is_cut_is_found_too(tmp_path: Path, before: int) -> None:
     pipe = Pipe(tmp_path, secrets=["sk-12345"])
     pipe.write(b"x" * before + b"sk-")
@@ -343,7 +343,7 @@ def test_a_ring_keeps_fewer_lines_where_they_are_long() -> None:
     ring = Ring(10_000)
     ring.extend(["short"] * 9_000)
     for n in range(2_000):
-        ring.extend([f"{n:06d}" + "\U0001f600" * (LONGEST_LINE - 6)])
+        ring.extend([f"{n:06d}" + "\U0001f600" * (MAX_LINE - 6)])
     lines = kept(ring)
     assert sum(map(sys.getsizeof, lines)) <= RING_BYTES
     assert len(lines) > 200
@@ -382,7 +382,7 @@ def test_who_asks_again_gets_every_line_in_the_end(texts: list[str], most_bytes:
 
 def test_a_line_longer_than_a_frame_is_cut_and_holds_nobody_up() -> None:
     ring = Ring(10)
-    ring.extend(["\x01" * pump.LONGEST_LINE, "next"])
+    ring.extend(["\x01" * pump.MAX_LINE, "next"])
     (line,), number = ring.since(0, 6000)
     assert (len(line), number) == (1000, 1)
     assert ring.since(number, 6000) == (["next"], 2)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from caovand.adapters.stale_files import LONGEST_FOLDER, SHARED, StaleFiles
+from caovand.adapters.stale_files import MAX_FOLDER, SHARED, StaleFiles
 from tests.patience import eventually
 
 USER = """
@@ -199,7 +199,7 @@ def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
 
 
 def test_a_folder_too_long_for_sockets_is_not_used(tmp_path: Path) -> None:
-    long = tmp_path / ("x" * LONGEST_FOLDER)
+    long = tmp_path / ("x" * MAX_FOLDER)
     folder = StaleFiles((long, Path("/run/c")), tmp_path / "l").folder
     assert folder is not None
     assert folder.parent == Path("/run/c")

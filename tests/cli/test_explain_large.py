@@ -15,7 +15,7 @@ CAUSE = "(EngineCore pid=2) ERROR 11-20 09:20:02 [core.py:1142] torch.OutOfMemor
 
 
 @pytest.mark.parametrize(
-    ("limit", "most"), [("MOST_BYTES", 5000), ("MOST_LINES", 50), ("MOST_LINES", 10**6)]
+    ("limit", "most"), [("MAX_BYTES", 5000), ("MAX_LINES", 50), ("MAX_LINES", 10**6)]
 )
 def test_the_end_of_a_large_log_is_explained_with_its_own_line_numbers(
     tmp_path: Path,
@@ -38,7 +38,7 @@ def test_the_end_of_a_large_log_is_explained_with_its_own_line_numbers(
 @pytest.mark.parametrize("text", [b"", b"\n", b"x" * 20_000, b"x\n" * 9000 + b"y" * 9000])
 def test_any_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr(verb, "PIECE_BYTES", 700)
-    monkeypatch.setattr(verb, "MOST_BYTES", 5000)
+    monkeypatch.setattr(verb, "MAX_BYTES", 5000)
     log = tmp_path / "engine.log"
     log.write_bytes(text)
     with open(log, "rb") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.lifecycle.backoff import LONGEST_S, SPREAD, delay
+from caovand.core.lifecycle.backoff import MAX_S, SPREAD, delay
 
 ATTEMPTS = st.integers(1, 10**6)
 CHANCES = st.floats(0, 1, exclude_max=True)
@@ -24,4 +24,4 @@ def test_chance_moves_a_delay_by_at_most_a_tenth(attempt: int, chance: float) ->
 @given(ATTEMPTS, CHANCES)
 def test_delays_never_shrink_while_failures_go_on(attempt: int, chance: float) -> None:
     assert delay(attempt + 1, chance) >= delay(attempt, chance) > 0
-    assert delay(attempt, chance) <= LONGEST_S * (1 + SPREAD)
+    assert delay(attempt, chance) <= MAX_S * (1 + SPREAD)

@@ -203,7 +203,7 @@ def test_a_model_in_many_parts_is_within_the_budget() -> None:
         parse(io.BytesIO(data).read, len(data), budget)
 
 
-BOOLS, FLOATS = ((value(ARRAY, (kind, [0] * gguf.MOST_KEPT))) for kind in (BOOL, F32))
+BOOLS, FLOATS = ((value(ARRAY, (kind, [0] * gguf.MAX_KEPT))) for kind in (BOOL, F32))
 COSTLY = {
     "arrays of bits": odd({f"a{n}": BOOLS for n in range(50)}),
     "arrays of floats": odd({f"a{n}": FLOATS for n in range(50)}),

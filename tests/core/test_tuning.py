@@ -26,8 +26,8 @@ from caovand.core.tuning.evidence import (
 from caovand.core.tuning.model import ENOUGH_STEPS, estimate
 from caovand.core.tuning.moves import COOL_DOWN_S, REST_S, WORTH, Moment, judge, move, suggestion
 from caovand.core.tuning.record import (
-    MOST_MOVES,
-    MOST_RECORDS,
+    MAX_MOVES,
+    MAX_RECORDS,
     Record,
     begin,
     from_document,
@@ -87,7 +87,7 @@ def test_applied_moves_end_within_5_percent_of_the_best_depth_after_four_at_most
     for seed in range(seeds):
         engine = Synthetic(seed)
         depth, made = tuned(engine)
-        assert made <= MOST_MOVES
+        assert made <= MAX_MOVES
         near += engine.per_s(depth) >= 0.95 * max(map(engine.per_s, DEPTHS))
     assert near >= 0.95 * seeds
 
@@ -370,7 +370,7 @@ RECORDS = st.builds(
     ),
     st.dictionaries(st.tuples(st.sampled_from(DEPTHS), st.integers(0, 2)), SEEN),
     st.sampled_from(DEPTHS), st.sampled_from(DEPTHS),
-    st.lists(st.floats(0, 30 * DAY_S), max_size=MOST_MOVES), st.sets(st.sampled_from(DEPTHS)),
+    st.lists(st.floats(0, 30 * DAY_S), max_size=MAX_MOVES), st.sets(st.sampled_from(DEPTHS)),
 )  # fmt: skip
 
 
@@ -381,7 +381,7 @@ def test_any_decision_is_sound(record: Record, at: float) -> None:
     assert bool(step.text) == (step.record.depth != record.depth)
     assert not (kept.text and step.text)
     assert step.record.depth in DEPTHS
-    assert len(step.record.moves) <= MOST_MOVES
+    assert len(step.record.moves) <= MAX_MOVES
     if step.text and step.record.depth != record.home:
         basis = estimate(record.evidence, record.home)
         assert basis is not None
@@ -407,7 +407,7 @@ def test_the_document_is_bounded() -> None:
     evidence = {(depth, band): one for depth in range(9) for band in range(len(BANDS))}
     records = [replace(begin(f"{n:016x}", 3), evidence=evidence, used=float(n)) for n in range(20)]
     document = to_document(records, 0.0)
-    assert [row["used"] for row in document["records"]] == [12.0 + n for n in range(MOST_RECORDS)]
+    assert [row["used"] for row in document["records"]] == [12.0 + n for n in range(MAX_RECORDS)]
     assert len(json.dumps(document)) < 64 << 10
 
 
@@ -421,4 +421,4 @@ def test_a_document_with_numbers_beyond_all_floats_is_refused() -> None:
 def test_moves_of_another_week_do_not_count() -> None:
     record = replace(begin("b", 3), moves=(0.0, 1.0, 2.0, 3.0))
     assert moves.left_of(record, 10.0) == 0
-    assert moves.left_of(record, REST_S + 10.0) == MOST_MOVES
+    assert moves.left_of(record, REST_S + 10.0) == MAX_MOVES

@@ -111,7 +111,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr("caovand.daemon.engine_run.check_sums", one.check_sums)
     monkeypatch.setattr(proof, "prove", one.prove)
-    monkeypatch.setattr("caovand.daemon.loop.LONGEST_TICK_S", 0.05)
+    monkeypatch.setattr("caovand.daemon.loop.MAX_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
     return one
 

@@ -78,7 +78,7 @@ async def both(host: str = HERE, joined: str = HERE) -> AsyncIterator[Both]:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little is sent."""
-    monkeypatch.setattr(link_trial, "MOST_BYTES", 8 << 20)
+    monkeypatch.setattr(link_trial, "MAX_BYTES", 8 << 20)
 
 
 def listens(port: int) -> bool:
@@ -351,7 +351,7 @@ def test_without_a_worker_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_links_of_no_end_of_names_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "MOST_LINKS", 3)
+    monkeypatch.setattr(measuring, "MAX_LINKS", 3)
 
     async def work() -> None:
         async with both("192.0.2.1") as two:

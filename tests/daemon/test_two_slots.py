@@ -40,7 +40,7 @@ ESCAPEE = f"escaped-{os.getpid()}"[:15]
 @pytest.fixture(autouse=True)
 def _as_the_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Adopt orphans, and look at everything often."""
-    for name in ("POLL_S", "LONGEST_TICK_S"):
+    for name in ("POLL_S", "MAX_TICK_S"):
         monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.1)
     monkeypatch.setenv("STANDIN_BUILD", "cpu")
     processes.become_subreaper()

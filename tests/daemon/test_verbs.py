@@ -486,8 +486,8 @@ def test_the_history_is_that_of_the_slot_over_the_time_that_is_asked_for() -> No
     assert result(fake, "history", until=1_800_000_000) == {"at": []}
     assert fake.told == [
         (ONLY, 3600.0, 12, None),
-        (ONLY, 86_400.0, verbs.MOST_POINTS, None),
-        (ONLY, 86_400.0, verbs.MOST_POINTS, 1_800_000_000.0),
+        (ONLY, 86_400.0, verbs.MAX_POINTS, None),
+        (ONLY, 86_400.0, verbs.MAX_POINTS, 1_800_000_000.0),
     ]
 
 

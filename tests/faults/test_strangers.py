@@ -17,7 +17,7 @@ from tests.scenarios.test_supervision import configuration
 # Of the unit, packaging/systemd/caovan.service.
 LIMIT_NOFILE = 131_072
 ATTACK_S = 60.0
-MOST_MB = 80.0
+MAX_MB = 80.0
 
 pytestmark = [
     pytest.mark.long,
@@ -36,7 +36,7 @@ def test_a_minute_of_attacks_leaves_the_daemon_and_its_engine_as_they_were(model
         figures = strangers.attack(one, port, ATTACK_S)
         print(figures)
         after = one.status()
-        assert figures.most_mb < MOST_MB
+        assert figures.most_mb < MAX_MB
         assert [after[name] for name in ("state", "generation", "restarts", "failures")] == [
             before[name] for name in ("state", "generation", "restarts", "failures")
         ]

@@ -20,7 +20,7 @@ from caovand.core.problem import Problem
 from caovand.page import charts, files
 from caovand.page.access import Access
 from caovand.page.on_cards import on_cards
-from caovand.page.reader import MOST_EVENTS, MOST_LINES, Reader, mark_of
+from caovand.page.reader import MAX_EVENTS, MAX_LINES, Reader, mark_of
 from tests.daemon_process import ROOT
 
 STEP = 60
@@ -96,12 +96,12 @@ def test_a_slow_reader_gets_the_newest_status_and_every_event() -> None:
 
 def test_what_a_reader_has_not_taken_is_bounded() -> None:
     reader = Reader()
-    reader.put_lines(["x"] * MOST_LINES * 3, 1)
+    reader.put_lines(["x"] * MAX_LINES * 3, 1)
     log = json.loads(reader.take().decode().split("data: ")[1])
-    assert len(log["lines"]) == MOST_LINES
-    reader.put_events([event(n) for n in range(1, MOST_EVENTS + 1)])
+    assert len(log["lines"]) == MAX_LINES
+    reader.put_events([event(n) for n in range(1, MAX_EVENTS + 1)])
     assert not reader.lost
-    reader.put_events([event(MOST_EVENTS + 1)])
+    reader.put_events([event(MAX_EVENTS + 1)])
     assert reader.lost
 
 

@@ -422,7 +422,7 @@ def test_one_poll_serves_all_readers_and_none_is_made_for_nobody(folder: Path) -
             assert asked.count("recent") == 1
         feeds = one.page._feeds
         await soon(lambda: not feeds._feeds)
-        assert feeds._left == live.MOST_READERS
+        assert feeds._left == live.MAX_READERS
 
     run(folder, test)
 
@@ -430,7 +430,7 @@ def test_one_poll_serves_all_readers_and_none_is_made_for_nobody(folder: Path) -
 def test_the_65th_reader_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(one: Browser) -> None:
         held = []
-        for _ in range(live.MOST_READERS):
+        for _ in range(live.MAX_READERS):
             reader, writer = await one.raw(b"GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" in await reader.readline()
             held.append((reader, writer))
@@ -458,8 +458,8 @@ def test_a_reader_that_never_reads_is_sent_no_more_and_let_go(
         one.daemon.status["reason"] = "x" * 500_000  # the kernel buffers megabytes of it
         _, writer = await one.raw(b"GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await soon(lambda: one.page._feeds._left == live.MOST_READERS - 1)
-        await soon(lambda: one.page._feeds._left == live.MOST_READERS)
+        await soon(lambda: one.page._feeds._left == live.MAX_READERS - 1)
+        await soon(lambda: one.page._feeds._left == live.MAX_READERS)
 
     run(folder, test)
 
@@ -567,7 +567,7 @@ def test_a_flood_of_connections_that_come_to_nothing_keeps_nobody_out(
     monkeypatch.setattr(server, "LINGER_S", 10 * LIMIT_S)
 
     async def test(one: Browser) -> None:
-        flood = [await one.raw(sent) for _ in range(guard.MOST_CONNECTIONS + 50)]
+        flood = [await one.raw(sent) for _ in range(guard.MAX_CONNECTIONS + 50)]
         assert (await one.get("/api/plan", headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 200
         assert (await one.post("/login", data={"token": TOKEN}))[0] == 303
         for _, writer in flood:
@@ -591,12 +591,12 @@ def test_a_stranger_that_reads_nothing_gives_way_and_a_reader_with_the_token_doe
     async def test(one: Browser) -> None:
         async with one.live(Authorization=f"Bearer {TOKEN}") as reader:
             kept, seats = one.page.guard, set(one.page.guard._open)
-            for _ in range(guard.MOST_CONNECTIONS + 5):
+            for _ in range(guard.MAX_CONNECTIONS + 5):
                 stranger = Seat()
                 assert kept.opened(stranger)
                 kept.asked(stranger, known=False)
             assert seats <= set(kept._open)
-            assert len(kept._open) == guard.MOST_CONNECTIONS
+            assert len(kept._open) == guard.MAX_CONNECTIONS
             assert await reader.next("status")
 
     run(folder, test, token=TOKEN)

@@ -22,8 +22,8 @@ from tests.scenarios.test_supervision import configuration, model
 
 __all__ = ["model"]
 
-MOST_MB = 60.0
-MOST_DAEMON_MB = 55.0
+MAX_MB = 60.0
+MAX_DAEMON_MB = 55.0
 
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:
@@ -171,8 +171,8 @@ def test_rude_readers_of_page_and_metrics_are_no_burden(model: Path) -> None:
             for _ in range(50):
                 assert one.status()["state"] == "SERVING"
             assert first(url, "status")["state"] == "SERVING"
-            assert rss_mb(pid) < MOST_MB
-            assert one.status()["gpus"] or rss_mb(one.process.pid) < MOST_DAEMON_MB
+            assert rss_mb(pid) < MAX_MB
+            assert one.status()["gpus"] or rss_mb(one.process.pid) < MAX_DAEMON_MB
         after = one.status()
         assert after["page"]["pid"] == pid
         assert (after["restarts"], after["generation"]) == (0, before["generation"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, Excessive
 
 READY = b"\x05READY"
-MOST_BYTES = 2048  # of a handshake, either way
+MAX_BYTES = 2048  # of a handshake, either way
 PART_BYTES = 35
 
 
@@ -48,7 +48,7 @@ class Encrypted:
         self._came += len(data)
         if self._to_server:
             self._follow(data)
-        if not self.asks and self._came > MOST_BYTES:
+        if not self.asks and self._came > MAX_BYTES:
             raise Excessive("a handshake is too large")
 
     def answered(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Encrypted:
 
     def _follow(self, data: bytes) -> None:
         """Take the next bytes of the server."""
-        if self.asks or len(self._answer) > MOST_BYTES:
+        if self.asks or len(self._answer) > MAX_BYTES:
             return
         self._answer += data
         if any(command.startswith(READY) for command in commands(bytes(self._answer))):

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-LONGEST_PATH = 107
+MAX_PATH = 107
 # What the kernel queues for us. Short: whoever waits in it waits behind a flood.
 BACKLOG = 32
 TCP_BACKLOG = 128  # a whole cluster at once: whoever finds no place there waits a second
@@ -227,8 +227,8 @@ def tcp_listener(host: str, port: int) -> socket.socket:
 
 def check_length(path: Path) -> None:
     """Raise CannotBind for a path that is too long for a socket."""
-    if len(os.fsencode(path)) > LONGEST_PATH:
+    if len(os.fsencode(path)) > MAX_PATH:
         raise CannotBind(
-            f"cannot bind {path}: a socket path has at most {LONGEST_PATH} bytes;"
+            f"cannot bind {path}: a socket path has at most {MAX_PATH} bytes;"
             " set RUNTIME_DIRECTORY to a shorter folder"
         )

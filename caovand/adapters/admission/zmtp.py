@@ -11,7 +11,7 @@ GREETING_BYTES = 64
 GREETS = 0xFF  # the first byte of every greeting, and of no JSON
 MORE, LONG, COMMAND = 1, 2, 4
 FLAGS = frozenset({0, MORE, LONG, MORE | LONG, COMMAND, COMMAND | LONG})
-MOST_PARTS = 64  # empty ones cost libzmq memory, too
+MAX_PARTS = 64  # empty ones cost libzmq memory, too
 COMMAND_BYTES = 1024
 
 
@@ -79,7 +79,7 @@ class Messages:
             raise Excessive("a command is too large")
         self._bytes += size
         self._parts += 1
-        if self._bytes > self._most_bytes or self._parts > MOST_PARTS:
+        if self._bytes > self._most_bytes or self._parts > MAX_PARTS:
             raise Excessive("a message is too large")
         self._body = size
         if not size:

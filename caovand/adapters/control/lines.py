@@ -24,7 +24,7 @@ OF_THE_PAGE = frozenset({
     "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
     "cluster",
 })  # fmt: skip
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 READ_S = 2.0
 WRITE_S = 2.0
 LOOK_S = 0.5  # how soon a request ends whose client is gone
@@ -56,8 +56,8 @@ class Lines:
             await asyncio.wait_for(loop.sock_sendall(link, frame), WRITE_S)
 
     async def _reply(self, link: socket.socket, line: bytes) -> Reply | None:
-        if len(line) > LONGEST_LINE:
-            text = f"cannot read a request of more than {LONGEST_LINE} bytes"
+        if len(line) > MAX_LINE:
+            text = f"cannot read a request of more than {MAX_LINE} bytes"
             return Reply("", None, "too-large", text)
         try:
             request = replace(wire.decode_request(line), trusted=self._trusted)
@@ -87,10 +87,10 @@ def not_permitted(request: Request) -> Reply:
 
 
 async def _line(link: socket.socket, got: bytes) -> bytes | None:
-    """The first line, longer than LONGEST_LINE where it has no end by then; None for nothing."""
+    """The first line, longer than MAX_LINE where it has no end by then; None for nothing."""
     loop = asyncio.get_running_loop()
-    while b"\n" not in got and len(got) <= LONGEST_LINE:
-        data = await loop.sock_recv(link, LONGEST_LINE)
+    while b"\n" not in got and len(got) <= MAX_LINE:
+        data = await loop.sock_recv(link, MAX_LINE)
         if not data:
             break
         got += data

@@ -36,10 +36,10 @@ from caovand.adapters.control.lines import (
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request, WireError
 
-MOST_REQUESTS = 256
-MOST_WAITS = 64  # they may last a day, and must not keep other requests out
-MOST_LINKS = 64
-MOST_STRANGERS = 64
+MAX_REQUESTS = 256
+MAX_WAITS = 64  # they may last a day, and must not keep other requests out
+MAX_LINKS = 64
+MAX_STRANGERS = 64
 STRANGERS_EACH = 8
 STRANGERS_RATE = 20  # requests a second of one user
 SERVER_LINKS = 8  # more than page or gateway open at a time
@@ -63,7 +63,7 @@ class Control:
         self._doors: list[Door] = []
         gid = _gid(group)
         restricted = 0o660 if gid is not None else 0o600
-        links = min(MOST_LINKS, spare_descriptors() // 16)
+        links = min(MAX_LINKS, spare_descriptors() // 16)
         try:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
@@ -94,7 +94,7 @@ class Control:
                     unix_listener(folder / "status", 0o666, None),
                     Lines(self._reply, wire.OPEN_TO_ALL, trusted=False).serve,
                     peer_uid,
-                    most=MOST_STRANGERS,
+                    most=MAX_STRANGERS,
                     each=STRANGERS_EACH,
                     rate=STRANGERS_RATE,
                     refusal=BUSY,
@@ -179,7 +179,7 @@ class Control:
                 await self._send(self._control, [*frames[:-1], wire.encode_reply(reply)])
                 continue
             waits = request.op == "wait"
-            if self._busy[waits] >= (MOST_WAITS if waits else MOST_REQUESTS):
+            if self._busy[waits] >= (MAX_WAITS if waits else MAX_REQUESTS):
                 text = "cannot answer: too many pending requests"
                 reply = Reply(request.id, None, "busy", text, "try again in a moment")
                 await self._send(self._control, [*frames[:-1], wire.encode_reply(reply)])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from caovand.adapters import safe_files
-from caovand.adapters.engine_install.places import MOST_BYTES, STEPS, write_atomically
+from caovand.adapters.engine_install.places import MAX_BYTES, STEPS, write_atomically
 
 
 class Journal:
@@ -18,7 +18,7 @@ class Journal:
 
     def done(self) -> tuple[str, ...]:
         try:
-            data = json.loads(safe_files.read_text(self._file, MOST_BYTES))
+            data = json.loads(safe_files.read_text(self._file, MAX_BYTES))
             return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
         except (OSError, ValueError, KeyError, TypeError):
             return ()

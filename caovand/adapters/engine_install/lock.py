@@ -29,7 +29,7 @@ FIRST_KIND = "vllm"
 """The kind of engine that caovan began with: its locks, links and markers do not name it."""
 BUILDS: tuple[Build, ...] = get_args(Build)
 ANY_PYTHON = "any"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 ADAPTATIONS = ("torchvision-schemas", "vllm-distribution", "vllm-expand")
 _HEADER = re.compile(r"^#\s*caovan:\s*([a-z-]+)\s*=(.*)$")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
@@ -231,4 +231,4 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
             f"there is no lock file {name}.txt",
             f"there are: {', '.join(sorted(at_hand))}" if at_hand else lacking,
         )
-    return parse(safe_files.read_text(at_hand[name], MOST_BYTES), str(at_hand[name]))
+    return parse(safe_files.read_text(at_hand[name], MAX_BYTES), str(at_hand[name]))

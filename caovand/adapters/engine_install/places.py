@@ -38,7 +38,7 @@ ROOT_VARIABLE = "CAOVAN_ENGINES"
 MARKER = "caovan-engine.json"
 LOCK_COPY = "caovan-lock.txt"
 STEPS = "caovan-steps.json"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of a marker, a journal or a lock file."""
 _GRAVE = ".removing-"
 
@@ -78,7 +78,7 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
 def read(path: Path) -> Engine | None:
     """The engine in a folder, or None if there is none or it is unfinished."""
     try:
-        data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MOST_BYTES))
+        data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
         return Engine(
             name=path.name,
             path=path,

@@ -21,7 +21,7 @@ _STARTUP = ("sitecustomize*", "usercustomize*", "*.pth")
 def lock_of(engine: places.Engine) -> Lock:
     """The lock an engine was made from."""
     path = engine.path / places.LOCK_COPY
-    return parse(safe_files.read_text(path, places.MOST_BYTES), str(path))
+    return parse(safe_files.read_text(path, places.MAX_BYTES), str(path))
 
 
 class Records:

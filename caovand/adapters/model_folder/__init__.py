@@ -5,7 +5,7 @@ headers of GGUF files, also of one that its engine keeps under a name.
 from caovand.adapters.model_folder.folder import (
     LARGEST,
     LARGEST_OTHER,
-    MOST_VALUES,
+    MAX_VALUES,
     TOKENIZERS,
     ModelProblem,
     folder_of,
@@ -16,6 +16,6 @@ from caovand.adapters.model_folder.folder import (
 from caovand.adapters.model_folder.named import read_named
 
 __all__ = [
-    "LARGEST", "LARGEST_OTHER", "MOST_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
+    "LARGEST", "LARGEST_OTHER", "MAX_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
     "identities", "read_model", "read_named", "shards_of",
 ]  # fmt: skip

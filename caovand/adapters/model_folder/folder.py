@@ -36,8 +36,8 @@ SIMILAR = 0.8
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
 LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
 LARGEST_OTHER = 2 << 20
-MOST_VALUES = 500_000
-LONGEST_NAME = 255
+MAX_VALUES = 500_000
+MAX_NAME = 255
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What reading a malformed configuration may raise."""
 
@@ -284,7 +284,7 @@ def _index(folder: Path, budget: Budget) -> dict[str, str]:
 
 def _is_plain(name: Any) -> bool:
     """Whether this can be the name of a file in the folder itself."""
-    fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME
+    fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= MAX_NAME
     return fits and "/" not in name and name not in (".", "..")
 
 
@@ -346,7 +346,7 @@ def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None
     path = folder / name
     try:
         data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
-        content = budget.json(data, MOST_VALUES)
+        content = budget.json(data, MAX_VALUES)
     except FileNotFoundError:
         return None
     except PermissionError:

@@ -27,9 +27,9 @@ from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.printable import one_line
 
 PATIENCE_S = (20.0, 60.0)  # to connect, and between two pieces
-MOST_REDIRECTS = 8
+MAX_REDIRECTS = 8
 PIECE = 256 << 10
-MOST_VALUES = 500_000
+MAX_VALUES = 500_000
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -82,7 +82,7 @@ class Client:
     @contextlib.contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
         """GET, through redirects. Raises Cut, and PullError for what must not be followed."""
-        for _ in range(MOST_REDIRECTS):
+        for _ in range(MAX_REDIRECTS):
             where = self._allowed(url)
             own = _origin(where) == _origin(self._home)
             response = self._send(url, where, {**headers, **(self._secret if own else {})})
@@ -97,7 +97,7 @@ class Client:
                 response.close()
         raise PullError(
             f"download from {self._home.hostname}",
-            f"it redirects more than {MOST_REDIRECTS} times",
+            f"it redirects more than {MAX_REDIRECTS} times",
             "check the endpoint, or try later",
         )
 
@@ -113,7 +113,7 @@ class Client:
         if length.isdecimal() and len(data) < int(length[:15]):
             raise Cut("the answer ended early")
         try:
-            return answer, Budget(time.thread_time).json(data, MOST_VALUES)
+            return answer, Budget(time.thread_time).json(data, MAX_VALUES)
         except BadHeader as problem:
             raise self._strange(f"its list of files cannot be read: {problem}") from None
 

@@ -15,7 +15,7 @@ from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.selection import Offer
 from caovand.core.model_source.transfer import Do
 
-MOST_WRONG = 2
+MAX_WRONG = 2
 """Whole downloads that do not have the publisher's hash."""
 
 
@@ -34,7 +34,7 @@ def download(
             if part.size_bytes == file.size_bytes:
                 wrong += 1
                 _restart(part, meter)
-                if wrong >= MOST_WRONG:
+                if wrong >= MAX_WRONG:
                     raise PullError(
                         cannot,
                         f"{file.path} came {wrong} times without the publisher's hash",
@@ -46,7 +46,7 @@ def download(
                 _go_on(client, url, file, part, meter, cannot)
             except Cut as cut:
                 attempt = 1 if part.size_bytes > before else attempt
-                pause(world, cut, attempt, transfer.MOST_ATTEMPTS, cannot)
+                pause(world, cut, attempt, transfer.MAX_ATTEMPTS, cannot)
                 attempt += 1
         folders.settle(path, blob)
         part.drop_note()

@@ -33,7 +33,7 @@ from caovand.core.model_source.selection import MANIFEST
 
 DEFAULT_ROOT = Path("/var/lib/caovan/models")
 ROOT_VARIABLE = "CAOVAN_MODELS"
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 _STAGING = ".pulling-"
 _GRAVE = ".removing-"
 _PURPOSE = "pull.json"
@@ -104,7 +104,7 @@ def find(root: Path, text: str) -> Place:
 def read(folder: Path) -> Manifest | None:
     """What was pulled into a folder; None for a folder of another origin."""
     try:
-        return manifest.read(json.loads(safe_files.read(folder / MANIFEST, MOST_BYTES)))
+        return manifest.read(json.loads(safe_files.read(folder / MANIFEST, MAX_BYTES)))
     except (OSError, ValueError, RecursionError, BadListing, AttributeError):
         return None
 
@@ -141,7 +141,7 @@ def unfinished(root: Path) -> list[Unfinished]:
             continue
         name, size = path.name.removeprefix(_STAGING), 0
         with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
-            kept = json.loads(safe_files.read(path / _PURPOSE, MOST_BYTES))
+            kept = json.loads(safe_files.read(path / _PURPOSE, MAX_BYTES))
             name, size = str(kept.get("name")), int(kept.get("size", 0))
         found.append(Unfinished(name, size, sum(_sizes(path / "blobs"))))
     return found

@@ -15,7 +15,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.core.addresses import is_loopback
 from caovand.core.model_source.listing import Listing, of_hugging_face, of_modelscope
 
-MOST_TOKEN = 1024
+MAX_TOKEN = 1024
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def token(hub: Hub, environ: Mapping[str, str]) -> str:
     """The token for a hub; empty for none."""
     found = environ.get(hub.token_variable, "").strip()
     # Neither a header of its own making, nor a text that an error would quote.
-    if len(found) > MOST_TOKEN or not all(
+    if len(found) > MAX_TOKEN or not all(
         "!" <= letter <= "~" and letter != ";" for letter in found
     ):
         raise PullError(

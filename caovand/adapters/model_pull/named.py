@@ -27,8 +27,8 @@ from caovand.core.printable import one_line
 READY_S = 60.0
 SILENCE_S = 600.0
 """It reports a few times a second, but may be silent while it compares many GiB with their hash."""
-MOST_LINE_BYTES = 64 << 10
-MOST_LINES = 1 << 22
+MAX_LINE_BYTES = 64 << 10
+MAX_LINES = 1 << 22
 END_S = 10.0
 RETRY = "check the network and the name, then run the same command again: it continues"
 
@@ -118,8 +118,8 @@ def _steps(how: NamedPull, port: int, name: str, cannot: str) -> Iterator[PullSt
             body = json.dumps(how.body(name))
             connection.request("POST", how.path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            for _ in range(MOST_LINES):
-                line = answer.readline(MOST_LINE_BYTES)
+            for _ in range(MAX_LINES):
+                line = answer.readline(MAX_LINE_BYTES)
                 if not line:
                     return
                 yield how.read(_table(line))

@@ -121,7 +121,7 @@ def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes
 def _shards(data: bytes, cannot: str) -> frozenset[str]:
     """The files that an index names."""
     try:
-        index = Budget(time.thread_time).json(data, model_folder.MOST_VALUES)
+        index = Budget(time.thread_time).json(data, model_folder.MAX_VALUES)
         found = frozenset(index["weight_map"].values())
         if found and all(isinstance(one, str) and one.isprintable() for one in found):
             return found

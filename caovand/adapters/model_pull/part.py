@@ -13,7 +13,7 @@ from caovand.adapters import safe_files
 from caovand.core.model_source.listing import GIT, Digest, RemoteFile
 
 PIECE = 1 << 20
-MOST_NOTE = 64 << 10
+MAX_NOTE = 64 << 10
 
 
 def hasher(digest: Digest, size_bytes: int) -> hashlib._Hash:
@@ -98,7 +98,7 @@ class Part:
 
     def _noted(self) -> str:
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            kept = json.loads(safe_files.read(self._note, MOST_NOTE))
+            kept = json.loads(safe_files.read(self._note, MAX_NOTE))
             if isinstance(kept, dict) and kept.get("size") == self._file.size_bytes:
                 return str(kept.get("etag", ""))
         return ""

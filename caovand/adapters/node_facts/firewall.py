@@ -9,7 +9,7 @@ from pathlib import Path
 from caovand.adapters import processes, safe_files
 
 ETC = Path("/etc")
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _COMMENT = re.compile(r"#.*")
 # Within a line's length: rules made to be slow shall not keep the daemon.
 _DROPS = re.compile(r"\bhook\s+input\b[^{}]{0,200}\bpolicy\s+drop\b")
@@ -30,5 +30,5 @@ def active() -> str:
 def _text(path: Path) -> str:
     """What is in a file; "" for one that is not there or not for us."""
     with suppress(OSError):
-        return safe_files.read(path, MOST_BYTES).decode(errors="replace")
+        return safe_files.read(path, MAX_BYTES).decode(errors="replace")
     return ""

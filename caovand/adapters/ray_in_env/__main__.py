@@ -36,7 +36,7 @@ JOIN_S = 120.0
 LOOK_S = 0.2
 STORE_BYTES = 256 << 20
 """Of Ray's object store: vLLM's ranks exchange nothing by it but their configuration."""
-LONGEST_FOLDER = 43
+MAX_FOLDER = 43
 """Ray puts a socket below its folder, in 64 bytes more, and a socket's path has at most 107."""
 PIECE_BYTES = 1 << 20
 QUIET: Mapping[str, str] = {
@@ -249,7 +249,7 @@ def make_folder() -> Path:
     launcher knows: one that was killed leaves it behind.
     """
     usual = tempfile.gettempdir()
-    if len(os.fsencode(usual)) + len("/ray-12345678") <= LONGEST_FOLDER:
+    if len(os.fsencode(usual)) + len("/ray-12345678") <= MAX_FOLDER:
         return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
     place = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}")
     with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ from caovand.core.problem import ProblemError
 
 PROMPTS = (512, 4096, 32768, 100_000)
 AT_ONCE = (1, 2, 4, 8)
-MOST_ROUNDS = 30
+MAX_ROUNDS = 30
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rounds",
-        type=number(MOST_ROUNDS),
+        type=number(MAX_ROUNDS),
         default=5,
         metavar="N",
         help="how often each is measured (default 5, the fewest that --compare can judge)",

@@ -20,7 +20,7 @@ from caovand.core.printable import one_line
 
 ODD = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
 """What a document raises whose parts are missing, of another type or beyond all bounds."""
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 """A longer number is the name of a file."""
 
 
@@ -42,7 +42,7 @@ def show(args: argparse.Namespace) -> int:
 
 def path_of(word: str) -> Path:
     """The file that --compare names, or that has this number; raises NoResult."""
-    if not word.isascii() or not word.isdigit() or len(word) > MOST_DIGITS:
+    if not word.isascii() or not word.isdigit() or len(word) > MAX_DIGITS:
         return Path(word)
     rows, _ = _rows(own_directories(os.environ, os.getuid()).state)
     for row in rows:

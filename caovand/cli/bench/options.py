@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 1 << 24
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 
 
 def numbers(most: int) -> Any:
@@ -47,7 +47,7 @@ def add_load(
     default = ",".join(map(str, at_once)) if isinstance(at_once, tuple) else at_once
     parser.add_argument(
         "--at-once",
-        type=(numbers if several else number)(MOST_AT_ONCE),
+        type=(numbers if several else number)(MAX_AT_ONCE),
         default=at_once,
         metavar="N,..." if several else "N",
         help=f"how many {who} (default {default})",

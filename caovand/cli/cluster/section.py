@@ -51,7 +51,7 @@ class Document:
 def read(path: Path, cannot: str) -> Document:
     """The file; CommandError where it cannot be read or used."""
     try:
-        whole = safe_files.read_text(path, config_file.MOST_BYTES)
+        whole = safe_files.read_text(path, config_file.MAX_BYTES)
         text = whole.removeprefix(BOM)
         mark = whole.removesuffix(text)
         return Document(path, mark, text, config_file.loads(text, path))

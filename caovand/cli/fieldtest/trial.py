@@ -28,7 +28,7 @@ ANSWERS_S = 120.0
 """Until the daemon answers, on a machine that is busy."""
 ENDS_S = 120.0
 START_S = 3600.0
-MOST_LOG_BYTES = 16 << 20
+MAX_LOG_BYTES = 16 << 20
 # PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and then itself where we are killed.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
 
@@ -61,7 +61,7 @@ def _until_it_answers(client: Client, child: subprocess.Popen[bytes], log: Path)
             client.ask("version", answer_s=2.0)
             return
         time.sleep(0.1)
-    said = safe_files.read_text(log, MOST_LOG_BYTES).strip().splitlines()
+    said = safe_files.read_text(log, MAX_LOG_BYTES).strip().splitlines()
     fact = said[-1] if said else "no line in its log"
     raise CommandError(Exit.FAILED, f"the trial's caovand did not answer: {fact}")
 

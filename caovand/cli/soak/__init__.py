@@ -30,7 +30,7 @@ from caovand.core.health.canary import Degenerate
 from caovand.core.problem import ProblemError
 from caovand.core.soak import verdict
 
-LEAST_HOURS, MOST_HOURS = 0.005, 1000.0
+MIN_HOURS, MAX_HOURS = 0.005, 1000.0
 AT_ONCE = 4
 
 
@@ -40,9 +40,9 @@ def hours(text: str) -> float:
         found = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours such as 8") from None
-    if not math.isfinite(found) or not LEAST_HOURS <= found <= MOST_HOURS:
+    if not math.isfinite(found) or not MIN_HOURS <= found <= MAX_HOURS:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: the hours must be from {LEAST_HOURS:g} to {MOST_HOURS:g}"
+            f"{text!r}: the hours must be from {MIN_HOURS:g} to {MAX_HOURS:g}"
         )
     return found
 

@@ -21,7 +21,7 @@ SAID = 200
 """Characters that a client of a conversation adds to it."""
 BYTES = 4
 """The most bytes of a character, and so its tokens: some have one for each."""
-LEAST_TOKENS = 8
+MIN_TOKENS = 8
 """An answer of so many tokens without any text counts as empty."""
 SCHEMA = {
     "type": "object",
@@ -169,7 +169,7 @@ class Clients:
             temperature=todo.temperature,
             **more,
         )
-        if reply.tokens >= LEAST_TOKENS and not reply.text:
+        if reply.tokens >= MIN_TOKENS and not reply.text:
             self._ledger.wrong(EMPTY, f"{reply.tokens} tokens without any text")
         self._ledger.answered(todo.kind.value, reply.tokens)
         return reply

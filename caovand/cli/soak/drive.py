@@ -23,22 +23,22 @@ from caovand.core.soak.schedule import Limits
 from caovand.core.soak.seen import Compared, Paced, Seen
 from caovand.core.soak.verdict import AWAY, clock
 
-QUIETS, LEAST_QUIETS = 48, 36
+QUIETS, MIN_QUIETS = 48, 36
 """Quiet moments of a soak: enough for the rank test, and little of the time."""
 SAMPLES = 400
-LEAST_SAMPLE_S, MOST_SAMPLE_S = 0.5, 10.0
+MIN_SAMPLE_S, MAX_SAMPLE_S = 0.5, 10.0
 PACE_TOKENS, ANSWER_TOKENS, SHORT_TOKENS = 32, 128, 512
-MOST_LONG = 100_000
+MAX_LONG = 100_000
 USUAL_CONTEXT = 2048
 KNOWN = 4
-LEAST_ANSWER = 8
+MIN_ANSWER = 8
 MARGIN_TOKENS = 64
 PATIENCE_S = (1.0, 20.0)
 """The longest that one prompt is read for, and one answer generated, if nothing else is asked: a
 sixtieth of the soak, between these."""
-LEAST_APART_S, MOST_APART_S = 3.0, 600.0
+MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
 """Between quiet moments."""
-MOST_LATE_S = 120.0
+MAX_LATE_S = 120.0
 """As long as the last answers are waited for."""
 TICK_S = 0.05
 RECENT = 60
@@ -67,7 +67,7 @@ class Soak:
         self._asking = Asking(target, passages, order.salt, order.seed)
         self._ledger = Ledger()
         self._watch = Watch(client, self._ledger)
-        self._every_s = min(max(order.seconds / SAMPLES, LEAST_SAMPLE_S), MOST_SAMPLE_S)
+        self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
         self._sampled_at = -self._every_s
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         context = target.context or USUAL_CONTEXT
@@ -110,15 +110,15 @@ class Soak:
         pace = self._pace()
         answer = min(ANSWER_TOKENS, self._context // 8)
         if pace.token_s:
-            answer = max(min(answer, int(patience_s / pace.token_s)), LEAST_ANSWER)
+            answer = max(min(answer, int(patience_s / pace.token_s)), MIN_ANSWER)
         in_time = int(self._short / pace.first_token_s * patience_s)
-        long = max(min(self._context - answer - MARGIN_TOKENS, MOST_LONG, in_time), self._short)
+        long = max(min(self._context - answer - MARGIN_TOKENS, MAX_LONG, in_time), self._short)
         constrained = self._asking.target.api.constrained is not None
         return Limits(self._short, long, answer, KNOWN, constrained)
 
     def _soak(self) -> None:
-        least_s = min(LEAST_APART_S, self._order.seconds / LEAST_QUIETS)
-        every_s = min(max(self._order.seconds / QUIETS, least_s), MOST_APART_S)
+        least_s = min(MIN_GAP_S, self._order.seconds / MIN_QUIETS)
+        every_s = min(max(self._order.seconds / QUIETS, least_s), MAX_GAP_S)
         while not self._finished():
             self._due = self._ledger.now() + every_s
             if self._same():
@@ -145,7 +145,7 @@ class Soak:
 
     def _idle(self) -> bool:
         """Whether nothing is asked; at the end, answers that take too long are not waited for."""
-        late = self._ledger.now() >= self._order.seconds + MOST_LATE_S
+        late = self._ledger.now() >= self._order.seconds + MAX_LATE_S
         return late or self._clients.idle(TICK_S)
 
     def _until(self, holds: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from caovand.core.soak.schedule import Kind
 from caovand.core.soak.seen import Seen
 from caovand.core.soak.verdict import clock, passed
 
-MOST_ERRORS = 200
+MAX_ERRORS = 200
 WORDS = {
     Kind.CHAT: "turns of conversations",
     Kind.SHORT: "short prompts",
@@ -33,7 +33,7 @@ def document(seen: Seen, checks: Sequence[Check]) -> dict[str, Any]:
     found = asdict(seen)
     found["compared"] = [one for one in found["compared"] if one["difference"]]
     found["known_asked"] = len(seen.compared)
-    found["errors"] = found["errors"][:MOST_ERRORS]
+    found["errors"] = found["errors"][:MAX_ERRORS]
     found["error_count"] = len(seen.errors)
     return {"passed": passed(checks), "checks": [asdict(one) for one in checks], **found}
 

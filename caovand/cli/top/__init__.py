@@ -47,7 +47,7 @@ VERB = Verb(
     help="show engine, requests and cards live",
     description="Show state, speed, requests, cards and their processes, and the daemon's events"
     " on one screen, which follows along. Keys: m chooses the mode, l shows the engine's output,"
-    f" i incidents, ? help, q quits. Needs {screen.LEAST_WIDTH}x{screen.LEAST_HEIGHT} characters."
+    f" i incidents, ? help, q quits. Needs {screen.MIN_WIDTH}x{screen.MIN_HEIGHT} characters."
     " Where output or input is no terminal,"
     " or TERM is dumb: one screen as text; exit status 3 if not serving. Processes of other"
     " containers have no name here.",

@@ -16,7 +16,7 @@ from caovand.cli.top.view import Look, Page, View
 from caovand.cli.top.watcher import Watcher
 
 ASK_S = 1.0
-LEAST_S = 0.2  # between two rounds, whatever keys are typed
+MIN_S = 0.2  # between two rounds, whatever keys are typed
 DRAW_S = 0.5
 """Between two drawings of what the daemon answered; keys and sizes are answered at once."""
 OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
@@ -67,7 +67,7 @@ class Asker:
                 if not self._ending.is_set():
                     self.view = self._watcher.look(self.page)
                     self._wake()
-                self._ending.wait(LEAST_S)
+                self._ending.wait(MIN_S)
         except BaseException as fault:  # a fault of ours: the main thread ends with it
             self.fault = fault
             self._wake()

@@ -23,13 +23,13 @@ from caovand.core.figures.track import RECENT_S
 from caovand.core.reporting import card_text
 
 LABEL = 12  # columns of what stands before a row's text
-MOST_COLUMNS = 50
+MAX_COLUMNS = 50
 """Of a sparkline: the daemon reads an engine every 5 s, so that each column has a reading."""
 SPARK_NUMBERS = 31
 CURRENT_S = 15.0
 """How old the last reading may be: an engine is read every 5 s, and one that has ended no more."""
 CARD_NUMBERS = 46
-PROCESS_COLUMNS, LEAST_COMMAND = 36, 20
+PROCESS_COLUMNS, MIN_COMMAND = 36, 20
 """Of a process's row without HOST_COLUMNS and its command, and for that command."""
 HOST_COLUMNS = (("CPU", 7), ("host MiB", 10), ("time", 7))
 LETTERS = {
@@ -150,7 +150,7 @@ def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
     """
     if not found:
         return
-    room = width - PROCESS_COLUMNS - LEAST_COMMAND
+    room = width - PROCESS_COLUMNS - MIN_COMMAND
     shown = [size for size in accumulate(size for _, size in HOST_COLUMNS) if size <= room]
     names = HOST_COLUMNS[: len(shown)]
     head = "".join(f"{name:>{size}}" for name, size in names)
@@ -183,7 +183,7 @@ def happenings(found: Sequence[Happening]) -> list[Text]:
 
 def _columns(width: int, numbers: int) -> int:
     """How many columns are left for a drawing next to its numbers."""
-    return max(min(width - LABEL - numbers, MOST_COLUMNS), 8)
+    return max(min(width - LABEL - numbers, MAX_COLUMNS), 8)
 
 
 def _gauge(share: float, columns: int, style: str, look: Look) -> Text:

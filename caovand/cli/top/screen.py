@@ -13,7 +13,7 @@ from caovand.cli.top.view import Look, Page, View
 from caovand.core.config import MODES
 from caovand.core.printable import one_line
 
-LEAST_WIDTH, LEAST_HEIGHT = 40, 10
+MIN_WIDTH, MIN_HEIGHT = 40, 10
 KEYS = "m mode  l log  i incidents  ? help  q quit"
 BACK = "Esc back  q quit"
 MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
@@ -57,8 +57,8 @@ class Section:
 
 def lines(view: View, page: Page, width: int, height: int, look: Look) -> list[Text]:
     """Exactly `height` lines of at most `width` columns."""
-    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        need = f"needs {LEAST_WIDTH}x{LEAST_HEIGHT}, this is {width}x{height}; q quits"
+    if width < MIN_WIDTH or height < MIN_HEIGHT:
+        need = f"needs {MIN_WIDTH}x{MIN_HEIGHT}, this is {width}x{height}; q quits"
         found = [Text("caovanctl top"), *map(Text, _wrapped(need, width))]
         return _fitted(found[:height], width, height, look)
     room = height - 1

@@ -18,7 +18,7 @@ from caovand.core.figures.memory import strange
 from caovand.core.reporting.wire import WireError
 
 ANSWER_S = 3.0
-MOST_HAPPENINGS = 100
+MAX_HAPPENINGS = 100
 LOG_LINES = 200
 NOTE_S = 10.0
 
@@ -106,7 +106,7 @@ class Watcher:
                 return
             self._seq = new[-1]["seq"]
             found = [Happening(_moment(one["at"]), one["kind"], one["text"]) for one in new]
-            self._happenings = (*self._happenings, *found)[-MOST_HAPPENINGS:]
+            self._happenings = (*self._happenings, *found)[-MAX_HAPPENINGS:]
 
     def _body(self, page: Page) -> Iterator[str]:
         if page is Page.LOG:

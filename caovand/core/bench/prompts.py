@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from caovand.core.problem import ProblemError
 
-LEAST_PASSAGE = 600  # characters: shorter paragraphs are joined to the next
+MIN_PASSAGE = 600  # characters: shorter paragraphs are joined to the next
 CHARACTERS_PER_TOKEN = 3.0  # where the search for a length begins; no result contains it
 TRIES = 12
 CLOSE = 0.01  # a length this close to the one asked for is good enough
@@ -29,7 +29,7 @@ def passages(texts: Iterable[str]) -> tuple[str, ...]:
         begun: list[str] = []
         for paragraph in text.strip().split("\n\n"):
             begun.append(paragraph)
-            if sum(map(len, begun)) >= LEAST_PASSAGE:
+            if sum(map(len, begun)) >= MIN_PASSAGE:
                 found.append("\n\n".join(begun))
                 begun = []
         if begun:

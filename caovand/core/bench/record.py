@@ -12,7 +12,7 @@ from caovand.core.figures.counters import ratio
 
 DIGITS = 6
 COUNTED = ("requests", "preemptions", "drafts", "prefix_hits", "prefix_queries")
-MOST_REST = 0.5
+MAX_REST = 0.5
 """Share of the time between two samples in which cards may rest without spoiling their joules."""
 
 
@@ -176,7 +176,7 @@ def energy(
             return None
         used, span = last["energy_j"] - first["energy_j"], last["at"] - first["at"]
         rest_s = span - (end - begin)
-        if not first["at"] <= begin <= end <= last["at"] or rest_s > span * MOST_REST:
+        if not first["at"] <= begin <= end <= last["at"] or rest_s > span * MAX_REST:
             return None
         used -= rest_s * last["power_w"]
         if used <= 0:  # the driver was loaded again, or its counter is too coarse

@@ -52,7 +52,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """Transformers' defaults by model type: Gemma is published with only the differences."""
 WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Types whose window, if they have one, applies to every layer."""
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 
 
 def describe(
@@ -204,8 +204,8 @@ def _listed(names: Any, count: int) -> tuple[str, ...]:
     """The layers as listed; entries beyond the count belong to an MTP head."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, not a list of names")
-    if len(names) > MOST_LAYERS:
-        raise BadConfig(f"it lists {len(names)} layers, more than {MOST_LAYERS}")
+    if len(names) > MAX_LAYERS:
+        raise BadConfig(f"it lists {len(names)} layers, more than {MAX_LAYERS}")
     if len(names) < count:
         raise BadConfig(f"it has {count} layers but lists the types of {len(names)}")
     return tuple(LAYER_NAMES.get(str(name), str(name)) for name in names[: count or len(names)])
@@ -296,8 +296,8 @@ def _layers(text: Mapping[str, Any], *names: str) -> int:
 
 
 def _bounded(count: int, name: str) -> int:
-    if count > MOST_LAYERS:
-        raise BadConfig(f"{name} is {count}, more than {MOST_LAYERS}")
+    if count > MAX_LAYERS:
+        raise BadConfig(f"{name} is {count}, more than {MAX_LAYERS}")
     return count
 
 

@@ -17,14 +17,14 @@ from caovand.core.checkpoint.budget import BadHeader, Budget
 
 FIRST_PIECE = 64 << 10  # of the budget for each part of a model, most of which have small headers
 PIECE = 1 << 20  # one request over HTTP
-MOST_KEYS = 10_000
-MOST_TENSORS = 200_000
-MOST_ENTRIES = 4_000_000  # of one array
-LONGEST_NAME = 65_535
-LONGEST_TENSOR = 255
-LONGEST_TEXT = 8 << 20  # a chat template
-MOST_KEPT = 4096  # entries of an array of numbers: few have more than one a layer
-MOST_DIMENSIONS = 4
+MAX_KEYS = 10_000
+MAX_TENSORS = 200_000
+MAX_ENTRIES = 4_000_000  # of one array
+MAX_NAME = 65_535
+MAX_TENSOR = 255
+MAX_TEXT = 8 << 20  # a chat template
+MAX_KEPT = 4096  # entries of an array of numbers: few have more than one a layer
+MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
 # What is kept costs more values than one that is skipped.
 TENSOR_VALUES, ENTRY_VALUES, TEXT_BYTES = 20, 4, 4
@@ -98,11 +98,11 @@ def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
         what = "it is big-endian" if swapped else f"it has version {version} of the format"
         raise BadGguf(f"{what}; caovan reads versions 2 and 3, little-endian")
     tensors, keys = source.number(10), source.number(10)
-    if keys > MOST_KEYS or tensors > MOST_TENSORS:
+    if keys > MAX_KEYS or tensors > MAX_TENSORS:
         raise BadGguf(f"its header claims {tensors} tensors and {keys} values")
     values: dict[str, Any] = {}
     for _ in range(keys):
-        key = source.text(LONGEST_NAME)
+        key = source.text(MAX_NAME)
         if key in values:
             raise BadGguf(f"its header has {_quoted(key)} twice")
         values[key] = source.value(source.number(4))
@@ -117,11 +117,11 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
     found: dict[str, GgufTensor] = {}
     at = 0
     for _ in range(count):
-        name = source.text(LONGEST_TENSOR)
+        name = source.text(MAX_TENSOR)
         if name in found:
             raise BadGguf(f"its header has tensor {_quoted(name)} twice")
         dimensions = source.number(4)
-        if dimensions > MOST_DIMENSIONS:
+        if dimensions > MAX_DIMENSIONS:
             raise BadGguf(f"tensor {_quoted(name)} has {dimensions} dimensions")
         shape = tuple(source.number(10) for _ in range(dimensions))
         kind, offset = source.number(4), source.number(10)
@@ -225,7 +225,7 @@ class _Source:
     def value(self, kind: int) -> Any:
         """The next value of this type."""
         if kind == _TEXT:
-            return self.text(LONGEST_TEXT)
+            return self.text(MAX_TEXT)
         if kind == _ARRAY:
             return self._array()
         if kind not in _FORMATS:
@@ -234,7 +234,7 @@ class _Source:
 
     def _array(self) -> tuple[Any, ...] | Count:
         kind, count = self.number(4), self.number(10)
-        if count > MOST_ENTRIES:
+        if count > MAX_ENTRIES:
             raise BadGguf(f"its header claims an array of {count} entries")
         if kind == _TEXT:
             self.budget.spend(values=count)
@@ -243,7 +243,7 @@ class _Source:
             return Count(count)
         if kind not in _FORMATS:
             raise BadGguf(f"its header has an array of the type {kind}")
-        if count > MOST_KEPT:
+        if count > MAX_KEPT:
             self._skip(count * _SIZES[kind])
             return Count(count)
         self.budget.spend(values=count * ENTRY_VALUES)

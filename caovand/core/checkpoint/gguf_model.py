@@ -13,7 +13,7 @@ from caovand.core.checkpoint.values import BadConfig, count
 from caovand.core.facts.inventory import Gguf, GgufLayer, ModelCard, Weights
 from caovand.core.problem import Problem
 
-MOST_LAYERS = 1024
+MAX_LAYERS = 1024
 _LAYER = re.compile(r"blk\.(\d{1,5})\.")
 _EXPERTS = re.compile(r"\.ffn_\w{1,20}_exps\.")
 
@@ -82,7 +82,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
         raise BadConfig(f"it is not a language model but a {architecture} part of one")
     keys = _Keys(values, architecture)
     every = keys.number("block_count")
-    if not 1 <= every <= MOST_LAYERS:
+    if not 1 <= every <= MAX_LAYERS:
         raise BadConfig(f"its header has {every} layers")
     tensors = [tensor for _, file in files for tensor in file.tensors]
     mtp = min(keys.number("nextn_predict_layers"), every - 1)

@@ -17,7 +17,7 @@ from caovand.core.healing.failure import Finding
 
 MARK = b"evidence "
 """How a frame begins by which the head tells it from a report."""
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 # Of each part as JSON, where a character has up to 12 bytes: with the texts less than a message.
 LOG_BYTES, STACKS_BYTES, KERNEL_BYTES, CARDS_BYTES = 80 << 10, 56 << 10, 16 << 10, 16 << 10
 NAME = 64  # characters of a phase, a signature, a time
@@ -125,7 +125,7 @@ def _lines(text: str) -> Sequence[str]:
 
 
 def _cut(lines: Sequence[str]) -> Iterable[str]:
-    return (line[:LONGEST_LINE] for line in lines)
+    return (line[:MAX_LINE] for line in lines)
 
 
 def _last(lines: Sequence[str], most_bytes: int) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _first(entries: Iterable[Any], most_bytes: int) -> tuple[Any, ...]:
 
 def _is_lines(found: Any) -> bool:
     return isinstance(found, list) and all(
-        isinstance(line, str) and len(line) <= LONGEST_LINE for line in found
+        isinstance(line, str) and len(line) <= MAX_LINE for line in found
     )
 
 

@@ -25,8 +25,8 @@ EACH_S = 1.0
 """How often a message is sent; at once where something has changed."""
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
-MOST_GPUS = 1024  # far more than a machine has
-LONGEST, LONGEST_NAME = 2048, 64  # characters of a text, and of a name that is only shown
+MAX_GPUS = 1024  # far more than a machine has
+LONGEST, MAX_NAME = 2048, 64  # characters of a text, and of a name that is only shown
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def name_in(frame: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     name = document.get("name") if isinstance(document, dict) else ""
-    return one_line(name)[:LONGEST_NAME] if isinstance(name, str) else ""
+    return one_line(name)[:MAX_NAME] if isinstance(name, str) else ""
 
 
 _ORDER: Mapping[str, type] = {
@@ -179,7 +179,7 @@ def _is_rank(found: Any) -> bool:
     if not isinstance(found, list) or len(found) != 3:
         return False
     name, pid, gpu = found
-    if gpu is not None and (type(gpu) is not int or not 0 <= gpu < MOST_GPUS):
+    if gpu is not None and (type(gpu) is not int or not 0 <= gpu < MAX_GPUS):
         return False
     return isinstance(name, str) and len(name) <= 64 and type(pid) is int and pid > 0
 

@@ -20,14 +20,14 @@ from caovand.core.printable import one_line
 
 LONGEST = 256
 """Characters of a text."""
-LONGEST_PATH = 4096
-MOST_FILES = 2000
+MAX_PATH = 4096
+MAX_FILES = 2000
 MODEL_BYTES = 192 << 10
 """Of the digests of a model's files as JSON: a larger report would end the connection."""
 DIGEST_BYTES = 64 + len('"":"",')
-MOST_CARDS = 64
-MOST_DEVICES = 64
-MOST_KERNELS = 64
+MAX_CARDS = 64
+MAX_DEVICES = 64
+MAX_KERNELS = 64
 STEP_MIB = 1024
 LARGEST = 1 << 40
 """Far beyond any size in MiB, and any Unix time, of a machine."""
@@ -144,7 +144,7 @@ def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
 def reportable(files: Collection[str]) -> bool:
     """Whether a report has room for the digests of these files."""
     size = sum(len(json.dumps(name)) + DIGEST_BYTES for name in files)
-    return len(files) <= MOST_FILES and size <= MODEL_BYTES
+    return len(files) <= MAX_FILES and size <= MODEL_BYTES
 
 
 NAMES = tuple(entry.name for entry in fields(NodeFacts))
@@ -186,8 +186,8 @@ def read_shown_cards(document: Any) -> tuple[Card, ...]:
         whole = {OCCUPIED: [], **entry} if isinstance(entry, dict) else entry
         table = _table(whole, where, SHOWN_NAMES)
         count = _whole(table.pop("count"), f"{where}.count")
-        if not 0 < count <= MOST_CARDS - len(found):
-            raise BadFacts(f"{where}.count", f"is none, or leads to more than {MOST_CARDS} cards")
+        if not 0 < count <= MAX_CARDS - len(found):
+            raise BadFacts(f"{where}.count", f"is none, or leads to more than {MAX_CARDS} cards")
         occupied = table.pop(OCCUPIED)
         if not isinstance(occupied, list) or len(occupied) not in (0, count):
             raise BadFacts(f"{where}.{OCCUPIED}", "is no list of a figure for each card")
@@ -250,7 +250,7 @@ def _text(value: Any, where: str, longest: int = LONGEST) -> str:
 
 
 def _path(value: Any, where: str) -> str:
-    return _text(value, where, LONGEST_PATH)
+    return _text(value, where, MAX_PATH)
 
 
 def _address(value: Any, where: str) -> str:
@@ -291,8 +291,8 @@ def _seconds(value: Any, where: str) -> float:
 
 
 def _cards(value: Any, where: str) -> tuple[Card, ...]:
-    if not isinstance(value, list) or len(value) > MOST_CARDS:
-        raise BadFacts(where, f"is not a list of at most {MOST_CARDS} cards")
+    if not isinstance(value, list) or len(value) > MAX_CARDS:
+        raise BadFacts(where, f"is not a list of at most {MAX_CARDS} cards")
     return tuple(_card(entry, f"{where}[{at}]") for at, entry in enumerate(value))
 
 
@@ -311,8 +311,8 @@ def _card(value: Any, where: str) -> Card:
 
 
 def _model(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MOST_FILES:
-        raise BadFacts(where, f"is not a table of at most {MOST_FILES} files")
+    if not isinstance(value, dict) or len(value) > MAX_FILES:
+        raise BadFacts(where, f"is not a table of at most {MAX_FILES} files")
     return {
         _text(name, f"a file's name in {where}"): _text(digest, f"a file's digest in {where}")
         for name, digest in value.items()
@@ -320,14 +320,14 @@ def _model(value: Any, where: str) -> dict[str, str]:
 
 
 def _kernels(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MOST_KERNELS:
-        raise BadFacts(where, f"is not a list of at most {MOST_KERNELS} names")
+    if not isinstance(value, list) or len(value) > MAX_KERNELS:
+        raise BadFacts(where, f"is not a list of at most {MAX_KERNELS} names")
     return tuple(_text(name, f"a name in {where}") for name in value)
 
 
 def _devices(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MOST_DEVICES:
-        raise BadFacts(where, f"is not a table of at most {MOST_DEVICES} devices")
+    if not isinstance(value, dict) or len(value) > MAX_DEVICES:
+        raise BadFacts(where, f"is not a table of at most {MAX_DEVICES} devices")
     return {
         _text(name, f"a device's name in {where}"): _text(
             layer, f"a device's link layer in {where}"

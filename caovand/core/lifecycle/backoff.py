@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FIRST_S = 1.0
-LONGEST_S = 300.0
+MAX_S = 300.0
 SPREAD = 0.1
 
 
@@ -12,5 +12,5 @@ def delay(attempt: int, chance: float) -> float:
 
     `chance` in [0, 1) spreads machines that failed together.
     """
-    whole = LONGEST_S if attempt > 9 else min(FIRST_S * 2.0 ** (attempt - 1), LONGEST_S)
+    whole = MAX_S if attempt > 9 else min(FIRST_S * 2.0 ** (attempt - 1), MAX_S)
     return float(whole * (1 + SPREAD * (2 * chance - 1)))

@@ -13,10 +13,10 @@ from typing import Any
 
 from caovand.core.printable import one_line
 
-MOST_FILES = 10_000
-MOST_BYTES = 1 << 41
+MAX_FILES = 10_000
+MAX_BYTES = 1 << 41
 """Of one file: 2 TiB, ten times the largest checkpoint there is."""
-LONGEST_PART = 200  # bytes of a file's or folder's name, with room for what we append
+MAX_PART = 200  # bytes of a file's or folder's name, with room for what we append
 DEEPEST = 8
 TRUNCATED = 3000
 """ModelScope ends a list here without a word: one this long may lack files."""
@@ -87,7 +87,7 @@ def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
     """One entry, checked; BadListing if nothing may be written under this name."""
     if not isinstance(path, str) or not is_safe(path):
         raise BadListing(f"a file's name is refused: {one_line(ascii(path)[:80])}")
-    if type(size_bytes) is not int or not 0 <= size_bytes <= MOST_BYTES:
+    if type(size_bytes) is not int or not 0 <= size_bytes <= MAX_BYTES:
         raise BadListing(f"{path} has no possible size")
     try:
         return RemoteFile(path, size_bytes, digest(known_by))
@@ -103,7 +103,7 @@ def is_safe(path: str) -> bool:
         and "\\" not in path
         and len(parts) <= DEEPEST
         and all(part not in ("", ".", "..") and part == part.strip() for part in parts)
-        and all(len(part.encode()) <= LONGEST_PART for part in parts)
+        and all(len(part.encode()) <= MAX_PART for part in parts)
     )
 
 
@@ -160,6 +160,6 @@ def of_modelscope(document: Any) -> Listing:
 def _entries(found: Any) -> list[Mapping[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise BadListing("it has no list of files")
-    if len(found) > MOST_FILES:
+    if len(found) > MAX_FILES:
         raise BadListing(f"it has {len(found)} files, more than any model")
     return found

@@ -55,7 +55,7 @@ def read(document: Any) -> Manifest:
         raise BadListing("a text is missing")
     name, endpoint, revision, commit, pulled_at = (str(text) for text in texts)
     files = document.get("files")
-    if not isinstance(files, Mapping) or len(files) > listing.MOST_FILES:
+    if not isinstance(files, Mapping) or len(files) > listing.MAX_FILES:
         raise BadListing("it has no list of files")
     found = [
         listing.file(path, entry.get("size"), entry.get("hash"))

@@ -13,9 +13,9 @@ from enum import Enum, auto
 
 from caovand.core.lifecycle import backoff
 
-MOST_ATTEMPTS = 10
+MAX_ATTEMPTS = 10
 """In a row without a byte gained: about eight minutes."""
-LONGEST_WAIT_S = 900.0
+MAX_WAIT_S = 900.0
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")
 _LENGTH = re.compile(r"\d{1,15}")
@@ -95,11 +95,11 @@ def judge(asked: Ask, size_bytes: int, status: int, headers: Mapping[str, str]) 
 
 def pause_s(attempt: int, chance: float, retry_after_s: float | None) -> float | None:
     """Seconds to wait after attempt number `attempt` failed; None if it is not worth it."""
-    if attempt >= MOST_ATTEMPTS:
+    if attempt >= MAX_ATTEMPTS:
         return None
     if retry_after_s is None:
         return backoff.delay(attempt, chance)
-    return retry_after_s if 0 <= retry_after_s <= LONGEST_WAIT_S else None
+    return retry_after_s if 0 <= retry_after_s <= MAX_WAIT_S else None
 
 
 def _is(text: str, number: int) -> bool:

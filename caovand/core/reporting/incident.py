@@ -15,7 +15,7 @@ from caovand.core.plan import Plan
 from caovand.core.secrets import hide_in
 
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
-LONGEST_TEXT = 2000
+MAX_TEXT = 2000
 # Failures that only the living engine can explain: why it waits.
 LIVE = frozenset({"hang", "start-stall"})
 
@@ -76,7 +76,7 @@ def draft(
 def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[str]) -> Any:
     """`incident.json` as stored: with the causing one of `lines`, without secrets."""
     full = {**draft, "cause": cause(lines, draft["finding"]["line"])}
-    return hide_in(full, secrets, longest=LONGEST_TEXT)
+    return hide_in(full, secrets, longest=MAX_TEXT)
 
 
 def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from caovand.core.lifecycle.events import Event, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
 KEPT = 8
-MOST_PARTS, LONGEST_NAME = 32, 64
+MAX_PARTS, MAX_NAME = 32, 64
 LAUNCH = "launch"
 
 
@@ -148,8 +148,8 @@ def _read(one: Any) -> Start | None:
 def _is_table(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and len(value) <= MOST_PARTS
-        and all(isinstance(name, str) and len(name) <= LONGEST_NAME for name in value)
+        and len(value) <= MAX_PARTS
+        and all(isinstance(name, str) and len(name) <= MAX_NAME for name in value)
         and all(map(_is_seconds, value.values()))
     )
 

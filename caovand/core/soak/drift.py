@@ -22,13 +22,13 @@ SLOWER = 0.06
 """The least change of a third's median that counts; what slows down evenly by 15 % has 10 % between
 the middles of its first and last third."""
 SLOWER_LOADED = 0.25
-MOST_IN_A_THIRD = 16
+MAX_IN_A_THIRD = 16
 """Values of a third, medians of neighbours: the exact test takes long for hundreds."""
 HEAT = 0.2
 """More of the samples throttled than in the first third: this explains slowness."""
 COLLAPSED = 0.5
 """The share of the first third's acceptance that is a collapse."""
-LEAST_DRAFTS = 200
+MIN_DRAFTS = 200
 
 
 def checks(seen: Seen) -> Iterator[Check]:
@@ -50,7 +50,7 @@ def _first(paces: Sequence[Paced]) -> list[tuple[float, float]]:
 def _check(
     name: str, what: str, points: Sequence[tuple[float, float]], least: float, heat: str
 ) -> Check:
-    values = [value for _, value in binned(points, 3 * MOST_IN_A_THIRD)]
+    values = [value for _, value in binned(points, 3 * MAX_IN_A_THIRD)]
     third = len(values) // 3
     first, last = values[:third], values[len(values) - third :]
     if not third or ranks.least_chance(third, third) > NOISE:
@@ -94,7 +94,7 @@ def _drafts(samples: Sequence[Sample]) -> Iterator[Check]:
         ),
         strict=True,
     )
-    if min(drafts) < LEAST_DRAFTS:
+    if min(drafts) < MIN_DRAFTS:
         yield Check("drafts", Outcome.UNKNOWN, "too few to be judged")
         return
     a, b = (count / of for count, of in zip(accepted, drafts, strict=True))

@@ -56,7 +56,7 @@ def _known(samples: Sequence[Sample], one: Watched) -> Iterator[bool]:
 def _check(one: Watched, points: Sequence[trends.Point], known: bool) -> Check:
     if not known:
         return Check(one.label, Outcome.UNKNOWN, "cannot be read by this user")
-    if len(points) < trends.LEAST_BINS:
+    if len(points) < trends.MIN_BINS:
         return Check(one.label, Outcome.UNKNOWN, "too short to be judged")
     unit = f" {one.unit}" if one.unit else ""
     low, high = min(value for _, value in points), max(value for _, value in points)

@@ -30,8 +30,8 @@ SHARES = {
     Kind.CONSTRAINED: 0.10,
     Kind.KNOWN: 0.10,
 }
-MOST_TURNS = 5
-MOST_PAUSE_S = 2.0
+MAX_TURNS = 5
+MAX_PAUSE_S = 2.0
 RESTS = 0.4
 """Share of the work after which its client pauses."""
 WHOLE = 0.25
@@ -92,12 +92,12 @@ def work(seed: int, number: int, limits: Limits) -> Work:
         kind=kind,
         prompt_tokens=max(int(low + (high - low) * share), 16),
         answer_tokens=answer,
-        turns=2 + int(draw("turns") * (MOST_TURNS - 1)) if kind is Kind.CHAT else 1,
+        turns=2 + int(draw("turns") * (MAX_TURNS - 1)) if kind is Kind.CHAT else 1,
         streamed=kind is Kind.LEFT or draw("streamed") >= WHOLE,
         temperature=TEMPERATURE if draw("sampled") < SAMPLED else 0.0,
         left_after=1 + int(draw("left") * answer / 2) if kind is Kind.LEFT else 0,
         known=int(draw("known") * limits.known),
-        pause_s=round(MOST_PAUSE_S * draw("pause"), 3) if draw("rests") < RESTS else 0.0,
+        pause_s=round(MAX_PAUSE_S * draw("pause"), 3) if draw("rests") < RESTS else 0.0,
     )
 
 

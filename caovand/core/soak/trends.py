@@ -14,7 +14,7 @@ Point = tuple[float, float]
 """Seconds, and a value."""
 
 BINS = 36
-LEAST_BINS = 9
+MIN_BINS = 9
 """With fewer, nothing is concluded."""
 CHANCE = 0.001
 """A rise that noise alone makes more often than this is called noise."""
@@ -37,7 +37,7 @@ class Growth:
 def growth(points: Sequence[Point], least: float) -> Growth | None:
     """How a series grows, None if it does not: by `least`, more than by noise, and throughout."""
     kept = binned(points)
-    if len(kept) < LEAST_BINS:
+    if len(kept) < MIN_BINS:
         return None
     slope = theil_sen(kept)
     middle = len(kept) // 2

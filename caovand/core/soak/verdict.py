@@ -10,7 +10,7 @@ from caovand.core.soak.judged import Check, Outcome
 from caovand.core.soak.known import MORE_OFTEN, more_often
 from caovand.core.soak.seen import Compared, Mishap, Seen
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 STARTED = "spawn"
 AWAY = "daemon"
 """The kind of event that the soak itself adds: the daemon does not answer, or was restarted."""
@@ -19,7 +19,7 @@ BAD = frozenset({"failure", "incident", AWAY})
 WORTH_NOTING = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
 EMPTY = "empty answer"
 """The kind of error of an answer that has tokens, but no text."""
-MOST_EMPTY = 0.1
+MAX_EMPTY = 0.1
 """Share of the requests: a model may end at once, or begin with tokens that are not shown."""
 NAMED = BAD | WORTH_NOTING | {STARTED}
 
@@ -100,7 +100,7 @@ def _first(bad: Sequence[Compared]) -> str:
 
 def _errors(seen: Seen) -> Check:
     empty = sum(1 for one in seen.errors if one.kind == EMPTY)
-    few = empty <= MOST_EMPTY * sum(seen.requests.values())
+    few = empty <= MAX_EMPTY * sum(seen.requests.values())
     errors = [one for one in seen.errors if one.kind != EMPTY or not few]
     if not errors and empty:
         text = f"no request failed; {empty} answers were tokens without text"
@@ -137,10 +137,10 @@ def _events(seen: Seen) -> Check:
 
 
 def _texts(found: Sequence[Mishap]) -> Iterator[str]:
-    for one in found[:MOST_NAMED]:
+    for one in found[:MAX_NAMED]:
         yield f"after {clock(one.at_s)}: {one.text}"
-    if len(found) > MOST_NAMED:
-        yield f"and {len(found) - MOST_NAMED} more"
+    if len(found) > MAX_NAMED:
+        yield f"and {len(found) - MAX_NAMED} more"
 
 
 def clock(seconds: float) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 
 from caovand.core.tuning.evidence import BANDS, DEPTHS, Seen
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
-from caovand.core.tuning.record import MOST_MOVES, Record
+from caovand.core.tuning.record import MAX_MOVES, Record
 
 WORTH = 0.02  # a smaller gain is not worth a restart
 COOL_DOWN_S = 3600.0
 REST_S = 7 * 86400.0
-"""In which there are at most MOST_MOVES moves."""
-LONGEST_TRIAL_S, LONGEST_TRIAL_STEPS = 3 * 86400.0, 5 * ENOUGH_STEPS
+"""In which there are at most MAX_MOVES moves."""
+MAX_TRIAL_S, MAX_TRIAL_STEPS = 3 * 86400.0, 5 * ENOUGH_STEPS
 """After which a depth is left that met too few requests to compare: other contexts, never alone."""
 TRIAL = (1, 3)
 """Depths that show, together with another one, what a draft costs."""
@@ -176,7 +176,7 @@ def move(record: Record, at: float) -> Step:
 
 def left_of(record: Record, at: float) -> int:
     """How many moves may still be made."""
-    return MOST_MOVES - sum(at - REST_S < one <= at for one in record.moves)
+    return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
 
 
 def waits(record: Record, depth: int) -> str:
@@ -204,7 +204,7 @@ def _is_over(record: Record, at: float) -> bool:
     """Whether a trial without a result has lasted long enough."""
     steps = sum(s.steps for (depth, _), s in record.evidence.items() if depth == record.depth)
     began = record.moves[-1] if record.moves else at
-    return steps >= LONGEST_TRIAL_STEPS or at - began >= LONGEST_TRIAL_S
+    return steps >= MAX_TRIAL_STEPS or at - began >= MAX_TRIAL_S
 
 
 def _of_trial(record: Record) -> Estimate | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Seen
 
-MOST_RECORDS = 8
-MOST_MOVES = 4
-_MOST_TEXT = 64
+MAX_RECORDS = 8
+MAX_MOVES = 4
+_MAX_TEXT = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Record:
 
     def moved(self, depth: int, at: float) -> Record:
         """With another depth to plan with; `home` stays."""
-        return replace(self, depth=depth, moves=(*self.moves, at)[-MOST_MOVES:], used=at)
+        return replace(self, depth=depth, moves=(*self.moves, at)[-MAX_MOVES:], used=at)
 
     def kept(self) -> Record:
         """The depth on trial was not slower."""
@@ -66,7 +66,7 @@ def begin(basis: str, own: int) -> Record:
 
 def to_document(records: Iterable[Record], failed_at: float) -> dict[str, Any]:
     """The document to keep of the latest records, and of when an engine failed last."""
-    latest = sorted(records, key=lambda record: record.used)[-MOST_RECORDS:]
+    latest = sorted(records, key=lambda record: record.used)[-MAX_RECORDS:]
     return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
 
 
@@ -75,7 +75,7 @@ def from_document(found: Any) -> tuple[dict[str, Record], float] | None:
     if not isinstance(found, dict) or not _is_count(found.get("failed_at")):
         return None
     rows = found.get("records")
-    if not isinstance(rows, list) or len(rows) > MOST_RECORDS:
+    if not isinstance(rows, list) or len(rows) > MAX_RECORDS:
         return None
     records = [_record(row) for row in rows]
     if not all(records):
@@ -106,11 +106,11 @@ def _record(row: Any) -> Record | None:
     lists: list[Any] = [row.get(name) for name in ("refused", "moves", "evidence")]
     refused, moves, evidence = lists
     fits = (
-        0 < len(row["basis"]) <= _MOST_TEXT
+        0 < len(row["basis"]) <= _MAX_TEXT
         and all(map(_is_depth, depths))
         and isinstance(refused, list)
         and all(map(_is_depth, refused))
-        and _are_counts(moves, MOST_MOVES)
+        and _are_counts(moves, MAX_MOVES)
         and _is_count(row.get("used"))
         and isinstance(evidence, list)
         and all(map(_is_seen, evidence))

@@ -18,8 +18,8 @@ from caovand.daemon.shared import now
 
 FRESH_S = 3600.0
 """Figures that are older are measured anew, and no longer count."""
-MOST_LINKS = 256
-MOST_PAIRS = 63 * 62 // 2
+MAX_LINKS = 256
+MAX_PAIRS = 63 * 62 // 2
 """Those of the most workers that a cluster can have."""
 
 
@@ -89,7 +89,7 @@ class Links:
 
     def __init__(self, host: str, port: int, changed: Changed) -> None:
         self._host, self._port = host, port
-        self._known, self._pairs = Memory(MOST_LINKS), Memory(MOST_PAIRS)
+        self._known, self._pairs = Memory(MAX_LINKS), Memory(MAX_PAIRS)
         self.asking = Asking(changed)
         self.turn = asyncio.Lock()
         """Whoever measures holds it: the port is one, and so is a worker's trial."""

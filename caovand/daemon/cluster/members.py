@@ -11,7 +11,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.daemon.shared import now
 
-MOST_MEMBERS = 256  # names that are remembered
+MAX_MEMBERS = 256  # names that are remembered
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Rivals:
         """
         boot = rival.report.boot
         known = self._by_boot.get(boot)
-        if known is None and len(self._by_boot) >= MOST_MEMBERS:
+        if known is None and len(self._by_boot) >= MAX_MEMBERS:
             return False
         if known is not None:
             rival.since, rival.refused = known.since, known.refused
@@ -102,7 +102,7 @@ class Unread:
         """Keep what is wrong with a frame until the next one, or until that worker is lost."""
         name = name_in(frame)
         found = checks.unread(name, problem)
-        if identity in self._found or len(self._found) < MOST_MEMBERS:
+        if identity in self._found or len(self._found) < MAX_MEMBERS:
             self._found[identity] = now(), name, found
         return found
 

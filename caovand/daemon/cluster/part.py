@@ -27,7 +27,7 @@ from caovand.daemon.shared import now
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 """States without an engine that one may follow."""
 RETRY_S = 5.0
-MOST_TEXTS, FORGOTTEN_S = 32, 3600.0
+MAX_TEXTS, FORGOTTEN_S = 32, 3600.0
 Link = TypeVar("Link")
 
 
@@ -159,7 +159,7 @@ class Told:
         self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
         if text in self._came:
             self._came[text] = at
-        elif len(self._came) < MOST_TEXTS:
+        elif len(self._came) < MAX_TEXTS:
             self._came[text] = at
             self._notice("cluster", text)
 

@@ -11,7 +11,7 @@ from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
-from caovand.daemon.cluster.members import MOST_MEMBERS, Member, Rivals, Unread
+from caovand.daemon.cluster.members import MAX_MEMBERS, Member, Rivals, Unread
 from caovand.daemon.shared import now
 
 
@@ -56,7 +56,7 @@ class Roster:
         """
         name, at = report.name, now()
         before = self.members.get(name)
-        if before is None and len(self.members) >= MOST_MEMBERS and not self._make_room(needed):
+        if before is None and len(self.members) >= MAX_MEMBERS and not self._make_room(needed):
             return None
         new = before is None or before.lost or before.report.boot != report.boot
         known = None if new else before

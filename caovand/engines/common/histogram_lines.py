@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from caovand.core.figures.histogram import Histogram
 
-MOST_BUCKETS = 128
+MAX_BUCKETS = 128
 
 _PARTS = re.compile(r"_(?:bucket|sum)\Z")
 _BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
@@ -37,7 +37,7 @@ class Buckets:
     def histogram(self) -> Histogram:
         """What was read; empty where that is no histogram."""
         bounds = sorted(self._upto)
-        if not 1 < len(bounds) <= MOST_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
+        if not 1 < len(bounds) <= MAX_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
             return Histogram()
         upto = [self._upto[bound] for bound in bounds]
         counts = tuple(b - a for a, b in zip([0.0, *upto], upto, strict=False))

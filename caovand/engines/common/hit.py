@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.signature import Signature
 
-MOST_TEXT = 400  # characters kept of a line
+MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 10
 """Lines after a generic cause among which a better one may be."""
 
@@ -42,7 +42,7 @@ def vanished(text: str) -> str:
 def finding(hit: Hit) -> Finding:
     """What a line says, shortened. A row reads `silent` from a line of a process that vanished."""
     text = hit.text.strip()
-    short = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+    short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
     if "silent" in hit.captures:
         short = vanished(short)
     return Finding(

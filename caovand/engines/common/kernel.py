@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.signature import first, signature
 
-LONGEST_TEXT = 500  # characters kept of a line
+MAX_TEXT = 500  # characters kept of a line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
@@ -52,7 +52,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         if found is None:
             continue
         row, captures = found
-        finding = Finding(row.failure, line.strip()[:LONGEST_TEXT], "", captures, row.id, number)
+        finding = Finding(row.failure, line.strip()[:MAX_TEXT], "", captures, row.id, number)
         if row is HOST_KILLED and not _among(captures["pid"], pids):
             continue
         if row is not XID_APP:

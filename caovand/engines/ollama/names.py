@@ -19,7 +19,7 @@ SERVICE_MODELS = "/usr/share/ollama/.ollama/models"
 """Those of the service that Ollama's own installer makes."""
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 _PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -49,7 +49,7 @@ def entry(name: str) -> str:
 def weights(table: Mapping[str, Any]) -> str:
     """The path of the GGUF file that an entry names; "" if it names none."""
     layers = table.get("layers")
-    for layer in layers[:MOST_LAYERS] if isinstance(layers, list) else ():
+    for layer in layers[:MAX_LAYERS] if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == WEIGHTS:
             digest = _DIGEST.fullmatch(str(layer.get("digest")))
             return f"blobs/sha256-{digest[1]}" if digest else ""

@@ -42,7 +42,7 @@ BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 LARGEST = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
-MOST_POSITIONS = 64
+MAX_POSITIONS = 64
 
 # A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
@@ -79,7 +79,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             engines += name == "kv_cache_usage"
         elif histogram is not None:
             histograms[histogram].take(key, line, value)
-        elif (found := _POSITION.search(line)) and int(found[1]) < MOST_POSITIONS:
+        elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
     sums["kv_cache_usage"] /= max(engines, 1)  # a share of each engine's cache, so the mean
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}

@@ -3,7 +3,7 @@
 
 const SILENT_MS = 4000; // statuses come each second
 const DEAD_MS = 15000; // of an open connection behind which nobody is left
-const MOST_WAIT_MS = 8000;
+const MAX_WAIT_MS = 8000;
 const KINDS = ["status", "recent", "event", "log", "daemon", "cluster"];
 
 export class Live {
@@ -65,7 +65,7 @@ export class Live {
   /** Why the server refused, and another attempt later. */
   async refused() {
     setTimeout(() => this.open(), this.wait);
-    this.wait = Math.min(this.wait * 2, MOST_WAIT_MS);
+    this.wait = Math.min(this.wait * 2, MAX_WAIT_MS);
     try {
       const answer = await fetch("/api/incidents", { cache: "no-store" });
       this.lost(answer.status === 401 ? "login-again" : answer.ok ? "many-readers" : "lost-page");

@@ -16,7 +16,7 @@ import * as timeline from "./timeline.js";
 import * as trial from "./try.js";
 import { t } from "./words.js";
 
-const MOST_EVENTS = 300;
+const MAX_EVENTS = 300;
 const seen = { status: null, cluster: null, events: [], at: 0, page: "connecting", daemon: null };
 let model = "";
 let due = false;
@@ -34,7 +34,7 @@ function take(kind, data) {
     seen.daemon = null;
     choices(data);
   } else if (kind === "event") {
-    seen.events = [...seen.events, data].slice(-MOST_EVENTS);
+    seen.events = [...seen.events, data].slice(-MAX_EVENTS);
     if (data.kind === "incident") timeline.showIncidents(model);
   } else if (kind === "recent") plots.showRecent(data);
   else if (kind === "cluster") seen.cluster = data;

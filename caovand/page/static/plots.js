@@ -9,7 +9,7 @@ import { t } from "./words.js";
 
 const SPANS = { "5m": 300, "1h": 3600, "1d": 86400, "7d": 7 * 86400, "30d": 30 * 86400 };
 const AGAIN_MS = 60000;
-const MOST_MARKS = 8;
+const MAX_MARKS = 8;
 // What a live event is called as a mark; other kinds of event are none.
 const EVENT_MARKS = { spawn: "restart", rung: "rung", incident: "incident", mode: "mode", tune: "tune" };
 const MARKS = new Set(["restart", "rung", "incident", "mode", "tune", "daemon"]);
@@ -152,7 +152,7 @@ function column({ series, card }) {
 }
 
 function list(marks) {
-  const latest = marks.slice(-MOST_MARKS).reverse();
+  const latest = marks.slice(-MAX_MARKS).reverse();
   const earlier = marks.length - latest.length + (data.marks_left_out ?? 0);
   redraw($("marks"), [latest, earlier, t("span")], () => [...latest.map((mark) =>
     el("span", { class: "mark", data: { kind: mark.kind, at: mark.at }, title: mark.text },

@@ -6,7 +6,7 @@ import { Refused, problemText, refusal } from "./ask.js";
 import { t } from "./words.js";
 
 const LENGTHS = [64, 256, 1024];
-const MOST_CHARACTERS = 32000;
+const MAX_CHARACTERS = 32000;
 const form = $("try-form");
 const parts = {};
 let stop = null;
@@ -16,7 +16,7 @@ let serves = false;
 export function build() {
   const kept = parts.prompt?.value ?? "";
   const shown = parts.answer;
-  parts.prompt = el("textarea", { id: "prompt", rows: 3, maxLength: MOST_CHARACTERS, value: kept, placeholder: t("prompt-hint") });
+  parts.prompt = el("textarea", { id: "prompt", rows: 3, maxLength: MAX_CHARACTERS, value: kept, placeholder: t("prompt-hint") });
   parts.longest = el("select", { id: "longest" },
     ...LENGTHS.map((n) => el("option", { value: n, selected: n === 256 }, `${figure(n, 0)} ${t("tokens")}`)));
   parts.send = el("button", { type: "submit", class: "primary" });

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import CARD, LONGEST_LINE, MARK, Evidence, gathered
+from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, gathered
 from caovand.core.cluster.messages import LONGEST, MAX_BYTES
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES
@@ -78,7 +78,7 @@ def test_of_a_long_log_the_latest_lines_are_kept_of_stacks_the_first() -> None:
 
 def test_a_line_without_end_is_cut_and_an_empty_file_has_no_line() -> None:
     one = gathered("s", report(), {"log.txt": "x" * 9999, "stacks.txt": "\n"}, failed=True)
-    assert one.log == ("x" * LONGEST_LINE,)
+    assert one.log == ("x" * MAX_LINE,)
     assert one.stacks == ()
 
 

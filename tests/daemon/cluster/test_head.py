@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
-from caovand.daemon.cluster.members import MOST_MEMBERS
+from caovand.daemon.cluster.members import MAX_MEMBERS
 from caovand.daemon.inspection import Obstacle
 from caovand.engines.vllm.memory.forecast import forecast
 from tests.core.machines import CUDA, inventory, plan
@@ -260,13 +260,13 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
             return {*told["joined"], *told["lost"]}
 
         await head.started("needed")
-        for number in range(MOST_MEMBERS - 1):
+        for number in range(MAX_MEMBERS - 1):
             head.hear(f"n{number + 2}")
-        assert len(names()) == MOST_MEMBERS
+        assert len(names()) == MAX_MEMBERS
         head.hear("too many")
         assert "too many" not in names(), "all others are here"
         world.clock.ahead_s += 30
-        for number in range(1, MOST_MEMBERS - 1):
+        for number in range(1, MAX_MEMBERS - 1):
             head.hear(f"n{number + 2}")
         head.hear("needed")
         head.hear("too many")

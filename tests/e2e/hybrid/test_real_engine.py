@@ -15,7 +15,7 @@ from tests.e2e.hybrid.conftest import Server
 from tests.patience import until
 
 pytestmark = pytest.mark.engine
-MOST_TOKENS = 40_000
+MAX_TOKENS = 40_000
 
 
 def test_it_serves_completions_with_mtp_3_and_says_what_vllm_reported(server: Server) -> None:
@@ -40,7 +40,7 @@ def test_the_tokens_a_second_are_those_that_a_client_measures(server: Server) ->
     before = server.daemon.status()["figures"]["totals"]
     client = [(time.monotonic(), 0)]
     begins: list[float] = []
-    while len(begins) < 2 and client[-1][1] < MOST_TOKENS:
+    while len(begins) < 2 and client[-1][1] < MAX_TOKENS:
         client += server.streamed(400, client[-1][1])
         at = time.monotonic()
         figures = server.daemon.status()["figures"]

@@ -26,7 +26,7 @@ USEFUL = 8192
 LEAST = 2048
 HOST_SHARE = 0.8
 """Of the free host memory: the rest is for prompts kept there and for others."""
-LONGEST_ON_HOST = 32768
+MAX_ON_HOST = 32768
 """Where no key names a context: longer ones take minutes to read on a processor."""
 
 
@@ -79,11 +79,11 @@ def longest(
     """The load with the longest context that is worth its price.
 
     The longest with which every layer fits the cards; else at most `ENOUGH`, for which layers leave
-    them. On a processor, what fits its memory, up to LONGEST_ON_HOST.
+    them. On a processor, what fits its memory, up to MAX_ON_HOST.
     """
-    limit = model.max_model_len or LONGEST_ON_HOST
+    limit = model.max_model_len or MAX_ON_HOST
     enough = min(ENOUGH[workload], limit)
-    top = limit if gpus else min(limit, max(LONGEST_ON_HOST, enough))
+    top = limit if gpus else min(limit, max(MAX_ON_HOST, enough))
 
     def at(context: int) -> Sized:
         return fixed(model, host, replace(load, context=context), gpus, rooms)

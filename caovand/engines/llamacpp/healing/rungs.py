@@ -10,8 +10,8 @@ from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
 from caovand.engines.llamacpp.planning.options import CONTEXT, count
 
-LEAST_CONTEXT = 2048
-LEAST_BATCH = 32
+MIN_CONTEXT = 2048
+MIN_BATCH = 32
 LESS_LAYERS = 8
 """A step takes one in so many of the layers off the cards."""
 
@@ -20,7 +20,7 @@ def _context(plan: Plan, finding: Finding) -> Step | None:
     """Half of it; a shorter one than a conversation needs is no remedy."""
     now = count(plan.value(CONTEXT)) or 0
     goal = now // 2 // 256 * 256
-    if goal < min(LEAST_CONTEXT, now) or not goal < now:
+    if goal < min(MIN_CONTEXT, now) or not goal < now:
         return None
     return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
 
@@ -39,7 +39,7 @@ def _slots(plan: Plan, finding: Finding) -> Step | None:
 
 def _batch(plan: Plan, finding: Finding) -> Step | None:
     """Halves the micro-batch, which sizes the buffers, and the batch with it."""
-    step = _halved(plan, "ubatch_size", LEAST_BATCH, "micro-batch")
+    step = _halved(plan, "ubatch_size", MIN_BATCH, "micro-batch")
     if step is None:
         return None
     micro, batch = step.settings["ubatch_size"], count(plan.value("batch_size")) or 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import ggml, kernel
-from caovand.engines.common.hit import MOST_TEXT, Hit, better, finding
+from caovand.engines.common.hit import MAX_TEXT, Hit, better, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
@@ -66,7 +66,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
                 hits = []  # it came up all the same
             continue
         parts = take_apart(line)
-        stopped = stopped or _STOPPED in parts.message[:MOST_TEXT]
+        stopped = stopped or _STOPPED in parts.message[:MAX_TEXT]
         here = shown or phase
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue

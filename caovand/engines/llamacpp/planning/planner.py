@@ -229,7 +229,7 @@ def _batches(
         batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
     elif gpus:
         batch = Setting(
-            steps.MOST_ON_CARDS, "policy", "long prompts keep the cards busy in large steps"
+            steps.MAX_ON_CARDS, "policy", "long prompts keep the cards busy in large steps"
         )
     else:
         tokens = steps.on_processor(inventory.model, inventory.host)
@@ -312,7 +312,7 @@ def _context(
         reason = "the longest with every layer on the cards"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
-    elif context == max(sizing.LONGEST_ON_HOST, sizing.ENOUGH[workload]):
+    elif context == max(sizing.MAX_ON_HOST, sizing.ENOUGH[workload]):
         reason = "a longer prompt takes minutes to read on a processor"
     else:
         reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"

@@ -7,7 +7,7 @@ from caovand.core.facts.inventory import Host, ModelCard
 STEP_S = 5.0
 GFLOP_S_OF_CORE = 15.0
 """Half of what a desktop's core reaches with AVX2 on quantised weights."""
-ON_CARDS, MOST_ON_CARDS = 512, 2048
+ON_CARDS, MAX_ON_CARDS = 512, 2048
 LEAST, MOST = 32, 512
 
 

@@ -11,15 +11,15 @@ from caovand.core.plan import Plan
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT, FLASH, OVERHEAD
 
-LEAST_CONTEXT = 2048
-FIRST_OVERHEAD, MOST_OVERHEAD = 1 << 30, 16 << 30
+MIN_CONTEXT = 2048
+FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
     """Half of it; a shorter one than a conversation needs is no remedy."""
     now = plan.value(CONTEXT)
     goal = now // 2 // 256 * 256
-    if goal < LEAST_CONTEXT:
+    if goal < MIN_CONTEXT:
         return None
     return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
 
@@ -55,7 +55,7 @@ def _overhead(plan: Plan, finding: Finding) -> Step | None:
         return None
     now = variables.number(plan, OVERHEAD)
     goal = max(2 * now, FIRST_OVERHEAD)
-    if goal > MOST_OVERHEAD:
+    if goal > MAX_OVERHEAD:
         return None
     shown = f"{goal >> 20} MiB"
     change = f"memory left free on each card {now >> 20} MiB -> {shown}"

@@ -22,8 +22,8 @@ from caovand.engines.sglang.planning.options import (
     count,
 )
 
-LEAST_CONTEXT, LEAST_STEP, GRANULE = 2048, 512, 256
-LEAST_SHARE, LESS_SHARE = 0.5, 0.05
+MIN_CONTEXT, MIN_STEP, GRANULE = 2048, 512, 256
+MIN_SHARE, LESS_SHARE = 0.5, 0.05
 EIGHT_BITS = "fp8_e4m3"
 HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 """Cards whose kernels read such a cache."""
@@ -33,7 +33,7 @@ def _context(plan: Plan, finding: Finding) -> Step | None:
     """Half of it; a shorter one than a conversation needs is no remedy."""
     now = count(plan.value(CONTEXT)) or 0
     goal = now // 2 // GRANULE * GRANULE
-    if goal < LEAST_CONTEXT:
+    if goal < MIN_CONTEXT:
         return None
     return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
 
@@ -51,15 +51,15 @@ def _requests(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _step(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, STEP, LEAST_STEP, "tokens of a step")
+    return _halved(plan, STEP, MIN_STEP, "tokens of a step")
 
 
 def _share(plan: Plan, finding: Finding) -> Step | None:
     """Less for weights and cache, which leaves more for a step and for CUDA graphs."""
     now = plan.value(SHARE)
-    if not isinstance(now, (int, float)) or now <= LEAST_SHARE or finding.beyond_card:
+    if not isinstance(now, (int, float)) or now <= MIN_SHARE or finding.beyond_card:
         return None
-    goal = round(max(now - LESS_SHARE, LEAST_SHARE), 3)
+    goal = round(max(now - LESS_SHARE, MIN_SHARE), 3)
     return Step({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")
 
 

@@ -22,8 +22,8 @@ from caovand.engines.vllm.planning.environment import STATES
 from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, count
 
 BLOCK = 16  # tokens: context lengths are multiples of it
-LEAST_CONTEXT, LEAST_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
-LEAST_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
+MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
+MIN_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
 GMU_STEP = 0.03
 GMU_DOWNS = 3  # after so many steps the cause is something else
 GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
@@ -64,7 +64,7 @@ def _context(plan: Plan, finding: Finding) -> Step | None:
     goal = goal // BLOCK * BLOCK
     # A context too short for a conversation is no remedy, unless the operator asked for a short
     # one.
-    least = LEAST_FITTING if fits else LEAST_CONTEXT
+    least = MIN_FITTING if fits else MIN_CONTEXT
     floor = least if now >= least or not fits else BLOCK
     if not floor <= goal < now:
         return None
@@ -149,7 +149,7 @@ def _halved(plan: Plan, name: str, unset: int, least: int, label: str) -> Step |
 
 
 def _batch(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, "max_num_batched_tokens", LEAST_BATCH, LEAST_BATCH, "batch tokens")
+    return _halved(plan, "max_num_batched_tokens", MIN_BATCH, MIN_BATCH, "batch tokens")
 
 
 def _sequences(plan: Plan, finding: Finding) -> Step | None:

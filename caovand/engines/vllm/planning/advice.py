@@ -24,7 +24,7 @@ from caovand.engines.vllm.planning.spelling import option, whole_number
 Planner = Callable[[Config, Inventory], "Plan | None"]
 """Makes the plan of a changed configuration or machine; None where there is none."""
 FREE = "free the cards"
-MOST_CARDS = 64
+MAX_CARDS = 64
 STEP = 256  # tokens
 SMALLER = (
     ("an fp8 checkpoint", "fp8", 8.0),
@@ -203,7 +203,7 @@ def _cards(case: Case) -> Iterator[str]:
     if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
     card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
-    for count in range(len(case.gpus) + 1, MOST_CARDS + 1):
+    for count in range(len(case.gpus) + 1, MAX_CARDS + 1):
         if indivisible(case.inventory.model, count):
             continue
         more = replace(

@@ -27,7 +27,7 @@ from caovand.engines.vllm.planning.search import (
 from caovand.engines.vllm.planning.sizing import Sizing
 from caovand.engines.vllm.planning.wishes import Wishes
 
-LEAST_SERVICE = 4096
+MIN_SERVICE = 4096
 """Where no way holds this much, host memory is worth a try: prompts are longer."""
 OFFLOAD_MARGIN_GIB = 0.25
 
@@ -48,7 +48,7 @@ def choose(
     if wishes.typed_graphs and not wishes.eager:
         found = search.best(eager=(False,))
     found = found or search.best(eager=search.eager)
-    if found and found[1].load.context >= min(LEAST_SERVICE, model.max_model_len):
+    if found and found[1].load.context >= min(MIN_SERVICE, model.max_model_len):
         return found
     better = [found] if found else []
     if not found or not wishes.context:
@@ -83,7 +83,7 @@ def _offloaded(
     operator's context or share that does not fit, and a slow engine is not what was meant.
     """
     least = min(SMALLEST_CONTEXT, model.max_model_len)
-    enough = least if wishes.context else min(LEAST_SERVICE, model.max_model_len)
+    enough = least if wishes.context else min(MIN_SERVICE, model.max_model_len)
     if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
         return None
     emptied = tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in gpus)

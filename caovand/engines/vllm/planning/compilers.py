@@ -10,7 +10,7 @@ JOBS = "MAX_JOBS"
 THREADS = "CAOVAN_COMPILE_THREADS"
 """Read by the plugin in each worker: torch.compile's own variable is set to 1 by vLLM."""
 ITS_OWN = "TORCHINDUCTOR_COMPILE_THREADS"
-MOST_THREADS = 16
+MAX_THREADS = 16
 THREAD_MIB = 1024
 """A process with PyTorch and Triton in it that compiles one kernel, and its assembler."""
 WORKER_MIB = 4096
@@ -47,7 +47,7 @@ def threads(draft: Draft) -> Setting | None:
     allowed = {
         f"{draft.host.cpus} cores": cores,
         f"{left_mib} MiB of host memory that loading leaves": max(1, left_mib // THREAD_MIB),
-        f"at most {MOST_THREADS}": MOST_THREADS,
+        f"at most {MAX_THREADS}": MAX_THREADS,
     }
     why, count = min(allowed.items(), key=lambda one: one[1])
     each = "" if workers == 1 else f" for each of {workers} workers"

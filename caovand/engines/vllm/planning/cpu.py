@@ -10,7 +10,7 @@ from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.planning.resize import asked_load
 from caovand.engines.vllm.planning.spelling import count
 
-MOST_OF_RAM = 16
+MAX_OF_RAM = 16
 REQUESTS = 2
 STEP_MIB = 64
 UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
@@ -21,7 +21,7 @@ def _layout(draft: Draft, model: ModelCard) -> Layout:
 
 
 def _most_bytes(draft: Draft) -> int:
-    return max(draft.inventory.least_ram_mib // MOST_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
 
 
 def max_model_len(draft: Draft) -> Setting | None:
@@ -40,10 +40,10 @@ def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
     if draft.cuda:
         return None
     if not draft.model.layer_types:
-        return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; the model is unknown")
+        return policy(_most_bytes(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown")
     asked = count(draft.value("max_model_len"))
     if not asked and not draft.model.limit_known:
-        return policy(_most_bytes(draft), f"a {MOST_OF_RAM}th of the memory; {UNKNOWN_LIMIT}")
+        return policy(_most_bytes(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}")
     context = asked or draft.model.max_model_len
     one = _layout(draft, draft.model).needed(context)
     whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB

@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.ranks import (
 )
 from caovand.engines.vllm.planning.spelling import count
 
-LEAST_MIB = 1024
+MIN_MIB = 1024
 """What a CUDA context, PyTorch and a first buffer take before there is any model."""
 
 
@@ -47,7 +47,7 @@ def choose_gpus(
         )
     chosen = _chosen(config.engine.gpus, inventory, staged=_staged(values))
     for gpu in chosen:
-        if gpu.total_mib < LEAST_MIB:
+        if gpu.total_mib < MIN_MIB:
             raise Unplannable(
                 f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
                 " takes; name other cards in [engine] gpus, or install the CPU build with"

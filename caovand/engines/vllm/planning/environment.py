@@ -12,7 +12,7 @@ from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.partition import layer_partition
 
-MOST_THREADS = 12
+MAX_THREADS = 12
 STATES = "CAOVAN_STATES"
 """Makes the plugin end an engine in which its fixes of recurrent states do not act."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -43,10 +43,10 @@ def _offline(draft: Draft) -> Setting | None:
 
 
 def _threads(draft: Draft) -> Setting | None:
-    cores = min(draft.host.cpus, MOST_THREADS)
+    cores = min(draft.host.cpus, MAX_THREADS)
     if not draft.cuda:
         return None  # the CPU build binds its own threads to cores; this would fight it
-    return policy(str(cores), f"physical cores, at most {MOST_THREADS}: {draft.host.cpus} here")
+    return policy(str(cores), f"physical cores, at most {MAX_THREADS}: {draft.host.cpus} here")
 
 
 def _shares_graphs(draft: Draft) -> bool:

@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.eight_bits import ends_in_half
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.precision import (
     EXCLUSIVE,
-    LEAST_CAPABILITY,
+    MIN_CAPABILITY,
     lacks_bfloat16,
     method,
     oldest_without,
@@ -134,7 +134,7 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
             "vLLM takes the checkpoint's own method",
             "leave --quantization out",
         )
-    least = LEAST_CAPABILITY.get(scene.quantization, (0, 0))
+    least = MIN_CAPABILITY.get(scene.quantization, (0, 0))
     old = scene.first(least)
     if old:
         major, minor = least

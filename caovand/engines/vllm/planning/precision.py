@@ -12,7 +12,7 @@ WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
 """Quantisations that compute in float32 too; the others are for 16-bit types."""
-LEAST_CAPABILITY = {
+MIN_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
     "experts_int8": AMPERE,

@@ -41,7 +41,7 @@ checkpoint rarely brings scales for 8 bits, and what they cost each model was no
 BUSY_MIB = 1024
 """Memory that others use on a card that is worth waiting for; a desktop uses less."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
-LEAST_ALONE = 4096
+MIN_ALONE = 4096
 """Below this, wait for other programs to free memory instead of serving."""
 
 
@@ -215,7 +215,7 @@ def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
     """Raise Unplannable where the model would run here but for other processes' memory."""
     gpus, model = draft.cards, draft.model
     free = emptied(gpus)
-    least = min(LEAST_ALONE, model.max_model_len)
+    least = min(MIN_ALONE, model.max_model_len)
     if free == gpus or longest_lean(bases, model, gpus) >= least:
         return
     alone = longest_lean(bases, model, free)

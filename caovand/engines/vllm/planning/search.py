@@ -33,7 +33,7 @@ SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
 BATCHES = GENEROUS_BATCH, MODEST_BATCH, LEAN_BATCH = 8192, 2048, 512
 SAMPLER_SHARE = 0.02
-MOST_SEQUENCES, TURING_SEQUENCES = 256, 8
+MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
 USUAL_SEQUENCES = 2
 """So many are let in even where the cache holds fewer whole contexts: few are as long."""
 
@@ -44,7 +44,7 @@ def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
         return TURING_SEQUENCES
     card = min(gpu.total_mib for gpu in gpus) * MIB
     each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
-    count = MOST_SEQUENCES
+    count = MAX_SEQUENCES
     while count > 1 and count * each > SAMPLER_SHARE * card:
         count //= 2
     return count
