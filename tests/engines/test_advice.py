@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,

@@ -14,8 +14,8 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.memory.forecast import load_of
+from caovand.engines.vllm.planning.conflicts import conflicts, forecast
 from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing

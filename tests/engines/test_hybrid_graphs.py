@@ -8,7 +8,8 @@ import pytest
 
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import kv_bytes, layout_for
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import gpus_of, load_of
+from caovand.engines.vllm.planning.conflicts import forecast
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import plan

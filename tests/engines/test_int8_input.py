@@ -15,8 +15,8 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.planning.activations import VARIABLE
+from caovand.engines.vllm.planning.conflicts import forecast
 from tests.boxes.models import DISTILL_32B, model
 from tests.core.machines import (
     ABSENT,

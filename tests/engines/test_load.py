@@ -11,8 +11,9 @@ import pytest
 
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.estimate import Load
-from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.memory.forecast import load_of
 from caovand.engines.vllm.planning import planner
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.draft import Draft
 from tests.core.machines import (
     A100,

@@ -12,8 +12,8 @@ from caovand.core.config_parser import parse
 from caovand.core.engine import UNTITLED, Place
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.nodes import (
     by_host_name,
     local,

@@ -15,8 +15,8 @@ import pytest
 
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.planning.checkup import DoctorFacts, checkup
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.spelling import option
 from caovand.engines.vllm.planning.turing import UNKNOWN_WIDTH
 from tests.cli.test_offline_verbs import GOOD

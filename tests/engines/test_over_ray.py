@@ -11,8 +11,8 @@ from caovand.core.engine import Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build
-from caovand.engines.vllm.memory.forecast import forecast
 from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.nodes import local, own, spread
 from caovand.engines.vllm.planning.over_ray import LAUNCHER, refusal
 from tests.core.machines import CPU, CUDA, GEMMA_4, QWEN_27B_AWQ, alike, inventory, named, plan

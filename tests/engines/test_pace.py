@@ -17,7 +17,8 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import gpus_of, load_of
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
 from caovand.engines.vllm.planning.resize import ENOUGH_EXACT

@@ -17,7 +17,8 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import gpus_of, load_of
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest
 from caovand.engines.vllm.planning.offload import step_cost
 from caovand.engines.vllm.planning.planner import make_plan

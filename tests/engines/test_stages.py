@@ -29,10 +29,11 @@ from caovand.engines.vllm.memory.estimate import (
     shares,
     weights_bytes,
 )
-from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.memory.forecast import load_of
 from caovand.engines.vllm.memory.graphs import DRAFTER_MIB
 from caovand.engines.vllm.memory.kv_cache import pages
 from caovand.engines.vllm.memory.stages import PARTITION, own_partition, stage_model
+from caovand.engines.vllm.planning.conflicts import forecast
 from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
 from caovand.engines.vllm.planning.spanning import Nodes
 from tests.core.machines import (

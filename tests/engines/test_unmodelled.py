@@ -8,7 +8,8 @@ import pytest
 
 from caovand.core.facts.inventory import Inventory, LinearAttention
 from caovand.engines.vllm.memory.estimate import layout_for
-from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.memory.forecast import load_of
+from caovand.engines.vllm.planning.conflicts import forecast
 from tests.core.machines import (
     CPU,
     GPT_OSS,

@@ -16,11 +16,11 @@ from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
-from caovand.engines.vllm.memory.forecast import cards_of, forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import cards_of, gpus_of, load_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.checkup import checkup
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.conflicts import conflicts, forecast
 from caovand.engines.vllm.planning.foreseen import foreseen
 from caovand.engines.vllm.planning.nodes import NODES
 from caovand.engines.vllm.planning.overruling import overruling

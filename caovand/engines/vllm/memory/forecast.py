@@ -21,7 +21,6 @@ from caovand.engines.vllm.memory.estimate import (
     unforeseen,
 )
 from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled
-from caovand.engines.vllm.planning.conflicts import conflicts
 from caovand.engines.vllm.planning.length import beyond_limit
 from caovand.engines.vllm.planning.ranks import replicas, serving
 from caovand.engines.vllm.planning.spelling import count as count_of
@@ -85,19 +84,9 @@ def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     return replace(found, fits=False, lack=lack, advice=tuple(advice))
 
 
-def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast, with what would make the plan fit; of what is unknown, only the share."""
+def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast of memory alone; of what is unknown, only the share."""
     gpus = gpus_of(plan, inventory)
-    found = _forecast(plan, inventory, gpus)
-    contradictions = conflicts(plan, inventory, cards_of(plan, inventory))
-    if contradictions:
-        found = replace(found, fits=False, conflicts=contradictions)
-    if found.fits is not False:
-        return found
-    return replace(found, advice=found.advice or plan.advice)
-
-
-def _forecast(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
     model, share = inventory.model, plan.value("gpu_memory_utilization")
     why = _unknown(plan, inventory, gpus)
     if why:

@@ -12,11 +12,12 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.engines.vllm.memory.estimate import GIB, lacking_gib, visible_mib
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.forecast import gpus_of, load_of
 from caovand.engines.vllm.planning import flags
 from caovand.engines.vllm.planning.choosing import OFFLOAD_MARGIN_GIB
+from caovand.engines.vllm.planning.conflicts import forecast
+from caovand.engines.vllm.planning.decisions import EASING, HINDERING
 from caovand.engines.vllm.planning.devices import indivisible
-from caovand.engines.vllm.planning.flag_table import EASING, HINDERING
 from caovand.engines.vllm.planning.offload import step_cost
 from caovand.engines.vllm.planning.resize import all_emptied, holders
 from caovand.engines.vllm.planning.spelling import option, whole_number

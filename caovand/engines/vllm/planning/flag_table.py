@@ -1,118 +1,118 @@
-"""Every flag of `vllm serve` that caovan knows, one row each; what else asks for flags is derived.
+"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
 
-Rules run in the order of the rows: one may read what was decided before it. A new flag is a row
-here, with its rule in `rules` and its obstacle in `obstacles` if it has any.
+How the policy decides a flag stands in `planning.decisions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from caovand.core.plan import Plan
-from caovand.engines.vllm.planning import cpu, families, obstacles, pipeline, rules, turing
-from caovand.engines.vllm.planning.flag_row import (
-    COUNT,
-    FREE,
-    GIB,
-    KEEP,
-    LENGTH,
-    OBJECT,
-    PORT,
-    SHARE,
-    FlagRow,
-    Goal,
-    Wanted,
+from caovand.engines.vllm.planning.spelling import count, is_left_to_vllm
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which values a verbatim flag may have: what another one lacks, and what to write instead."""
+
+    accepts: Callable[[Any], bool]
+    fact: str
+    remedy: str
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+COUNT = Wanted(lambda value: count(value) is not None, "no count of one or more", "a whole number")
+LENGTH = Wanted(
+    lambda value: count(value) is not None or is_left_to_vllm(value),
+    "no number of tokens",
+    "32768, 32k, 32K or auto",
 )
-from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
-from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION
+PORT = Wanted(
+    lambda value: type(value) is int and 0 < value < 65536,
+    "no number from 1 to 65535",
+    "such a number",
+)
+GIB = Wanted(lambda value: _is_number(value) and value >= 0, "no size in GiB", "a number from 0")
+SHARE = Wanted(
+    lambda value: _is_number(value) and 0 < value <= 1,
+    "no share of a card's memory",
+    "0.9 or less, above 0",
+)
+OBJECT = Wanted(lambda value: isinstance(value, Mapping), "no JSON object", '\'{"key": "value"}\'')
 
 
-def _graphs(plan: Plan) -> Any:
-    """The plan's CUDA graphs in the words of the key."""
-    config = plan.value("compilation_config")
-    mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
-    return "none" if plan.value("enforce_eager") else str(mode).lower()
+@dataclass(frozen=True)
+class FlagRow:
+    """One flag of vLLM.
+
+    `takes` is how many words follow it ("many": all up to the next flag), `short` its short name.
+    A flag with a `secret` is shown to nobody: that is the shortest beginning of its name that vLLM
+    takes, and `carrier` the variable that brings it to the engine instead. `wanted` are the values
+    that are not refused before a start. What the planner and the forecast calculate with is of
+    `type`, also in a remembered plan. `unforeseen` says what it changes of memory if nothing can be
+    forecast with it.
+    """
+
+    name: str
+    takes: Literal["nothing", "one", "many"] = "one"
+    short: str = ""
+    secret: str = ""
+    carrier: str = ""
+    wanted: Wanted | None = None
+    type: tuple[type, ...] = ()
+    unforeseen: str = ""
 
 
 _INT, _NUMBER, _TEXT, _BOOL, _TABLE = (int,), (int, float), (str,), (bool,), (dict,)
 _SPREAD = "the cache is then spread over the ranks"
 
-_DECIDED = (
-    FlagRow("host", rule=rules.host),
-    FlagRow("port", rule=rules.port, wanted=PORT),
-    FlagRow("served_model_name", "many", rule=rules.served_model_name,
-            goal=Goal("model", "served_name")),
-    FlagRow("revision", rule=rules.revision, goal=Goal("model", "revision")),
-    FlagRow("trust_remote_code", "nothing", rule=rules.trust_remote_code,
-            goal=Goal("model", "trust_remote_code")),
-    FlagRow("chat_template", rule=rules.chat_template, goal=Goal("model", "chat_template")),
-    FlagRow("tool_call_parser", rule=families.tool_call_parser,
-            goal=Goal("server", "tool_call_parser")),
-    FlagRow("enable_auto_tool_choice", "nothing", rule=families.enable_auto_tool_choice),
-    FlagRow("reasoning_parser", rule=families.reasoning_parser,
-            goal=Goal("server", "reasoning_parser")),
-    FlagRow("tensor_parallel_size", short="-tp", rule=pipeline.tensor_parallel_size, wanted=COUNT,
-            goal=Goal("policy", "tensor_parallel_size"),
-            obstacles=(obstacles.cards, obstacles.split), eases=6),
-    FlagRow("pipeline_parallel_size", short="-pp", rule=pipeline.pipeline_parallel_size,
-            wanted=COUNT, obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
-    FlagRow("dtype", rule=rules.dtype, type=_TEXT, goal=Goal("policy", "dtype"),
-            obstacles=(obstacles.dtype,), hinders=1),
-    FlagRow("speculative_config", short="-sc", rule=speculative_config, type=_TABLE,
-            goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
-            obstacles=(obstacles.drafting,), hinders=4),
-    FlagRow("attention_backend", rule=turing.attention_backend, type=_TEXT,
-            obstacles=(obstacles.attention,), hinders=2),
-    FlagRow("kv_cache_dtype", rule=rules.kv_cache_dtype, type=_TEXT,
-            goal=Goal("policy", "kv_cache_dtype"), obstacles=(obstacles.cache_type,), eases=5),
-    FlagRow("enable_prefix_caching", "nothing", rule=rules.enable_prefix_caching, type=_BOOL),
-    FlagRow("mamba_cache_mode", rule=rules.mamba_cache_mode),
-    FlagRow("gdn_prefill_backend", rule=rules.gdn_prefill_backend),
-    FlagRow("disable_custom_all_reduce", "nothing", rule=rules.disable_custom_all_reduce,
-            type=_BOOL),
-    FlagRow("enable_flashinfer_autotune", "nothing", rule=rules.enable_flashinfer_autotune),
-    FlagRow("language_model_only", "nothing", rule=rules.language_model_only, sized=True,
-            goal=Goal("model", "text_only")),
-    FlagRow("max_model_len", rule=rules.max_model_len, sized=True, type=_INT, wanted=LENGTH,
-            goal=Goal("model", "max_model_len"), obstacles=(obstacles.length,), eases=1),
-    FlagRow("max_num_seqs", rule=rules.max_num_seqs, sized=True, type=_INT, wanted=COUNT,
-            goal=Goal("policy", "max_num_seqs"), obstacles=(obstacles.step,), eases=2),
-    FlagRow("async_scheduling", "nothing", rule=async_scheduling, sized=True, type=_BOOL),
-    FlagRow("max_num_batched_tokens", rule=rules.max_num_batched_tokens, sized=True, type=_INT,
-            wanted=COUNT, goal=Goal("policy", "max_num_batched_tokens"), eases=3),
-    FlagRow("enforce_eager", "nothing", rule=rules.enforce_eager, sized=True, type=_BOOL,
-            goal=Goal("policy", "cuda_graphs", KEEP, ("compilation_config",), _graphs, True),
-            hinders=5),
-    FlagRow("compilation_config", short="-cc", rule=rules.compilation_config, sized=True,
-            type=_TABLE),
-    FlagRow("gpu_memory_utilization", rule=rules.gpu_memory_utilization, sized=True, type=_NUMBER,
-            wanted=SHARE, eases=4,
-            goal=Goal("policy", "gpu_memory_utilization", FREE, cuda_only=True)),
-    FlagRow("cpu_offload_gb", rule=rules.cpu_offload_gb, sized=True, type=_NUMBER, wanted=GIB,
-            eases=7),
-    FlagRow("kv_cache_memory_bytes", rule=cpu.kv_cache_memory_bytes, sized=True, type=_INT,
-            wanted=COUNT, hinders=9),
-    FlagRow("additional_config", rule=rules.additional_config, sized=True, type=_TABLE,
-            wanted=OBJECT),
-    FlagRow("enable_server_load_tracking", "nothing", rule=rules.enable_server_load_tracking,
-            sized=True),
-    FlagRow("shutdown_timeout", rule=rules.shutdown_timeout, sized=True),
-)  # fmt: skip
-"""Those that a rule decides, in the order in which the rules run."""
-
-_GIVEN = (
-    FlagRow("quantization", short="-q", obstacles=(obstacles.quantisation,)),
-    FlagRow("attention_config", short="-ac", hinders=3),
-    FlagRow("enable_chunked_prefill", "nothing", hinders=6),
-    FlagRow("data_parallel_size", short="-dp", wanted=COUNT, hinders=8),
+_KNOWN = (
+    FlagRow("host"),
+    FlagRow("port", wanted=PORT),
+    FlagRow("served_model_name", "many"),
+    FlagRow("revision"),
+    FlagRow("trust_remote_code", "nothing"),
+    FlagRow("chat_template"),
+    FlagRow("tool_call_parser"),
+    FlagRow("enable_auto_tool_choice", "nothing"),
+    FlagRow("reasoning_parser"),
+    FlagRow("tensor_parallel_size", short="-tp", wanted=COUNT),
+    FlagRow("pipeline_parallel_size", short="-pp", wanted=COUNT),
+    FlagRow("dtype", type=_TEXT),
+    FlagRow("speculative_config", short="-sc", type=_TABLE),
+    FlagRow("attention_backend", type=_TEXT),
+    FlagRow("kv_cache_dtype", type=_TEXT),
+    FlagRow("enable_prefix_caching", "nothing", type=_BOOL),
+    FlagRow("mamba_cache_mode"),
+    FlagRow("gdn_prefill_backend"),
+    FlagRow("disable_custom_all_reduce", "nothing", type=_BOOL),
+    FlagRow("enable_flashinfer_autotune", "nothing"),
+    FlagRow("language_model_only", "nothing"),
+    FlagRow("max_model_len", type=_INT, wanted=LENGTH),
+    FlagRow("max_num_seqs", type=_INT, wanted=COUNT),
+    FlagRow("async_scheduling", "nothing", type=_BOOL),
+    FlagRow("max_num_batched_tokens", type=_INT, wanted=COUNT),
+    FlagRow("enforce_eager", "nothing", type=_BOOL),
+    FlagRow("compilation_config", short="-cc", type=_TABLE),
+    FlagRow("gpu_memory_utilization", type=_NUMBER, wanted=SHARE),
+    FlagRow("cpu_offload_gb", type=_NUMBER, wanted=GIB),
+    FlagRow("kv_cache_memory_bytes", type=_INT, wanted=COUNT),
+    FlagRow("additional_config", type=_TABLE, wanted=OBJECT),
+    FlagRow("enable_server_load_tracking", "nothing"),
+    FlagRow("shutdown_timeout"),
+    FlagRow("quantization", short="-q"),
+    FlagRow("attention_config", short="-ac"),
+    FlagRow("enable_chunked_prefill", "nothing"),
+    FlagRow("data_parallel_size", short="-dp", wanted=COUNT),
     FlagRow("num_gpu_blocks_override", wanted=COUNT),
     FlagRow("block_size", wanted=COUNT),
     FlagRow("enable_lora", "nothing", unforeseen="adapters take memory of every card"),
     FlagRow("mamba_cache_dtype", unforeseen="it changes the size of the recurrent states"),
-    FlagRow("mamba_block_size", unforeseen="it changes how often recurrent states are kept",
-            obstacles=(obstacles.states,)),
+    FlagRow("mamba_block_size", unforeseen="it changes how often recurrent states are kept"),
     FlagRow("kv_cache_dtype_skip_layers", "many",
             unforeseen="layers then keep caches of different sizes"),
     FlagRow("decode_context_parallel_size", short="-dcp", unforeseen=_SPREAD),
@@ -137,7 +137,7 @@ _GIVEN = (
     FlagRow("diffusion_config", short="-dc"),
     FlagRow("optimization_level", short="-O"),
 )  # fmt: skip
-"""Those of which more is known than how many words they take, for operators who give them."""
+"""Those of which more is known than how many words they take."""
 
 _MANY = (
     "middleware", "lora_modules", "cudagraph_capture_sizes", "device_ids", "lora_target_modules",
@@ -164,8 +164,7 @@ _ALONE = (
 )  # fmt: skip
 
 FLAGS: tuple[FlagRow, ...] = (
-    *_DECIDED,
-    *_GIVEN,
+    *_KNOWN,
     *(FlagRow(name, "many") for name in _MANY),
     *(FlagRow(name, "nothing") for name in _ALONE),
 )
@@ -177,16 +176,6 @@ SWITCHES = frozenset(row.name for row in FLAGS if row.takes == "nothing")
 SECRETS = {row.name: row.secret for row in FLAGS if row.secret}
 CARRIERS = {row.name: row.carrier for row in FLAGS if row.carrier}
 WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wanted}
-FIRST = tuple((row.name, row.rule) for row in FLAGS if row.rule and not row.sized)
-SECOND = tuple((row.name, row.rule) for row in FLAGS if row.rule and row.sized)
-"""Rules that run before the cards are sized, and behind that."""
-DECIDED = frozenset(row.name for row in FLAGS if row.rule)
-GOALS = tuple(replace(row.goal, setting=row.name) for row in FLAGS if row.goal)
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
 """What the planner and the forecast calculate with; the rest goes to vLLM as it is."""
-OBSTACLES = tuple(obstacle for row in FLAGS for obstacle in row.obstacles)
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
-EASING = tuple(row.name for row in sorted(FLAGS, key=lambda row: row.eases) if row.eases)
-"""What the policy decides by itself if it may."""
-HINDERING = tuple(row.name for row in sorted(FLAGS, key=lambda row: row.hinders) if row.hinders)
-"""Verbatim flags that may stand in the way, and are not sized by the policy."""

@@ -7,10 +7,10 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan
 from caovand.engines.vllm.memory.estimate import MIB, spare
-from caovand.engines.vllm.memory.forecast import cards_of, forecast
+from caovand.engines.vllm.memory.forecast import cards_of
 from caovand.engines.vllm.planning import obstacles
 from caovand.engines.vllm.planning.advice import FREE
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.conflicts import conflicts, forecast
 from caovand.engines.vllm.planning.refused import refused
 
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05

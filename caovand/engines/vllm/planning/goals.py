@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.vllm.planning.decisions import GOALS, Goal
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.flag_row import Goal
-from caovand.engines.vllm.planning.flag_table import GOALS
 
 
 def idle_keys(draft: Draft) -> list[str]:

@@ -19,7 +19,7 @@ from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.memory import graphs
 from caovand.engines.vllm.memory.estimate import free_share
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.memory.forecast import gpus_of
 from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled, weights_unknown
 from caovand.engines.vllm.planning import (
     activations,
@@ -32,7 +32,8 @@ from caovand.engines.vllm.planning import (
 )
 from caovand.engines.vllm.planning.activations import variables
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.conflicts import conflicts, forecast
+from caovand.engines.vllm.planning.decisions import DECIDED, FIRST, SECOND, Rule
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     freest,
@@ -46,8 +47,7 @@ from caovand.engines.vllm.planning.devices import (
 from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
 from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits, uncompiled
 from caovand.engines.vllm.planning.environment import allocator_warnings, environment
-from caovand.engines.vllm.planning.flag_row import Rule
-from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
+from caovand.engines.vllm.planning.flag_table import SECRETS
 from caovand.engines.vllm.planning.offload import step_cost
 from caovand.engines.vllm.planning.refused import unknown
 from caovand.engines.vllm.planning.resize import (
