@@ -13,8 +13,10 @@ import pytest
 from caovand.core.config import Config, ModelSection, PolicySection, ServerSection
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.planning import flags, obstacles
-from caovand.engines.vllm.planning.conflicts import forecast
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import FLAGS, SWITCHES, FlagRow
+from caovand.engines.vllm.planning import obstacles
 from caovand.engines.vllm.planning.decisions import (
     DECISIONS,
     EASING,
@@ -24,9 +26,8 @@ from caovand.engines.vllm.planning.decisions import (
     OBSTACLES,
     SECOND,
     Decision,
+    forecast,
 )
-from caovand.engines.vllm.planning.flag_table import FLAGS, SWITCHES, FlagRow
-from caovand.engines.vllm.planning.spelling import option
 from tests.core.machines import CUDA, inventory, plan
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "engines").glob("*.json"))
@@ -78,13 +79,13 @@ def test_every_short_name_of_the_engines_is_known() -> None:
 @rows("short")
 def test_a_short_name_is_read_as_the_flag(row: FlagRow) -> None:
     words = [row.short] if row.takes == "nothing" else [row.short, "2"]
-    assert [flag.name for flag in flags.read([*words, "--port", "1"])] == [row.name, "port"]
+    assert [flag.name for flag in command_line.read([*words, "--port", "1"])] == [row.name, "port"]
 
 
 @pytest.mark.parametrize("row", FLAGS, ids=lambda row: row.name)
 def test_a_flag_is_followed_by_as_many_words_as_it_takes(row: FlagRow) -> None:
     taken = {"nothing": 0, "one": 1, "many": 2}[row.takes]
-    read = flags.read([option(row.name), "a", "b"])
+    read = command_line.read([option(row.name), "a", "b"])
     assert len(read[0].words) == 1 + taken
     assert len(read) == 3 - taken
 
@@ -95,7 +96,7 @@ def test_a_secret_is_shown_nowhere_and_comes_by_its_variable(row: FlagRow) -> No
     command = build(found, CUDA)
     assert command.env[row.carrier] == "hunter22"
     assert "hunter22" not in str((command.argv, command.shown, found.settings, found.warnings))
-    assert flags.redact([option(row.secret), "hunter22"])[1] == flags.HIDDEN
+    assert command_line.redact([option(row.secret), "hunter22"])[1] == command_line.HIDDEN
 
 
 @rows("wanted")

@@ -2,6 +2,8 @@
 
 Rules run in the order of the rows: one may read what was decided before it. A flag that the policy
 chooses is a row here, with its rule in `rules` and its obstacle in `obstacles` if it has any.
+Verbatim flags are never rewritten: a plan with conflicts stands, and says that it cannot run, why,
+and which flag would do.
 """
 
 from __future__ import annotations
@@ -10,19 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan, Setting
 from caovand.core.problem import Problem
-from caovand.engines.vllm.planning import cpu, families, obstacles, pipeline, rules, turing
+from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
+from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
+from caovand.engines.vllm.planning import obstacles, pipeline, precision, rules, serving
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.obstacles import Scene
+from caovand.engines.vllm.planning.rules import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
-from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION
 
 Rule = Callable[[Draft], Setting | None]
 """From a draft to a setting, None to leave the flag out."""
 Obstacle = Callable[[Scene], Iterator[Problem]]
 """What cannot run with the planned value, each with fact and remedy."""
-
 KEEP = "name it in [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
 FREE = "stop what else uses the cards"
@@ -76,16 +81,17 @@ def _graphs(plan: Plan) -> Any:
 
 
 DECISIONS = (
-    Decision("host", rules.host),
-    Decision("port", rules.port),
-    Decision("served_model_name", rules.served_model_name, goal=Goal("model", "served_name")),
-    Decision("revision", rules.revision, goal=Goal("model", "revision")),
-    Decision("trust_remote_code", rules.trust_remote_code, goal=Goal("model", "trust_remote_code")),
-    Decision("chat_template", rules.chat_template, goal=Goal("model", "chat_template")),
-    Decision("tool_call_parser", families.tool_call_parser,
+    Decision("host", serving.host),
+    Decision("port", serving.port),
+    Decision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
+    Decision("revision", serving.revision, goal=Goal("model", "revision")),
+    Decision("trust_remote_code", serving.trust_remote_code,
+             goal=Goal("model", "trust_remote_code")),
+    Decision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
+    Decision("tool_call_parser", serving.tool_call_parser,
              goal=Goal("server", "tool_call_parser")),
-    Decision("enable_auto_tool_choice", families.enable_auto_tool_choice),
-    Decision("reasoning_parser", families.reasoning_parser,
+    Decision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
+    Decision("reasoning_parser", serving.reasoning_parser,
              goal=Goal("server", "reasoning_parser")),
     Decision("tensor_parallel_size", pipeline.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),
@@ -97,7 +103,7 @@ DECISIONS = (
     Decision("speculative_config", speculative_config,
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
              obstacles=(obstacles.drafting,), hinders=4),
-    Decision("attention_backend", turing.attention_backend, obstacles=(obstacles.attention,),
+    Decision("attention_backend", precision.attention_backend, obstacles=(obstacles.attention,),
              hinders=2),
     Decision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
              obstacles=(obstacles.cache_type,), eases=5),
@@ -122,17 +128,16 @@ DECISIONS = (
     Decision("gpu_memory_utilization", rules.gpu_memory_utilization, sized=True, eases=4,
              goal=Goal("policy", "gpu_memory_utilization", FREE, cuda_only=True)),
     Decision("cpu_offload_gb", rules.cpu_offload_gb, sized=True, eases=7),
-    Decision("kv_cache_memory_bytes", cpu.kv_cache_memory_bytes, sized=True, hinders=9),
+    Decision("kv_cache_memory_bytes", kv_cache_memory_bytes, sized=True, hinders=9),
     Decision("additional_config", rules.additional_config, sized=True),
-    Decision("enable_server_load_tracking", rules.enable_server_load_tracking, sized=True),
-    Decision("shutdown_timeout", rules.shutdown_timeout, sized=True),
+    Decision("enable_server_load_tracking", serving.enable_server_load_tracking, sized=True),
+    Decision("shutdown_timeout", serving.shutdown_timeout, sized=True),
     Decision("quantization", obstacles=(obstacles.quantisation,)),
     Decision("attention_config", hinders=3),
     Decision("enable_chunked_prefill", hinders=6),
     Decision("data_parallel_size", hinders=8),
     Decision("mamba_block_size", obstacles=(obstacles.states,)),
 )  # fmt: skip
-
 FIRST = tuple((row.name, row.rule) for row in DECISIONS if row.rule and not row.sized)
 SECOND = tuple((row.name, row.rule) for row in DECISIONS if row.rule and row.sized)
 """Rules that run before the cards are sized, and behind that."""
@@ -143,3 +148,20 @@ EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) 
 """What the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
+
+
+def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
+    """Each thing that cannot run."""
+    scene = Scene(plan, inventory, gpus)
+    return tuple(problem for find in OBSTACLES for problem in find(scene))
+
+
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast of memory, with the conflicts and with what would make the plan fit."""
+    found = forecast_memory(plan, inventory)
+    contradictions = conflicts(plan, inventory, cards_of_plan(plan, inventory))
+    if contradictions:
+        found = replace(found, fits=False, conflicts=contradictions)
+    if found.fits is not False:
+        return found
+    return replace(found, advice=found.advice or plan.advice)
