@@ -52,7 +52,7 @@ class Events:
     """A daemon that answers with these events, once."""
 
     def __init__(self, *kinds: str) -> None:
-        self._entries = [
+        self._entries: list[dict[str, Any]] = [
             {"seq": number, "kind": kind, "text": f"a {kind}"}
             for number, kind in enumerate(kinds, 1)
         ]
