@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
 from caovand.engines.sglang.healing.cures import HEALING
 from caovand.engines.sglang.installation import INSTALL
@@ -27,9 +28,7 @@ def _prefers(path: str, files: Collection[str]) -> bool:
 
 
 def _chat_template(config: Config) -> str:
-    typed = options.values(config.engine.extra_args)
-    found = typed.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    return chat_template(config, options.values(config.engine.extra_args))
 
 
 def _invents_weights(config: Config) -> bool:

@@ -14,7 +14,9 @@ from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.common.options import values
 from caovand.engines.llamacpp.engine import ENGINE
+from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.healing.cures import CURES, HEALING
 from caovand.engines.llamacpp.healing.rungs import RUNGS
 from caovand.engines.llamacpp.log.explain import explain
@@ -67,7 +69,7 @@ def test_every_option_of_ours_is_in_the_help() -> None:
 def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
     words = ("-ngl", "20", "--metrics", "-ts", "3,1", "--no-mmap", "x", "--temp", "-1")
     found = options.read(words)
-    assert options.values(found) == {
+    assert values(found) == {
         "gpu_layers": 20, "metrics": True, "tensor_split": "3,1", "no_mmap": True, "temp": -1,
     }  # fmt: skip
     assert [one.value for one in found if not one.name] == ["x"]
@@ -227,3 +229,8 @@ def test_gguf_files_prefer_it_and_others_do_not() -> None:
     assert ENGINE.prefers("/m", ("a.gguf", "README.md"))
     assert not ENGINE.prefers("/m", ("a.gguf", "config.json"))
     assert not ENGINE.prefers("Qwen/Qwen3-0.6B", ())
+
+
+def test_advice_names_the_option_that_sets_the_drafting() -> None:
+    advice = " ".join(advise(Finding("illegal-access", "", "serving")))
+    assert "draft nothing (mtp, --spec-type)" in advice
