@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
+from caovand.core.engine import Api, Arguments, Engine, Planning, Tokenize
 from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
@@ -56,7 +56,6 @@ ENGINE = Engine(
         modelled=one_answer(speed),
         alternative=alternative,
     ),
-    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=options.redact,
         secrets=options.secret_values,

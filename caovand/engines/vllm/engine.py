@@ -83,7 +83,6 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    prefers=lambda path, files: False,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

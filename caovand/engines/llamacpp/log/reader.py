@@ -7,7 +7,7 @@ import re
 from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces, find_cause
-from caovand.engines.llamacpp.log.phases import read
+from caovand.engines.llamacpp.log.phases import PHASES, read
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -22,6 +22,7 @@ _FINGERPRINT = re.compile(
 LOG = Log(
     module=__name__,
     plain=one_text,
+    phases=PHASES,
     read=read,
     announces=announces,
     near=NEAR,
