@@ -94,7 +94,7 @@ class Watching:
         self.buses: frozenset[str] = frozenset()
         self._engine = engine
         self._generation, self._plan, self._endpoint = generation, plan, endpoint
-        self._section, self._rules = section, self._rules_of(section)
+        self._rules = self._rules_of(section)
         self._apply, self._notice, self._on_reading = apply, notice, on_reading
         self._kept = KeptLines(engine.log, ring)
         self._lock = threading.Lock()
@@ -108,10 +108,10 @@ class Watching:
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
-        self._section, self._rules = section, self._rules_of(section)
+        self._rules = self._rules_of(section)
 
     def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
-        return detector.rules_of(section, looked_up=self._plan.looks_drafts_up)
+        return detector.DetectorRules(section, looked_up=self._plan.looks_drafts_up)
 
     # -- observing --------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Watching:
         watch, waited_s = self._watch, _now() - self._watch.moved_at
         if not self._kept.failed or watch.serving or self._gave_up or child.status is not None:
             return
-        if waited_s < min(stall_s(watch.phase, self._rules.stall_s) / 2, FAILURE_GRACE_S):
+        if waited_s < min(stall_s(watch.phase, self._rules.watch.stall_s) / 2, FAILURE_GRACE_S):
             return
         self._gave_up = True
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
@@ -239,7 +239,7 @@ class Watching:
                 Progressed(at=_now(), generation=self._generation, phase="proof", detail=text)
             )
 
-        limit_s = stall_s("proof", self._section.stall_s)
+        limit_s = stall_s("proof", self._rules.watch.stall_s)
         peers = Peers(child.pids)
         self._endpoint = replace(self._endpoint, vet=peers.vet)
         try:

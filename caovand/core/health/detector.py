@@ -42,23 +42,10 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class DetectorRules:
-    """Thresholds in seconds; without `stall_s` each phase of a start has its own.
+    """The operator's thresholds; `looked_up`: drafts come from a lookup in the text."""
 
-    `looked_up` says that drafts are looked up in the text.
-    """
-
-    stall_s: float | None = None
-    hang_s: float = 60.0
-    confirm_s: float = 30.0
-    idle_probe_s: float = 0.0
+    watch: WatchSection = field(default_factory=WatchSection)
     looked_up: bool = False
-
-
-def rules_of(watch: WatchSection, *, looked_up: bool = False) -> DetectorRules:
-    """The detector's rules in `[watch]`; `looked_up` is as in DetectorRules."""
-    return DetectorRules(
-        watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s, looked_up
-    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +180,7 @@ def _new_kind(watch: Watch, line: LogLine) -> Result:
 
 
 def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
-    if at - watch.moved_at < stall_s(watch.phase, rules.stall_s):
+    if at - watch.moved_at < stall_s(watch.phase, rules.watch.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
     text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"
@@ -253,16 +240,16 @@ def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
             return watch, ()
         return _hung(watch, at, "its test completion got no answer")
     silent_s = at - watch.heard_at
-    if silent_s >= rules.hang_s:
+    if silent_s >= rules.watch.hang_s:
         reason = f"the engine has not reported its counters for {silent_s:.0f} s"
         return _probe(watch, at, rules, reason, at)
     if watch.owed_since is None:
         return watch, ()
-    since, patience_s = watch.owed_since, rules.hang_s
+    since, patience_s = watch.owed_since, rules.watch.hang_s
     ask_s = _ask_after(watch, since, at, rules)
-    if watch.jit_at is not None and at - watch.jit_at < rules.hang_s * JIT_PATIENCE:
+    if watch.jit_at is not None and at - watch.jit_at < rules.watch.hang_s * JIT_PATIENCE:
         # The reason for the standstill is known: no early test.
-        patience_s = ask_s = rules.hang_s * JIT_PATIENCE
+        patience_s = ask_s = rules.watch.hang_s * JIT_PATIENCE
     if at - since < ask_s:
         return watch, ()
     reason = f"work is pending and nothing has moved for {at - since:.0f} s"
@@ -273,15 +260,15 @@ def _ask_after(watch: Watch, since: float, at: float, rules: DetectorRules) -> f
     """How long nothing may move from `since` on before a test completion is sent."""
     refused = watch.refused_at is not None and watch.refused_at >= since
     calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
-    return rules.hang_s if refused or calm else rules.hang_s * EARLY
+    return rules.watch.hang_s if refused or calm else rules.watch.hang_s * EARLY
 
 
 def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from: float) -> Result:
     """Send a test completion; its failure confirms a hang from `hung_from` on."""
-    timeout_s = max(rules.confirm_s, hung_from - at)
+    timeout_s = max(rules.watch.confirm_s, hung_from - at)
     watch = replace(
         watch, suspected_at=at, probed_at=at, detail=reason, hung_from=hung_from,
-        answer_by=at + timeout_s + rules.confirm_s,
+        answer_by=at + timeout_s + rules.watch.confirm_s,
     )  # fmt: skip
     return watch, (Probe(at, timeout_s, reason),)
 
@@ -320,9 +307,9 @@ def _clear(watch: Watch, at: float, reason: str) -> Result:
 def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
     """Test an engine that nobody has used for a while."""
     quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
-    if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
+    if not rules.watch.idle_probe_s or not quiet or at - watch.moved_at < rules.watch.idle_probe_s:
         return watch, ()
-    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s", idle=True)
+    probe = Probe(at, rules.watch.confirm_s, f"idle for {at - watch.moved_at:.0f} s", idle=True)
     return replace(watch, probed_at=at), (probe,)
 
 
@@ -351,7 +338,7 @@ def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
 
 def _unseen(watch: Watch, unseen: Unseen, rules: DetectorRules) -> Result:
     """An engine that we could not read is not silent: restart every timer."""
-    answer_by = max(watch.answer_by, unseen.at + rules.confirm_s)
+    answer_by = max(watch.answer_by, unseen.at + rules.watch.confirm_s)
     owed_since = None if watch.owed_since is None else unseen.at
     return replace(watch, heard_at=unseen.at, owed_since=owed_since, answer_by=answer_by), ()
 
