@@ -28,15 +28,7 @@ from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import OF_MEMORY
 from caovand.core.health import detector
-from caovand.core.health.detector import (
-    Advanced,
-    Broken,
-    Cleared,
-    Noticed,
-    Observation,
-    Probe,
-    Sign,
-)
+from caovand.core.health.detector import Observation
 from caovand.core.health.observation import (
     ChildExit,
     Health,
@@ -45,6 +37,7 @@ from caovand.core.health.observation import (
     Tick,
     Unseen,
 )
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.plan import Plan

@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.detector import (
-    Broken,
     DetectorRules,
-    Probe,
-    Sign,
     Watch,
     begin,
     observe,
@@ -36,6 +33,8 @@ from caovand.core.health.observation import (
     Progress,
     Tick,
 )
+from caovand.core.health.signs import Advanced, Broken, Probe, Sign
+from caovand.core.health.suspicion import CALM_S
 from tests.examples import examples
 
 WATCH = WatchSection(stall_s=600, hang_s=60, confirm_s=30)
@@ -86,7 +85,7 @@ def told(sign: Sign) -> str:
     name = type(sign).__name__.lower()
     if isinstance(sign, Broken):
         return f"{sign.at:g} {name} {sign.finding.failure}: {sign.finding.text}"
-    if isinstance(sign, detector.Advanced):
+    if isinstance(sign, Advanced):
         share = "" if sign.progress is None else f" {sign.progress:.0%}"
         return f"{sign.at:g} {'waits' if sign.heartbeat else 'advanced'} {sign.phase}{share}"
     text = getattr(sign, "reason", "") or getattr(sign, "text", "")
@@ -475,7 +474,7 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
         tokens += 1
         now = replace(observation, generation_tokens=tokens, accepted_tokens=tokens, at=n * 50.0)
         watch, signs = observe(watch, now, RULES)
-        assert not any(isinstance(sign, (Broken, detector.Probe)) for sign in signs)
+        assert not any(isinstance(sign, (Broken, Probe)) for sign in signs)
 
 
 @examples(300)
@@ -503,7 +502,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
             probes = [sign for sign in signs if isinstance(sign, Probe)]
             asked += len(probes)
             back = min([back, *(at + min(answer_s, probe.timeout_s) for probe in probes)])
-    assert asked <= 1 + at // detector.CALM_S
+    assert asked <= 1 + at // CALM_S
 
 
 @examples(300)

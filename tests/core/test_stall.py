@@ -7,6 +7,7 @@ import pytest
 from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.observation import LogLine, Mark, Tick
+from caovand.core.health.signs import Broken
 from caovand.core.health.stall import STALL_S, stall_s
 from caovand.core.lifecycle.events import Planned, Progressed, Start
 from caovand.core.lifecycle.events import Tick as Passed
@@ -38,7 +39,7 @@ def test_the_detector_waits_for_the_phases_time_and_no_longer(
     due = 100.0 + stall_s(phase, given)
     assert detector.observe(watch, Tick(due - 0.1), rules)[1] == ()
     (sign,) = detector.observe(watch, Tick(due), rules)[1]
-    assert isinstance(sign, detector.Broken)
+    assert isinstance(sign, Broken)
     assert sign.finding.failure == "start-stall"
 
 

@@ -22,7 +22,7 @@ from caovand.core.config import WatchSection
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
-from caovand.core.health.detector import Broken
+from caovand.core.health.signs import Broken, Probe
 from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
 from caovand.core.plan import Plan
 from caovand.daemon import proof
@@ -289,7 +289,7 @@ def test_only_an_idle_engine_s_answers_are_compared(
 
     def act(watching: Watching, _: object) -> Iterator[None]:
         watching._canary = cast(Canary, judge)
-        watching._act(detector.Probe(0.0, 1.0, "idle for 1 s", idle=idle))
+        watching._act(Probe(0.0, 1.0, "idle for 1 s", idle=idle))
         yield
 
     events = watched(act)
