@@ -576,7 +576,7 @@ class Slot:
         env = {**self._shared.environ, **dict(self.config.engine.env)}
         return Case(
             finding,
-            watching.evidence() if watching else (),
+            watching.causes.evidence() if watching else (),
             {},
             samples=tuple(self._shared.cards.history),
             kernel=tuple(
