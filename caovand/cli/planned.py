@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import state_file
 from caovand.adapters.directories import directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import CommandError, Exit
@@ -49,7 +49,7 @@ class Planned:
 
 def remembered(state: Path) -> Any:
     """The degraded plan that served, as the daemon keeps it in its folder."""
-    return store.read_json(memories.find(state, degraded_plan.FILE))
+    return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
@@ -62,7 +62,7 @@ def tuned_here(saved: Path | None) -> Mapping[str, Record]:
     if saved is not None:
         return {}
     state = directories(os.environ, os.getuid()).state
-    found = from_document(store.read_json(memories.find(state, tuning.FILE)))
+    found = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
     return found[0] if found else {}
 
 

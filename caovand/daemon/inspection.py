@@ -250,9 +250,10 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
         if engine.executable:
             trust.require(engine.executable, request.source)
     except trust.Distrusted as problem:
-        raise Obstacle("unknown", str(problem), hold=True) from problem
+        raise Obstacle("engine-unusable", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
-        raise Obstacle("unknown", _reachable(problem, request.python), hold=True) from problem
+        text = _reachable(problem, request.python)
+        raise Obstacle("engine-unusable", text, hold=True) from problem
     return engine
 
 

@@ -10,6 +10,7 @@ from caovand.core.engine import Api, Arguments, Engine, Kernels, Modelled, Plann
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.common.options import chat_template
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
@@ -72,9 +73,7 @@ def _coarse(plan: Plan, inventory: Inventory) -> bool:
 
 
 def _chat_template(config: Config) -> str:
-    typed = command_line.values(command_line.read(config.engine.extra_args))
-    found = typed.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    return chat_template(config, command_line.values(command_line.read(config.engine.extra_args)))
 
 
 def _invents_weights(config: Config) -> bool:
@@ -85,7 +84,6 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    prefers=lambda path, files: False,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

@@ -35,6 +35,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
     ("gpu-lost", ANY): (),
     ("gpu-absent", ANY): (),
+    ("engine-unusable", ANY): (),
     ("host-oom", ANY): ("jobs", "compile-threads", "kv-memory-less", "sequences", "mtp-off"),
     ("shm-full", ANY): (),
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),

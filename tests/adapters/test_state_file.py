@@ -1,4 +1,4 @@
-"""Small files that are never half-written, the lock, the folders, the remembered mode."""
+"""State files are never half-written; the folders they lie in; the remembered mode."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,21 +14,29 @@ import pytest
 
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, directories, own_directories
-from caovand.adapters.store import LockTaken, read_json, take_lock, write_json
+from caovand.adapters.state_file import read_or_none, write
 
 # -- files ---
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write_json(tmp_path / "a", {"mode": "fast", "text": "Grüße"})
-    assert read_json(tmp_path / "a") == {"mode": "fast", "text": "Grüße"}
+    write(tmp_path / "a", {"mode": "fast", "text": "Grüße"})
+    assert read_or_none(tmp_path / "a") == {"mode": "fast", "text": "Grüße"}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", None])
 def test_what_cannot_be_read_is_none(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "a").write_bytes(content)
-    assert read_json(tmp_path / "a") is None
+    assert read_or_none(tmp_path / "a") is None
+
+
+def test_a_link_leads_to_no_state_of_ours(tmp_path: Path) -> None:
+    write(tmp_path / "theirs", {"mode": "fast"})
+    (tmp_path / "a").symlink_to(tmp_path / "theirs")
+    assert read_or_none(tmp_path / "a") is None
+    write(tmp_path / "a", {"mode": "max"})
+    assert read_or_none(tmp_path / "theirs") == {"mode": "fast"}
 
 
 @contextlib.contextmanager
@@ -47,10 +53,10 @@ def full_disk() -> Iterator[None]:
 
 
 def test_a_write_to_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    write_json(tmp_path / "a", {"old": True})
+    write(tmp_path / "a", {"old": True})
     with pytest.raises(OSError, match="too large"), full_disk():
-        write_json(tmp_path / "a", {"new": "x" * 1000})
-    assert read_json(tmp_path / "a") == {"old": True}
+        write(tmp_path / "a", {"new": "x" * 1000})
+    assert read_or_none(tmp_path / "a") == {"old": True}
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -58,79 +64,22 @@ def test_a_write_to_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_write_that_fails_at_any_step_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    write_json(tmp_path / "a", {"old": True})
+    write(tmp_path / "a", {"old": True})
 
     def fail(*_: object) -> None:
         raise OSError("no")
 
     monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match="no"):
-        write_json(tmp_path / "a", {"new": True})
-    assert read_json(tmp_path / "a") == {"old": True}
+        write(tmp_path / "a", {"new": True})
+    assert read_or_none(tmp_path / "a") == {"old": True}
     assert os.listdir(tmp_path) == ["a"]
 
 
 def test_what_is_no_json_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        write_json(tmp_path / "a", {"x": object()})
+        write(tmp_path / "a", {"x": object()})
     assert os.listdir(tmp_path) == []
-
-
-# -- the lock ---
-
-
-def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    held = take_lock(tmp_path / "lock")
-    with pytest.raises(LockTaken) as caught:
-        take_lock(tmp_path / "lock")
-    os.close(held)
-    assert caught.value.pid == os.getpid()
-    assert str(caught.value) == (
-        f"cannot start: caovand with pid {os.getpid()} already uses {tmp_path}; stop it first,"
-        " or set RUNTIME_DIRECTORY, STATE_DIRECTORY and LOGS_DIRECTORY to folders of its own"
-    )
-
-
-def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from caovand.adapters.store import take_lock;"
-        "take_lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])),
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(LockTaken) as caught:
-        take_lock(tmp_path / "lock")
-    assert caught.value.pid == holder.pid
-    holder.kill()
-    holder.communicate()
-    os.close(take_lock(tmp_path / "lock"))
-    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-
-
-def test_a_lock_whose_holder_wrote_nothing_yet_is_refused_too(tmp_path: Path) -> None:
-    held = take_lock(tmp_path / "lock")
-    os.ftruncate(held, 0)
-    with pytest.raises(LockTaken, match="another caovand already uses"):
-        take_lock(tmp_path / "lock")
-    os.close(held)
-
-
-def test_nobody_else_can_take_the_lock_first(tmp_path: Path) -> None:
-    """Opening a file is enough to lock it."""
-    os.close(take_lock(tmp_path / "lock"))
-    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
-
-
-def test_the_engine_does_not_inherit_the_lock(tmp_path: Path) -> None:
-    held = take_lock(tmp_path / "lock")
-    assert not os.get_inheritable(held)
-    os.close(held)
 
 
 # -- folders ---
