@@ -31,8 +31,8 @@ from caovand.engines.vllm.planning.fit import all_emptied, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
-Planner = Callable[[Config, Inventory], "Plan | None"]
-"""Makes the plan of a changed configuration or machine; None where there is none."""
+Alternative = Callable[[Config, Inventory], "Plan | None"]
+"""Decides for a changed configuration or machine, without warnings or advice; None for no plan."""
 FREE = "free the cards"
 MAX_CARDS = 64
 STEP = 256  # tokens
@@ -47,13 +47,13 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 
 @dataclass(frozen=True)
 class Case:
-    """A plan that does not fit, what it was made from, and how another one is made."""
+    """A plan that does not fit, what it was made from, and what would be decided otherwise."""
 
     config: Config
     inventory: Inventory
     plan: Plan
     memory: MemoryEstimate
-    planner: Planner
+    alternative: Alternative
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -64,7 +64,7 @@ class Case:
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
         inventory = inventory or self.inventory
-        plan = self.planner(changed(self.config, self.inventory, changes), inventory)
+        plan = self.alternative(changed(self.config, self.inventory, changes), inventory)
         found = forecast(plan, inventory) if plan else None
         return (plan, found) if plan and found and found.fits is not False else None
 

@@ -40,28 +40,40 @@ def idle_keys(draft: Draft) -> list[str]:
     return [] if draft.cuda else [key for key, value in typed.items() if value is not None]
 
 
+def refuse_unmet(draft: Draft, plan: Plan) -> None:
+    """Raise Unplannable for the first pinned key that the plan does not reach."""
+    for goal, typed, reason in _unmet(draft, plan):
+        if draft.pinned(goal.key):
+            raise Unplannable(
+                f"cannot plan with [{goal.section}] {goal.key} = {_shown(typed)}, which is pinned:"
+                f' {reason}; take it out of [policy] pinned, or set it to "auto"'
+            )
+
+
 def given_up(draft: Draft, plan: Plan) -> Iterator[str]:
-    """A warning for each key that the plan does not reach; Unplannable where it is pinned."""
+    """A warning for each key that the plan does not reach."""
+    for goal, typed, reason in _unmet(draft, plan):
+        yield (
+            f"[{goal.section}] {goal.key} is {typed}, and {_shown(goal.planned(plan))} is planned:"
+            f" {reason}; {goal.remedy}"
+        )
+
+
+def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
+    """Each key that the plan does not reach, with what was typed, and why."""
     for goal in GOALS:
         typed = _typed(goal, draft)
         if typed is None or {goal.setting, *goal.flags} & plan.verbatim:
             continue
         if goal.cuda_only and not draft.cuda:
-            continue  # told already: it means nothing to a CPU build
+            continue  # it means nothing to a CPU build, which has a warning of its own
         planned = goal.planned(plan)
         if planned == typed or (typed in ("none", False) and not planned):
             continue
         setting = plan.settings.get(goal.setting)
         if setting and setting.origin in ("ladder", "remembered"):
-            continue  # told with the ladder's steps
-        reason = setting.reason if setting else "this model has no use for it"
-        where = f"[{goal.section}] {goal.key}"
-        if draft.pinned(goal.key):
-            raise Unplannable(
-                f"cannot plan with {where} = {_shown(typed)}, which is pinned: {reason}; take it"
-                f' out of [policy] pinned, or set it to "auto"'
-            )
-        yield f"{where} is {typed}, and {_shown(planned)} is planned: {reason}; {goal.remedy}"
+            continue  # reported with the ladder's steps
+        yield goal, typed, setting.reason if setting else "this model has no use for it"
 
 
 def _typed(goal: Goal, draft: Draft) -> Any:
@@ -108,7 +120,10 @@ TURBOQUANT_COST = {
 """Perplexity that each cache type costs, by vLLM's own measurements."""
 
 
-def warnings_of(draft: Draft, plan: Plan, words: tuple[command_line.Flag, ...]) -> list[str]:
+def warnings_of(draft: Draft, plan: Plan) -> list[str]:
+    """Every warning of this plan, but for what it costs that others use the cards."""
+    engine = draft.engine
+    words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
     found += [
