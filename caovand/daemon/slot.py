@@ -379,6 +379,7 @@ class Slot:
             log_bytes_lost=self.run.file.lost_bytes,
             start=self._starts.describe(),
             warnings=tuple(filter(None, lacks)),
+            phases=self.engine.log.phases,
         )
         return status.describe(self.snapshot, facts, now())
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.config import ModelSection, PolicySection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.goals import GOALS
+from caovand.engines.vllm.planning.decisions import GOALS, forecast
 from tests.core.machines import (
     CPU,
     CUDA,
