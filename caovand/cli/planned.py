@@ -19,7 +19,8 @@ from caovand.core.engine import Command, Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.healing import degraded, foreseen
+from caovand.core.healing import degraded
+from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned
@@ -95,8 +96,7 @@ def make(
     try:
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan = foreseen.lowered(engine, config, plan, machine)
-        known = foreseen.foreseen(engine, config, plan, machine)
+        plan, known = foresee(engine, config, plan, machine)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:

@@ -133,6 +133,18 @@ def test_what_cannot_be_used_is_set_aside_once_and_said(
     assert os.listdir(tmp_path) == [aside.name]
 
 
+def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path) -> None:
+    """What happens at the first upgrade from a version whose fingerprints were made otherwise."""
+    former = {name: one for name, one in GOOD[degraded_plan.FILE].items() if name != "format"}
+    state_file.write(tmp_path / degraded_plan.FILE, former)
+    (text,) = memories.set_aside(tmp_path, HEALING)
+    assert text.endswith(
+        "good-plan.json: it is not in a format that this version reads; moved to"
+        " good-plan.json.unreadable, starting with a new file"
+    )
+    assert PlanMemory(tmp_path / degraded_plan.FILE, HEALING).document(None, MARK, "auto") is None
+
+
 def test_what_is_right_stays(tmp_path: Path) -> None:
     for name, document in GOOD.items():
         state_file.write(tmp_path / name, document)

@@ -124,6 +124,31 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 """By signature; those of several engines."""
 
 
+def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
+    """Name the key of caovan.toml, and the flag for those who start the engine themselves."""
+
+    def way(rung: Rung) -> str:
+        flag = option(rung.touches[0])
+        return f"{rung.key}, {flag}" if rung.key else flag
+
+    return way
+
+
+def adviser(
+    special: Sentences, general: Sentences, healing: Healing, way: Callable[[Rung], str]
+) -> Callable[[Finding], tuple[str, ...]]:
+    """Advice from an engine's tables: what happened, what a person can do, what the ladder would.
+
+    `special` has sentences by signature, `general` by failure.
+    """
+
+    def advise(finding: Finding) -> tuple[str, ...]:
+        found = sentences(finding, finding.captures, special, general)
+        return (*found, *of_ladder(finding, healing, way))
+
+    return advise
+
+
 def sentences(
     finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
 ) -> list[str]:

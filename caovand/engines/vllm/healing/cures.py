@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
-from caovand.engines.vllm.planning.flag_table import KINDS
-from caovand.engines.vllm.planning.spelling import option
 
 _CRASH = ("piecewise", "mtp-safe", "plugin-off", "mtp-off", "eager")
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
