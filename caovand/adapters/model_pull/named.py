@@ -21,7 +21,7 @@ from caovand.adapters.free_port import free_port
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.adapters.term_then_kill import term_then_kill
-from caovand.core.engine import NamedPull, PullStep
+from caovand.core.named_models import NamedPull, PullStep
 from caovand.core.printable import one_line
 
 READY_S = 60.0
