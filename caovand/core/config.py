@@ -202,7 +202,10 @@ class WatchSection:
         high=86400,
     )
     confirm_s: float = key(
-        30.0, "Seconds that test completion has, at least, to refute the hang.", low=1, high=86400
+        30.0,
+        "Minimum seconds for that test completion to come back and refute the hang.",
+        low=1,
+        high=86400,
     )
     idle_probe_s: float = key(
         0.0,
@@ -288,7 +291,7 @@ class GatewaySection:
     )
     drain_s: float = key(
         60.0,
-        "Seconds that begun answers have to finish before a planned restart.",
+        "Seconds that answers in progress have to finish before a planned restart.",
         low=0,
         high=3600,
     )
@@ -330,21 +333,21 @@ class ClusterSection:
     nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
     min_nodes: int | None = key(
         None,
-        'Fewest nodes to serve with while others are missing, the head included; "auto": all.',
+        'Minimum nodes to serve with while others are missing, the head included; "auto": all.',
         low=1,
         high=64,
         once=True,
     )
     wait_s: float = key(
         60.0,
-        "Seconds that nodes have to be missing until fewer serve, and back until all serve.",
+        "Seconds that nodes must be missing before fewer serve, and back before all serve again.",
         low=0,
         high=86_400,
         once=True,
     )
     executor: str = key(
         "mp",
-        "What starts vLLM's ranks, as the head has it; mp: vLLM itself; ray: Ray, which every"
+        "What starts vLLM's ranks; the head's value counts; mp: vLLM itself; ray: Ray, which every"
         " node's engine must have in its environment.",
         choices=("mp", "ray"),
         once=True,
@@ -369,7 +372,7 @@ class LogSection:
 
     level: str = key(
         "info",
-        "Least severe message of caovand's own to log; the engine's lines are always logged.",
+        "Minimum severity of caovand's own messages; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
         once=True,
     )
