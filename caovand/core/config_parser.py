@@ -280,3 +280,6 @@ def _of_listeners(config: Config) -> Iterable[str]:
             yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
         if config.cluster.role == "worker":
             yield "[gateway] listen is for the head: a worker answers no clients"
+    for alias, name in config.gateway.aliases:
+        if not alias.strip() or not name.strip():
+            yield "[gateway] aliases must not be empty, nor stand for an empty name"
