@@ -114,7 +114,7 @@ def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
     if not context or context.origin != "policy" or not busy:
         return []
     try:
-        gpus = choose_gpus(draft.config, free, draft.given)
+        gpus = choose_gpus(draft.config, free, draft.verbatim)
         alone = _best_split(replace(draft, inventory=free, gpus=gpus))
     except Unplannable:
         return []
@@ -143,34 +143,36 @@ def _draft(
     """What the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
     words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = command_line.values(words)
-    check_values(given)
-    chosen = _mode(config, given, mode, mode_origin)
+    verbatim = command_line.values(words)
+    check_values(verbatim)
+    chosen = _mode(config, verbatim, mode, mode_origin)
     return Draft(
         config=config,
         inventory=inventory,
-        given=given,
-        gpus=choose_gpus(config, inventory, given),
+        verbatim=verbatim,
+        gpus=choose_gpus(config, inventory, verbatim),
         mode=chosen.value,
         mode_setting=chosen,
         auto_spec=auto_spec(config, environ),
         plugins=_plugins(config, environ, remembered),
-        unweighed=unmodelled(given, inventory.model),
-        weights_unknown=bool(weights_unknown(given, inventory.model)),
+        unweighed=unmodelled(verbatim, inventory.model),
+        weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
     )
 
 
 def _written(draft: Draft, remembered: Plan | None = None) -> Plan:
     """The plan of what was decided; raises Unplannable if it misses a pinned key."""
-    engine, given = draft.engine, draft.given
-    rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in DECIDED}
+    engine, verbatim = draft.engine, draft.verbatim
+    rest = {
+        name: s for name in verbatim if (s := _verbatim(name, verbatim)) and name not in DECIDED
+    }
     settings = {**draft.settings, **rest}
     plan = Plan(
         model=draft.model.path,
         settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
         env=environment(draft),
         extra_args=draft.config.engine.extra_args,
-        verbatim=frozenset(given),
+        verbatim=frozenset(verbatim),
         device=_device(draft),
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
     )
@@ -202,7 +204,7 @@ def _best_split(draft: Draft) -> Draft:
     if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
+    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim)):
         if best and best.choice and best.choice.unbounded(draft.model):
             break
         try:
@@ -272,17 +274,17 @@ def _on_freest(draft: Draft, count: int) -> Draft:
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
     for name, rule in rules:
-        setting = _verbatim(name, draft.given) or rule(draft)
+        setting = _verbatim(name, draft.verbatim) or rule(draft)
         if setting is not None:
             draft = replace(draft, settings={**draft.settings, name: setting})
     return draft
 
 
 def _mode(
-    config: Config, given: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
+    config: Config, verbatim: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
 ) -> Setting:
     """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
-    own = given.get("additional_config")
+    own = verbatim.get("additional_config")
     if isinstance(own, Mapping) and "caovan_mode" in own:
         name = own["caovan_mode"]
         if name not in MODES:
@@ -297,10 +299,10 @@ def _mode(
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
-    if name not in given or name == "additional_config":
+def _verbatim(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+    if name not in verbatim or name == "additional_config":
         return None
-    return user(command_line.shown_value(name, given[name]), "passed verbatim")
+    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def _device(draft: Draft) -> str:
@@ -310,7 +312,7 @@ def _device(draft: Draft) -> str:
 
 def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
     """The setting without its value where this engine has no such flag."""
-    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
+    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
 

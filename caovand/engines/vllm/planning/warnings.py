@@ -77,7 +77,7 @@ def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
 
 
 def _typed(goal: Goal, draft: Draft) -> Any:
-    """What was typed for this key, None where nothing was, or where something else overrules it."""
+    """What was typed for this key, None if nothing was, or if something else overrules it."""
     if goal.key == "mtp" and (draft.auto_spec or "").strip():
         return None
     if goal.key == "text_only" and not draft.model.vision:
@@ -125,7 +125,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     engine = draft.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.verbatim)]
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
@@ -151,7 +151,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
             )
     found += map(str, conflicts(plan, draft.inventory, draft.cards))
     dtype = plan.settings.get("dtype")
-    plain = draft.model.quantization is None  # else it is told as what cannot run
+    plain = draft.model.quantization is None  # else it is a conflict
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
         found.append(
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
@@ -170,17 +170,17 @@ def _shortfalls(draft: Draft) -> list[str]:
     """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
     if not draft.cuda:
         return []
-    invented = draft.given.get("load_format") == "dummy"
+    invented = draft.verbatim.get("load_format") == "dummy"
     ram = None if invented else small_host(draft.model, draft.host)
     return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
 
 
 def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
-    given = draft.given.get("compilation_config")
-    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
+    verbatim = draft.verbatim.get("compilation_config")
+    if not draft.cuda or not isinstance(verbatim, Mapping) or verbatim.get("cudagraph_mode"):
         return []
-    captured = graph_mode(given, plan.value("optimization_level"))
+    captured = graph_mode(verbatim, plan.value("optimization_level"))
     if plan.value("enforce_eager") or captured == "NONE":
         return []
     mode = graphs_for(draft)
@@ -195,7 +195,7 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
     """An address that others reach where no key is set that we know of."""
     config, host = draft.config, str(plan.value("host"))
     keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.given) or is_loopback(host):
+    if keyed or {"api_key", "uds"} & set(draft.verbatim) or is_loopback(host):
         return []
     return [
         f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
