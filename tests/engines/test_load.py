@@ -74,15 +74,15 @@ def weighed(
 ) -> tuple[Plan, list[Candidate]]:
     """The plan, and the loads that were sized on the way to it."""
     seen: list[Candidate] = []
-    sized = fit.sized
+    size = fit.size_draft
 
     def noting(draft: Draft, others: list[Draft]) -> Draft:
-        found = sized(draft, others)
+        found = size(draft, others)
         if found.choice and not found.unweighed:
             seen.append(found.choice.candidate)
         return found
 
-    monkeypatch.setattr(planner, "sized", noting)
+    monkeypatch.setattr(planner, "size_draft", noting)
     return plan(inventory(*machine), **sections), seen
 
 

@@ -168,7 +168,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
-    told = candidate.kv_blocks is not None or candidate.kv_bytes is not None
+    cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
         (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
         for one in shares(model, candidate.but(utilization=0.0), gpus)
@@ -176,7 +176,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
-        if varying or told:
+        if varying or cache_is_set:
             asked = candidate.but(context=context, utilization=share)
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)

@@ -48,22 +48,22 @@ MIN_ALONE = 4096
 """Below this, wait for other programs to free memory instead of serving."""
 
 
-def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
+def size_draft(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
     """The best of the draft and others, with its choice; without limits if a flag keeps memory from
     being forecast.
 
     If the model fits without counting such a flag, the way of running that fits is kept.
     """
     if not draft.unweighed:
-        return _weighed([draft, *others])
+        return _weigh([draft, *others])
     if not draft.weights_unknown:
-        found = _weighed([draft])
+        found = _weigh([draft])
         if found.choice and found.choice.sound:
             return found
     return replace(draft, choice=Choice(_candidate_of_unknown(draft), fits=True))
 
 
-def _weighed(drafts: Sequence[Draft]) -> Draft:
+def _weigh(drafts: Sequence[Draft]) -> Draft:
     """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
     type if it holds little."""
     fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
@@ -91,8 +91,8 @@ def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tupl
         bases = tuple(base.but(stages=dealt) for _, base in ways)
         return best(replace(fixed, bases=bases), draft.model, draft.cards), bases
 
-    choice, bases = choose(_dealt(draft, lean))
-    dealt = _dealt(draft, choice.candidate)
+    choice, bases = choose(_deal(draft, lean))
+    dealt = _deal(draft, choice.candidate)
     if dealt != choice.candidate.stages:
         again, _ = choose(dealt)
         if (not again.fits, again.score) <= (not choice.fits, choice.score):
@@ -100,7 +100,7 @@ def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tupl
     return ways[choice.base][0], choice, bases
 
 
-def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
+def _deal(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
     """The layers of each stage as they are best dealt for this candidate, unless that is typed."""
     if not candidate.stages or PARTITION in dict(draft.config.engine.env):
         return candidate.stages
@@ -163,19 +163,19 @@ def holders(
 
     Of `others` the cards count that a plan with these values uses; their processes are not known.
     """
-    told = []
+    users = []
     for gpu in gpus:
         known = [user for user in gpu.users if user[2]]
-        told += [
+        users += [
             f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
         ]
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
-            told.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
     for name, gpu in serving((), others, values):
         if in_use(gpu) >= BUSY_MIB:
-            told.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
-    return ", ".join(told)
+            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
+    return ", ".join(users)
 
 
 def _unnamed(gpu: Gpu) -> str:
