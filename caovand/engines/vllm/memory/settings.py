@@ -48,7 +48,7 @@ def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
 def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> Candidate:
-    """What these settings and this environment ask of memory on these cards."""
+    """The candidate that these settings and this environment amount to on these cards."""
     model, engine = inventory.model, inventory.engine
     large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
     large = large and not any("A100" in gpu.name for gpu in gpus)
@@ -94,13 +94,13 @@ def candidate_of(
 
 
 def dealt(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers of each pipeline stage; empty without stages, and where vLLM refuses them."""
+    """The layers of each pipeline stage; empty without stages, and if vLLM refuses them."""
     count = count_of(values.get("pipeline_parallel_size")) or 1
     return partition(env.get(PARTITION), layers, count) if count > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
-    """The cache's size where it is set; on the CPU build an older variable, in GiB, wins."""
+    """The cache's size if it is set; on the CPU build an older variable, in GiB, wins."""
     space = str(env.get(CPU_CACHE_VARIABLE))
     if build == "cpu" and space.isdecimal():
         return int(space) * GIB
@@ -113,11 +113,11 @@ def _depth(config: Any) -> int:
 
 
 OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
-"""Load formats whose weights are not those that the folder's safetensors show."""
+"""Load formats that read other weights than the folder's safetensors."""
 
 
 def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
+    """Why no forecast can be made, because of a flag or of the model's states; empty if one can."""
     why = weights_unknown(verbatim, model)
     if why:
         return why
@@ -141,7 +141,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """Why it is not known what a rank will hold of the weights; empty if it is."""
+    """Why a rank's weights are not known; empty if they are."""
     if _is_set(verbatim.get("hf_overrides")):
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
@@ -157,7 +157,7 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
-    """Why it is not known what the pipeline stages hold; empty if it is, or without stages."""
+    """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
     if count < 2:

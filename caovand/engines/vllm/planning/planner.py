@@ -140,7 +140,7 @@ def _draft(
     environ: Mapping[str, str],
     remembered: Plan | None = None,
 ) -> Draft:
-    """What the rules begin with: the facts, and what is fixed."""
+    """The draft that the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
     words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = command_line.values(words)
@@ -191,7 +191,7 @@ def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None
 
 
 def _best_split(draft: Draft) -> Draft:
-    """The draft on the cards where its best candidate is best of all splits.
+    """The draft on the split whose best candidate is the best of all.
 
     Memory is taken evenly from every card, so one that is small or that others use holds the rest
     back: fewer of them may hold more.
@@ -247,7 +247,7 @@ def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 
 def _context(draft: Draft | None) -> int:
-    """The context that a draft holds on its cards; 0 where it holds none."""
+    """The context that a draft holds on its cards; 0 for none."""
     return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
@@ -313,7 +313,7 @@ def _device(draft: Draft) -> str:
 
 
 def _drop_unknown(name: str, setting: Setting, draft: Draft) -> Setting:
-    """The setting without its value where this engine has no such flag."""
+    """The setting, without its value if this engine has no such flag."""
     if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")

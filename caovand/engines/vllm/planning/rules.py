@@ -253,7 +253,7 @@ def count_of(sequences: int) -> str:
 
 
 def _differing(candidate: Candidate, other: Candidate) -> str:
-    """What another way does otherwise, in a few words."""
+    """How another candidate differs, in a few words."""
     differences = []
     if candidate.eager != other.eager:
         differences.append("CUDA graphs off" if other.eager else "CUDA graphs")
