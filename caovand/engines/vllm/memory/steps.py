@@ -232,7 +232,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """Elements in which a token's experts work, kept from layer to layer (`stay`) or for one layer."""
+    """Elements in which a token's experts work, kept between layers (`stay`) or for one of them."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size

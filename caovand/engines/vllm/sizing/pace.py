@@ -73,7 +73,7 @@ ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
 accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
 LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
-"""Seconds that a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
+"""Seconds a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
 instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
 every kernel is launched."""
 STEP_TOKENS = 256
