@@ -28,6 +28,9 @@ from caovand.gateway.link import Link
 
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
 CONNECT_S = 5.0
+REUSE_S = 2.0
+"""Idle connections are not reused after this: engines close theirs after 5 s, and a request that
+crosses with that would be lost."""
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
@@ -128,7 +131,7 @@ class Gateway:
         facts = self._desk.facts
         expected_s = facts.engine.expected_s
         return web.json_response(
-            protocol.models(self._desk.names, facts.context, facts.state, expected_s)
+            protocol.models(self._desk.naming.names, facts.context, facts.state, expected_s)
         )
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -138,9 +141,9 @@ class Gateway:
         return web.json_response(listed["data"][0])
 
     def _check_model(self, name: str | None) -> None:
-        there = self._desk.names
-        if name is not None and there and name not in there:
-            raise Refused(protocol.unknown_model(name, there))
+        naming = self._desk.naming
+        if name is not None and naming.served and naming.meant(name) is None:
+            raise Refused(protocol.unknown_model(name, naming.names))
 
     # -- the engine's -----------------------------------------------------------------------
 
@@ -164,11 +167,12 @@ class Gateway:
             ticket.shape = shape[:MAX_SHAPE]
             call = Call(
                 request.method,
+                path,
                 request.rel_url.raw_path_qs,
                 to_engine(request.headers),
                 body,
+                found,
                 _form(request),
-                found.stream,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
@@ -218,8 +222,9 @@ def _too_large(most: int) -> Fault:
 
 async def _fields(body: bytes) -> Fields:
     found = Fields()
-    for found in fields(body):  # noqa: B007  (the last one counts)
-        await asyncio.sleep(0)
+    for number, found in enumerate(fields(body)):  # noqa: B007  (the last one counts)
+        if number:
+            await asyncio.sleep(0)
     return found
 
 
@@ -228,10 +233,9 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
-    # The engine is the daemon's own child on this machine: its certificate is not checked. An
-    # engine that closes an idle connection would lose the request that is sent on it.
+    # The engine is the daemon's own child on this machine: its certificate is not checked.
     session = ClientSession(
-        connector=TCPConnector(limit=0, force_close=True, ssl=False),
+        connector=TCPConnector(limit=0, keepalive_timeout=REUSE_S, ssl=False),
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         cookie_jar=DummyCookieJar(),

@@ -13,7 +13,7 @@ from caovand.cli import plan as plan_verb
 from caovand.cli import survey
 from caovand.cli.errors import Exit
 from caovand.core.reporting.wire import Reply
-from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.memory.shards import PARTITION
 from tests.cli.cluster.test_nodes_and_check import FACTS, cluster, node
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -130,8 +130,8 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (of_two(planned(None, "gpu2")), "the link between the nodes is not checked yet, or its speed is unknown"),
-        (of_two(planned(12.5e9)), "the link between the nodes is not checked yet, or its speed is unknown"),
+        (of_two(planned(None, "gpu2")), "the link between the nodes is not checked yet"),
+        (of_two(planned(12.5e9)), "the link between the nodes is not checked yet"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
         (cluster(role="worker"), "no head's daemon was asked"),
         (
