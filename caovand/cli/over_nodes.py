@@ -57,8 +57,8 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])
     others = tuple(replace(node, ram_mib=ram_mib) for node in others)
     warning = "" if link else (
-        "the link between the nodes is not checked yet, or its speed is unknown: assumed to be slow:"
-        " `caovanctl cluster check` checks it while no engine runs"
+        "the link between the nodes is not checked yet, or its speed is unknown; it is assumed to"
+        " be slow: `caovanctl cluster check` checks it while no engine runs"
     )  # fmt: skip
     return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
 
