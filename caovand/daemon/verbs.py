@@ -259,8 +259,8 @@ async def _gateway_report(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
-    if argument(args, "measure", bool, False):
-        await slot.part.measure()
+    if argument(args, "probe", bool, False):
+        await slot.part.check_links()
     return slot.part.describe()
 
 
@@ -299,7 +299,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "retry": frozenset({"full"}),
     "gateway": frozenset({"since", "wait_s"}),
     "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
-    "cluster": frozenset({"measure"}),
+    "cluster": frozenset({"probe"}),
     "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }
