@@ -204,7 +204,7 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
 def test_a_missing_engine_is_waited_for_and_named_as_such(tmp_path: Path) -> None:
     wishes = wishes_of(engine={"python": str(tmp_path / "none")})
     with pytest.raises(inspection.Obstacle, match=r"engine install") as caught:
-        inspection.look(wishes, directories({}, 1000))
+        inspection.inspect(wishes, directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)
 
 
