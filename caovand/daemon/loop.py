@@ -122,7 +122,7 @@ class Supervisor:
         self._shared.cards.stop()
         try:
             for slot in self.slots.values():
-                await asyncio.to_thread(slot.recorder.flush, RECORD_S)
+                await asyncio.to_thread(slot.failures.recorder.flush, RECORD_S)
             await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
             if not limits.reached(problem):

@@ -40,9 +40,9 @@ from caovand.daemon import inspection, memories, proof
 from caovand.daemon.cards import InUse
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.inspection import Obstacle, PlanRequest, Prepared
+from caovand.daemon.inspections import CHOICES
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.room_again import RoomAgain
-from caovand.daemon.slot import CHOICES
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
@@ -560,6 +560,6 @@ def test_a_full_plan_that_fails_again_goes_back_to_the_plan_that_served(world: W
         again = await daemon.until(State.SERVING)
         assert again.plan == served
         # There is one way back: what fails next is the ladder's to judge.
-        assert daemon.one._memory.take_fallback() is None
+        assert daemon.one._memory.plans.take_fallback() is None
 
     play(world, story)

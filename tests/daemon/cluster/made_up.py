@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -44,7 +45,7 @@ from caovand.daemon.cluster.part import Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.inspection import Obstacle
-from caovand.daemon.slot import CHOICES
+from caovand.daemon.inspections import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -171,7 +172,7 @@ class Slot:
 
     @property
     def hooks(self) -> part.Slot:
-        return part.Slot(
+        hooks = SimpleNamespace(
             config=lambda: self._config,
             engine=ENGINE,
             cache=Path(),
@@ -192,6 +193,7 @@ class Slot:
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
         )
+        return cast(part.Slot, hooks)
 
     async def _look(self) -> Inventory:
         if self.obstacles:
