@@ -164,7 +164,7 @@ async def receive(link: socket.socket) -> float:
 
 
 async def _moved(link: socket.socket, move: Callable[[socket.socket], Found]) -> Found:
-    """What a thread of its own finds while it moves data: a fast link keeps one busy."""
+    """Move data in a thread of its own, which a fast link keeps busy, and return the result."""
     moving = asyncio.ensure_future(asyncio.to_thread(move, link))
     moving.add_done_callback(lambda _: link.close())  # not before: its number may be another's then
     try:

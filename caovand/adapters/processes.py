@@ -30,10 +30,10 @@ def become_subreaper() -> None:
 
 
 def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
-    """The part of our environment that is the engine's too, the tools of its own environment first.
+    """Select the part of our environment for the engine, with its own environment's tools first.
 
-    FlashInfer runs `ninja` from PATH: it is installed beside the engine's Python, and seldom else.
-    vLLM takes it for unusable where no `nvcc` is on PATH: an engine's own lies in its `cuda`.
+    FlashInfer runs `ninja` from PATH: it is next to the engine's Python, seldom elsewhere.
+    vLLM considers it unusable without `nvcc` on PATH: an engine's own is in its `cuda`.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
     own = os.path.dirname(python)
@@ -44,12 +44,12 @@ def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
 
 
 def boot_id() -> str:
-    """What tells this boot from every other."""
+    """The identifier of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(errors="replace").strip()
 
 
 def read(pid: int) -> Process | None:
-    """The process `pid`, None where there is none."""
+    """Read the process `pid`; None if there is none."""
     found, uid = stat_of(pid), None
     with limits.absent():
         uid = os.stat(f"/proc/{pid}").st_uid
@@ -63,7 +63,7 @@ def read(pid: int) -> Process | None:
 
 
 def stat_of(pid: int) -> tuple[str, list[str]] | None:
-    """A process's name, and what the kernel counts after it; None where there is no process."""
+    """Read a process's name and the fields of /proc/PID/stat after it; None if there is none."""
     text = ""
     with limits.absent(), open(f"/proc/{pid}/stat", "rb") as file:
         text = file.read().decode("utf-8", "replace")
@@ -75,7 +75,7 @@ def stat_of(pid: int) -> tuple[str, list[str]] | None:
 
 
 def name_of(pid: int) -> str | None:
-    """What a process calls itself, on one line; None where it is gone or hidden.
+    """Read a process's name, on one line; None if it is gone or hidden.
 
     Names are any bytes: the kernel cuts them at the 15th, in the middle of a character too.
     """
@@ -87,7 +87,7 @@ def name_of(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, on one line; empty where it is gone, hidden or the kernel's."""
+    """Read a command line, on one line; empty if the process is gone, hidden or the kernel's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -111,7 +111,7 @@ def every() -> list[Process]:
 
 
 def is_resource_tracker(process: Process) -> bool:
-    """Whether it is Python's, which removes at its end what its users shared."""
+    """Whether this is Python's resource tracker, which removes shared objects when it ends."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
@@ -131,7 +131,7 @@ def held_mib(pids: Iterable[int]) -> int:
 
 
 def in_cgroup(folder: Path | None) -> set[int]:
-    """The pids in a cgroup and the groups below it."""
+    """Read the pids in a cgroup and the groups below it."""
     pids: set[int] = set()
     if folder is None:
         return pids
@@ -150,7 +150,7 @@ def environ_of(process: Process) -> frozenset[bytes]:
 
 
 def outputs(process: Process) -> set[str]:
-    """What a process writes its output and its errors to, such as `pipe:[17]`."""
+    """Read where a process writes its output and its errors, such as `pipe:[17]`."""
     found = set()
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
 
 
 def is_populated(group: Path | None) -> bool:
-    """Whether a cgroup says that a process is in it or below; False where it cannot say that."""
+    """Whether the kernel counts processes in or below a cgroup; False if it does not tell."""
     if group is not None:
         with limits.absent():
             return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
@@ -177,7 +177,7 @@ def is_populated(group: Path | None) -> bool:
 
 
 def kill_group(group: Path | None) -> bool:
-    """KILL all in a cgroup at once, those that are just forking too; False where it cannot."""
+    """KILL all in a cgroup at once, even forking ones; False if the kernel cannot do that."""
     if group is None:
         return False
     try:
@@ -229,7 +229,7 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:
-    """The sub-group `engine-SLOT` of our unit's delegated cgroup, made; None where there is none.
+    """Make the sub-group `engine-SLOT` of our unit's delegated cgroup; None if there is none.
 
     Only as the main process of a unit: elsewhere, such as in a terminal that is a unit of its own,
     the group is everybody's there, and another user's engine would count as ours.

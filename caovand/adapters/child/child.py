@@ -1,4 +1,4 @@
-"""The one engine process: started in a session of its own, ended with everything it left.
+"""One engine process: started in a session of its own, ended with everything it left.
 
 The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
 (TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
@@ -125,12 +125,12 @@ class Child:
         return self._process.returncode
 
     def look(self) -> tuple[Process, ...]:
-        """See which processes belong to the engine now, and write changes to the ledger."""
+        """Find which processes belong to the engine now, and write changes to the ledger."""
         self._see()
         return self.members
 
     def _see(self) -> tuple[Process, ...]:
-        """`look`; what lives, and what has died since the look before."""
+        """Refresh the members; return them with those that died since the last refresh."""
         family, unknown = self._engines.family(self._traces)
         dead = processes.reap(family, self.pid)
         processes.reap(unknown, self.pid)
@@ -172,9 +172,9 @@ class Child:
     async def end(
         self, grace_s: float, before_kill: Callable[[], Awaitable[None]] | None = None
     ) -> tuple[Process, ...]:
-        """TERM, `grace_s` later KILL, then everything left; what outlived even that.
+        """Send TERM, KILL after `grace_s`, then KILL what is left; return what survives that.
 
-        `before_kill` is the last look at an engine that may have gone on starting meanwhile.
+        `before_kill` inspects the engine, which may have gone on starting, one last time.
         """
         if not self._ended.is_set():
             with contextlib.suppress(ProcessLookupError):

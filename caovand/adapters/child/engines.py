@@ -20,10 +20,10 @@ from caovand.core.facts.ownership import Known, Owners, Process, owners
 
 @dataclass(eq=False)
 class Traces:
-    """What is known of one engine, and remembered between two looks at its processes.
+    """How one engine's processes are recognised, and which of them were seen last.
 
     `session` is the pid of its first process and `start` its start. `output` is what its processes
-    write to. One that was `given_up` is not looked after any more, though a process of it may live.
+    write to. An engine that was `given_up` is no longer watched, though a process of it may live.
     """
 
     session: int
@@ -34,7 +34,7 @@ class Traces:
     given_up: bool = False
 
     def known(self) -> Known:
-        """The same, with what is in its cgroup now."""
+        """Add the processes that are in its cgroup now."""
         grouped = None if self.cgroup is None else processes.in_cgroup(self.cgroup)
         return Known(self.session, self.start, self.members, grouped, self.output)
 
@@ -46,17 +46,17 @@ class Engines:
         self._all: tuple[Traces, ...] = ()
 
     def add(self, one: Traces) -> None:
-        """An engine was started."""
+        """Add an engine that was started."""
         self._all = (*self._all, one)
 
     def remove(self, one: Traces) -> None:
-        """An engine has ended, and nothing of it lives."""
+        """Remove an engine of which no process lives."""
         self._all = tuple(other for other in self._all if other is not one)
 
     def family(self, one: Traces) -> tuple[list[Process], list[Process]]:
-        """An engine's processes, and orphans that may be another's just as well.
+        """Find an engine's processes, and orphans that may just as well be another's.
 
-        Dead ones that nobody has waited for are among them.
+        Both include zombies.
         """
         table, engines = processes.every(), self._with(one)
         found = _owners(table, [engine.known() for engine in engines])
@@ -68,17 +68,17 @@ class Engines:
         return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
 
     def pids(self, one: Traces) -> list[int]:
-        """The pids of an engine's living processes; for any thread, and nothing is noted."""
+        """Find the pids of an engine's living processes; for any thread, changes nothing."""
         table, engines = processes.every(), self._with(one)
         found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
         return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
 
     def _with(self, one: Traces) -> tuple[Traces, ...]:
-        """All engines, one that was removed already among them."""
+        """All engines, with this one even if it was removed already."""
         return self._all if one in self._all else (*self._all, one)
 
     def owned(self, table: Sequence[Process]) -> frozenset[int]:
-        """The pids of processes that belong to an engine that is looked after."""
+        """Find the pids of the processes of all engines that are still watched."""
         engines = [engine.known() for engine in self._all if not engine.given_up]
         return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
 

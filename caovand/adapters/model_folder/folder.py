@@ -35,7 +35,7 @@ SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
-    """The card of the model in this folder, or with this name on the hub.
+    """Read the card of the model in this folder, or with this name on the hub.
 
     A hub model that was never downloaded has a card without an architecture: vLLM fetches it.
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
@@ -99,13 +99,13 @@ def _absent(path: str, place: Path) -> ModelProblem:
 
 
 def shards_of(card: ModelCard) -> list[Path]:
-    """The safetensors files of a model that was read; none where its weights are pickled."""
+    """List the safetensors files of a model that was read; empty if its weights are pickled."""
     folder = Path(card.path) if card.folder else _downloaded(card.path)
     return shards_in(folder, index_of(folder, Budget(time.thread_time))) if folder else []
 
 
 def folder_of(card: ModelCard) -> Path | None:
-    """Where the files of a model that was read are, None where they are not on this machine."""
+    """The folder of a model that was read; None if its files are not on this machine."""
     place = Path(card.path) if card.folder else _downloaded(card.path)
     return place.parent if place is not None and place.is_file() else place
 
