@@ -40,7 +40,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
     "adapters/evidence.py": ("read_text", KERNEL),
-    "adapters/texts.py": ("read_text", "files of this package"),
+    "lab/corpus.py": ("read_text", "files of this package"),
     "adapters/host.py": ("read_text", KERNEL),
     "adapters/kernel_log.py": ("os.open", KERNEL),
     "adapters/node_facts/rdma.py": ("read_text", KERNEL),
@@ -102,7 +102,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/model_pull/headers.py": ("tempfile.TemporaryDirectory", "a folder of its own"),
     "adapters/model_pull/named.py": ("os.chown tempfile.TemporaryDirectory", "a folder of its own"),
     "cli/engine/choice.py": ("read_text", KERNEL),
-    "cli/fieldtest/work.py": ("shutil.rmtree", OWN),
+    "lab/fieldtest/work.py": ("shutil.rmtree", OWN),
     "cli/own_daemon.py": (
         "open os.open",
         "O_EXCL, " + OWN,

@@ -100,6 +100,10 @@ class Clients:
             "key": endpoint.key if endpoint else self._key(),
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
+            "aliases": dict(section.aliases),
+            "temperature": section.temperature,
+            "max_tokens": section.max_tokens,
+            "effort": section.reasoning_effort,
         }
         if said != self._said:
             self._seq, self._said = self._seq + 1, said

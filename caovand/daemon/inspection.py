@@ -257,7 +257,7 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
     return engine
 
 
-def look(request: PlanRequest, directories: Directories) -> Inventory:
+def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
     # An installed engine may take a minute to answer; a missing one is known at once.
     if os.path.exists(request.python):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from caovand.core.gateway import protocol
@@ -19,6 +20,7 @@ from caovand.core.gateway.events import (
     Tick,
     Why,
 )
+from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
 from caovand.core.gateway.protocol import Fault
 from caovand.gateway.facts import Facts
@@ -93,9 +95,10 @@ class Desk:
         self._changed = asyncio.Event()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Every name clients may ask for."""
-        return tuple(dict.fromkeys((*self.facts.names, *self.listed)))
+    def naming(self) -> Naming:
+        """The names clients may ask for."""
+        naming = self.facts.naming
+        return replace(naming, served=tuple(dict.fromkeys((*naming.served, *self.listed))))
 
     @property
     def counts(self) -> dict[str, int]:

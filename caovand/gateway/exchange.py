@@ -18,6 +18,7 @@ from aiohttp.client_exceptions import ClientConnectorError
 from yarl import URL
 
 from caovand.core.gateway import protocol
+from caovand.core.gateway.body import Fields
 from caovand.core.gateway.events import (
     Begun,
     Done,
@@ -30,6 +31,7 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
+from caovand.core.gateway.naming import rewritten
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.problem import Problem
 from caovand.gateway.desk import Desk, Refused, Ticket
@@ -50,14 +52,15 @@ ERROR_EVENTS = (b'data: {"error"', b"event: error")
 
 @dataclass(frozen=True)
 class Call:
-    """What is sent to the engine; `stream` says that the client asked for events."""
+    """A client's request; `target` is its path with the query, as it came."""
 
     method: str
     path: str
+    target: str
     headers: Mapping[str, str]
     body: bytes
+    fields: Fields
     form: Form
-    stream: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Exchange:
     # -- waiting ----------------------------------------------------------------------------
 
     async def _turn(self) -> Effect:
-        limit_s = FIRST_COMMENT_S if self._call.stream else None
+        limit_s = FIRST_COMMENT_S if self._call.fields.stream else None
         while (effect := await self._ticket.next(limit_s)) is None:
             limit_s = COMMENT_S
             response = await self._begin(200, {"Content-Type": STREAM})
@@ -120,14 +123,16 @@ class Exchange:
     async def _sent(self) -> ClientResponse | None:
         """The head of the engine's answer; None where there is none, and the policy knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
+        # Which model a name means may have changed while the request waited.
+        body = rewritten(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
         sending = asyncio.ensure_future(
             self._session.request(
                 call.method,
-                URL(facts.url + call.path, encoded=True),
-                data=_payload(call.body),
+                URL(facts.url + call.target, encoded=True),
+                data=_payload(body),
                 headers=headers,
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

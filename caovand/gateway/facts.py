@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from caovand.core.gateway.events import Engine, EngineIs
+from caovand.core.gateway.naming import Defaults, Naming
 from caovand.core.gateway.policy import GatewayRules
 
 BODIES = 8
@@ -17,12 +18,12 @@ BODIES = 8
 class Facts:
     """`key` is what clients must send, "" for nothing; `url` where the engine answers, if any.
 
-    `names` are those of the model, the first of which is listed first.
+    `naming` has the plan's names and the configured aliases.
     """
 
     engine: EngineIs
     phase: str = ""
-    names: tuple[str, ...] = ()
+    naming: Naming = field(default_factory=Naming)
     context: int | None = None
     url: str = ""
     key: str = field(default="", repr=False)
@@ -48,10 +49,15 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
     return Facts(
         engine,
         document["phase"],
-        tuple(document["names"]),
+        _naming(document),
         document["context"],
         document["url"],
         document["key"],
         GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
         max_body_bytes,
     )
+
+
+def _naming(document: Mapping[str, Any]) -> Naming:
+    defaults = Defaults(document["temperature"], document["max_tokens"], document["effort"])
+    return Naming(tuple(document["names"]), document["aliases"], defaults)

@@ -131,7 +131,7 @@ class Gateway:
         facts = self._desk.facts
         expected_s = facts.engine.expected_s
         return web.json_response(
-            protocol.models(self._desk.names, facts.context, facts.state, expected_s)
+            protocol.models(self._desk.naming.names, facts.context, facts.state, expected_s)
         )
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -141,9 +141,9 @@ class Gateway:
         return web.json_response(listed["data"][0])
 
     def _check_model(self, name: str | None) -> None:
-        there = self._desk.names
-        if name is not None and there and name not in there:
-            raise Refused(protocol.unknown_model(name, there))
+        naming = self._desk.naming
+        if name is not None and naming.served and naming.meant(name) is None:
+            raise Refused(protocol.unknown_model(name, naming.names))
 
     # -- the engine's -----------------------------------------------------------------------
 
@@ -167,11 +167,12 @@ class Gateway:
             ticket.shape = shape[:MAX_SHAPE]
             call = Call(
                 request.method,
+                path,
                 request.rel_url.raw_path_qs,
                 to_engine(request.headers),
                 body,
+                found,
                 _form(request),
-                found.stream,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)

@@ -118,6 +118,7 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "seq": first["seq"] + 1, "engine": "serving", "generation": 3, "returns": False,
             "phase": "", "at_once": 18, "names": ["tiny", "small"], "context": 4096,
             "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
+            "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "expected_s": None,
         }  # fmt: skip
         assert await world.clients.next(news["seq"], 0.0) == news

@@ -62,5 +62,5 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
     wishes = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.look(wishes, inspection.Directories(*[tmp_path] * 4))
+        inspection.inspect(wishes, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

@@ -33,6 +33,7 @@ class FakeDaemon:
             "engine": "serving", "generation": 1, "at_once": None, "expected_s": None,
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
+            "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.deaf = 0

@@ -22,7 +22,7 @@ from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
 from caovand.engines.vllm.machine.ranks import replicas, spans_machines
 from caovand.engines.vllm.memory import steps
-from caovand.engines.vllm.memory.candidate import GIB, Load
+from caovand.engines.vllm.memory.candidate import GIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
 from caovand.engines.vllm.memory.steps import graph_mode
@@ -45,9 +45,9 @@ def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
     return bool(prefix_caching)
 
 
-def load_of(
+def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
-) -> Load:
+) -> Candidate:
     """What these settings and this environment ask of memory on these cards."""
     model, engine = inventory.model, inventory.engine
     large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
@@ -63,7 +63,7 @@ def load_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
-    return Load(
+    return Candidate(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
         batch_tokens=count("max_num_batched_tokens", 8192 if large else 2048),

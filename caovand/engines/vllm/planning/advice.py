@@ -18,10 +18,10 @@ from caovand.engines.vllm.flags.command_line import refused
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.memory.candidate import GIB, MIB, visible_mib
 from caovand.engines.vllm.memory.estimate import (
+    candidate_of_plan,
     cards_of_plan,
     gpus_of,
     lacking_gib,
-    load_of_plan,
     spare,
 )
 from caovand.engines.vllm.planning import obstacles
@@ -123,7 +123,7 @@ def _free(case: Case) -> Iterator[str]:
 
 
 def _sequences(case: Case) -> Iterator[str]:
-    now = load_of_plan(case.plan, case.inventory).sequences
+    now = candidate_of_plan(case.plan, case.inventory).sequences
     if now > 1 and case.tried({"max_num_seqs": 1}):
         yield f"{case.said('max_num_seqs', 1)} instead of {now} leaves room for the context"
 
@@ -141,7 +141,9 @@ def _share(case: Case) -> Iterator[str]:
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
-    lacking = lacking_gib(case.inventory.model, load_of_plan(case.plan, case.inventory), case.gpus)
+    lacking = lacking_gib(
+        case.inventory.model, candidate_of_plan(case.plan, case.inventory), case.gpus
+    )
     least = asked + lacking * 1024 / visible_mib(min(gpu.total_mib for gpu in case.gpus))
     free = case.tried({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
@@ -259,8 +261,8 @@ def _offloaded_gib(plan: Plan) -> float:
 def _offload(case: Case) -> Iterator[str]:
     if case.memory.conflicts or not case.gpus or case.plan.value("cpu_offload_gb"):
         return
-    load = load_of_plan(case.plan, case.inventory)
-    lacking = ceil(lacking_gib(case.inventory.model, load, case.gpus) + OFFLOAD_MARGIN_GIB)
+    candidate = candidate_of_plan(case.plan, case.inventory)
+    lacking = ceil(lacking_gib(case.inventory.model, candidate, case.gpus) + OFFLOAD_MARGIN_GIB)
     room = case.inventory.least_ram_mib * 0.8 / 1024 / len(case.gpus)
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
         if case.tried({"cpu_offload_gb": amount}):

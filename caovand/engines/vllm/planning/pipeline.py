@@ -25,7 +25,7 @@ from caovand.engines.vllm.machine.ranks import (
     decide,
     ranks_here,
 )
-from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
@@ -231,30 +231,32 @@ def _work(draft: Draft) -> Work:
 
 def layer_partition(draft: Draft) -> Setting | None:
     """The variable that deals the layers, where vLLM's own rule is not the best."""
-    load = draft.sizing.load if draft.sizing and not draft.unweighed else None
-    if load is None or not load.stages or PARTITION in dict(draft.config.engine.env):
+    candidate = draft.choice.candidate if draft.choice and not draft.unweighed else None
+    if candidate is None or not candidate.stages or PARTITION in dict(draft.config.engine.env):
         return None
-    own = own_partition(len(draft.model.layer_types), len(load.stages))
-    if load.stages == own:
+    own = own_partition(len(draft.model.layer_types), len(candidate.stages))
+    if candidate.stages == own:
         return None
-    return policy(_listed(load.stages), _why_dealt(draft, load, own))
+    return policy(_listed(candidate.stages), _why_dealt(draft, candidate, own))
 
 
-def _why_dealt(draft: Draft, load: Load, own: tuple[int, ...]) -> str:
+def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
     """What the dealing brings: more of the cache, or a faster slowest stage."""
-    by_rule = load.but(stages=own)
-    stages = Stages(draft.model, load, draft.cards)
+    by_rule = candidate.but(stages=own)
+    stages = Stages(draft.model, candidate, draft.cards)
     cards = ", ".join(
         f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
-        for count, gpus in zip(load.stages, stages.gpus, strict=True)
+        for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
     )
-    tokens = [estimate(draft.model, one, draft.cards).kv_tokens for one in (load, by_rule)]
+    tokens = [estimate(draft.model, one, draft.cards).kv_tokens for one in (candidate, by_rule)]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
         held = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_listed(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
-    slow = [max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (load.stages, own)]
+    slow = [
+        max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (candidate.stages, own)
+    ]
     return (
         f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
         f" ({_listed(own)}) in {slow[1]:.3g} ms (modelled)"

@@ -33,7 +33,7 @@ from caovand.engines.vllm.planning.devices import (
     splits_below,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
+from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, sized
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
@@ -197,17 +197,17 @@ def _with_cards(draft: Draft) -> Draft:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
-    if best and (best.sizing is None or best.unweighed or not ours or spans_nodes(best)):
+    if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
     for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
-        if best and best.sizing and best.sizing.unbounded(draft.model):
+        if best and best.choice and best.choice.unbounded(draft.model):
             break
         try:
             fewer = _on_freest(draft, size)
         except Unplannable:
             continue
-        if fewer.sizing and fewer.sizing.sound and fewer.sizing.score < _score(best):
+        if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
             best = _told(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
@@ -216,7 +216,7 @@ def _with_cards(draft: Draft) -> Draft:
 
 def _score(draft: Draft | None) -> float:
     """The lower, the better; a plan that needs host memory is worse than any that does not."""
-    return draft.sizing.score if draft and draft.sizing and draft.sizing.sound else inf
+    return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
 
 
 def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
@@ -242,14 +242,15 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 def _context(draft: Draft | None) -> int:
     """The context that a draft holds on its cards; 0 where it holds none."""
-    return draft.sizing.load.context if draft and draft.sizing and draft.sizing.sound else 0
+    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
 def _on_freest(draft: Draft, count: int) -> Draft:
     """The draft on so many of its cards at most, those with the most free memory."""
 
-    def decided(choice: Choice) -> Draft:
-        first = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count), choice=choice))
+    def decided(depth: int | None = None, cache: str = "") -> Draft:
+        few = replace(draft, gpus=freest(draft.gpus, count), depth=depth, cache=cache)
+        first = _decide(FIRST, few)
         why = stages_unknown(first.values, variables(first), first.inventory)
         return replace(
             first,
@@ -258,13 +259,13 @@ def _on_freest(draft: Draft, count: int) -> Draft:
             weights_unknown=first.weights_unknown or bool(why),
         )
 
-    first = decided(Choice())
+    first = decided()
     if not first.gpus or not first.model.layer_types:
         return first
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
-    others = [Choice(depth, cache) for cache in caches for depth in depths][1:]
-    return sized(first, [decided(choice) for choice in others])
+    others = [(depth, cache) for cache in caches for depth in depths][1:]
+    return sized(first, [decided(depth, cache) for depth, cache in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:

@@ -142,7 +142,7 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(draft.mode, gpus)
-    fewer = draft.choice.mtp
+    fewer = draft.depth
     if fewer is not None and draft.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
