@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child, processes
-from caovand.adapters.child import CannotSpawn, Child, end_orphans, orphans
-from caovand.adapters.processes import Engines, Process
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, orphans, sweeper
+from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from tests.daemon_process import ROOT, lives
@@ -258,7 +258,7 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
 def sweep(*looks: tuple[Process, ...], limit_s: float = 60.0) -> tuple[Process, ...]:
     """What is left of what was seen at each look; nothing at all later ones."""
     seen = iter(looks)
-    return asyncio.run(child.sweep(lambda: next(seen, ()), limit_s))
+    return asyncio.run(sweeper.sweep(lambda: next(seen, ()), limit_s))
 
 
 def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,8 +272,8 @@ def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
     kills: list[bool] = []
-    left = asyncio.run(child.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
-    assert left == (child.UNSEEN,)
+    left = asyncio.run(sweeper.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
+    assert left == (sweeper.UNSEEN,)
     assert kills
 
 
@@ -282,7 +282,7 @@ def test_a_command_line_that_cannot_be_read_holds_nothing_up(
 ) -> None:
     """That of a process whose memory is locked: the read hangs with it."""
     hangs, killed = threading.Event(), list[int]()
-    monkeypatch.setattr(child, "WORDS_S", 0.05)
+    monkeypatch.setattr(sweeper, "COMMAND_LINE_S", 0.05)
     monkeypatch.setattr(processes, "is_resource_tracker", lambda process: hangs.wait(LIMIT_S))
     monkeypatch.setattr(processes, "send", lambda process, number: killed.append(process.pid))
     ticks: list[float] = []
@@ -295,7 +295,7 @@ def test_a_command_line_that_cannot_be_read_holds_nothing_up(
 
         ticking = asyncio.ensure_future(tick())
         looks = iter([(Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker"),)])
-        assert await child.sweep(lambda: next(looks, ()), 60.0) == ()
+        assert await sweeper.sweep(lambda: next(looks, ()), 60.0) == ()
         ticking.cancel()
         hangs.set()
 
@@ -316,11 +316,11 @@ def test_nothing_that_hangs_with_a_process_is_read_on_the_loop() -> None:
 
 
 def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "KILL_S", 0.05)
+    monkeypatch.setattr("caovand.adapters.child.child.KILL_S", 0.05)
     stuck = Process(7, 1, 1, 1, 0, "VLLM::EngineCore")
 
     async def test() -> None:
-        left = await child.sweep(lambda: (stuck,), 0.05)
+        left = await sweeper.sweep(lambda: (stuck,), 0.05)
         assert child.named(left) == "VLLM::EngineCore (pid 7)"
 
     monkeypatch.setattr(processes, "send", lambda process, number: None)
