@@ -211,9 +211,10 @@ test-daemons: .venv/ready
 		--ignore=tests/packaging --ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 
 .PHONY: bench
-bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables
+bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning cost, as tables
 	$(PY) -m tests.bench.daemon
 	$(PY) -m tests.bench.page
+	$(PY) -m tests.bench.gateway
 	$(PY) -m tests.bench.planner
 
 .PHONY: kernels

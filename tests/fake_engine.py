@@ -103,7 +103,7 @@ INSTALL = Install(
     versions={"cpu": "1.0"},
     source=Source(
         package="tabby", folder="cat", target="tabby", compiler_mib={"cpu": 64, "cuda": 64},
-        options=lambda build, version: (f"-DPURR={version}",),
+        options=lambda build, version: (f"-DPURR={version}",), prelude="set(PURR loud)",
     ),
     trial=Trial(
         version=("--version",), model=lambda: b"milk", suffix=".cat",

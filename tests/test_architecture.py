@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.flag_table import FLAGS
+from caovand.engines.vllm.flags.table import FLAGS
 from tests.source_trees import nodes, offenders, tree
 
 ROOT = Path(__file__).parents[1]
@@ -154,6 +154,20 @@ def test_no_engine_imports_another() -> None:
         return [m for m in ours(name) if layer(m) == "engines" and not m.startswith(own)]
 
     assert offenders(in_layer("engines"), others) == {}
+
+
+PLANNER = ("flags", "machine", "memory", "sizing", "planning")
+
+
+def test_the_layers_of_vllms_planner_import_only_those_below() -> None:
+    def floor(name: str) -> int:
+        folder = name.removeprefix("caovand.engines.vllm.").split(".")[0]
+        return PLANNER.index(folder) if folder in PLANNER else -1
+
+    def upward(name: str) -> list[str]:
+        return [m for m in ours(name) if floor(m) > floor(name)]
+
+    assert offenders([name for name in MODULES if floor(name) >= 0], upward) == {}
 
 
 def test_an_adapter_imports_no_adapter_that_imports_adapters() -> None:
@@ -370,7 +384,7 @@ def test_an_engine_is_named_in_its_folder_alone(pattern: str) -> None:
 
 
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
-    home = "caovand.engines.vllm.capabilities"
+    home = "caovand.engines.vllm.machine.capabilities"
     known = {
         ast.dump(one.value): ast.unparse(one.targets[0])
         for one in tree(MODULES[home]).body

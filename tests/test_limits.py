@@ -34,7 +34,7 @@ from caovand.adapters.http import Unanswered
 from caovand.adapters.log import Echo
 from caovand.adapters.threads import Threads
 from caovand.core import limits
-from caovand.core.config import Config
+from caovand.core.config import Config, WatchSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
@@ -153,10 +153,9 @@ class Story:
         echo = Echo("console", io.StringIO())
         places = Directories(*[folder] * 4)
         log = structlog.get_logger()
-        self.whole = Supervisor(folder / "c", Config(), places, {"HOME": str(folder)}, log, echo)
+        config = Config(watch=WatchSection(recheck_s=0.05))
+        self.whole = Supervisor(folder / "c", config, places, {"HOME": str(folder)}, log, echo)
         (self.one,) = self.whole.slots.values()
-        rules = self.one._rules
-        self.one._rules = lambda: replace(rules(), recheck_s=0.05)  # type: ignore[method-assign]
         self.running = asyncio.ensure_future(self.whole.run())
 
     async def until(self, *states: State) -> None:

@@ -38,16 +38,18 @@ def key(
     example: str = "",
     private: bool = False,
     once: bool = False,
+    replans: bool = True,
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
     `example` is shown commented out where the default alone says too little. The value of a
     `private` key may be a password: findings never repeat it. A key that is read `once` counts from
-    the daemon's start: a reload names it if it has changed.
+    the daemon's start: a reload names it if it has changed. A change of a key that does not
+    `replan` keeps the degraded plan that served.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
-    shown = {"help": help, "example": example, "once": once}
-    return field(default=default, metadata={**shown, **bounds})
+    uses = {"once": once, "replans": replans}
+    return field(default=default, metadata={"help": help, "example": example, **uses, **bounds})
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class PolicySection:
         "auto: MTP 3 on 1 or 2 GPUs, 4 on more, fewer or none where memory is worth more; stable:"
         " MTP 3; fast: MTP 4.",
         choices=MODES,
+        replans=False,  # another mode clears the MTP rungs only
     )
     workload: str = key(
         "chat",
@@ -111,6 +114,7 @@ class PolicySection:
         " step times and acceptance; apply restarts the engine with it, and reverts unless it is"
         " faster.",
         choices=("off", "suggest", "apply"),
+        replans=False,
     )
     tune_quiet_s: float = key(
         900.0,
@@ -118,6 +122,7 @@ class PolicySection:
         " tuner's, or the full one once others have freed memory.",
         low=5,
         high=86400,
+        replans=False,
     )
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99

@@ -40,7 +40,7 @@ from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.tasks import Task, cancel
-from caovand.daemon.watching import Watching
+from caovand.daemon.watching import WatchedRun, Watching
 
 RETRY_S = 1.0
 
@@ -88,14 +88,14 @@ class EngineRun:
         self.part = Part()
         self._wrong_sums: Finding | None = None
         self._unrecorded = ""
-        self._heard: list[str] = []
+        self._kernel_lines: list[str] = []
         self._env: Mapping[str, str] = {}  # of the last start
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
         self._ending: Task | None = None
         self._proving: Task | None = None
         cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
         self.cards = shared.cards.share(cards)
-        shared.kernel.listeners.append(self._heard.extend)
+        shared.kernel.listeners.append(self._kernel_lines.extend)
 
     @property
     def _orphans(
@@ -154,26 +154,27 @@ class EngineRun:
         self._env = env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
-        self._heard.clear()
+        self._kernel_lines.clear()
         if self._wrong_sums is not None:
             self._never_was(self._wrong_sums, action.generation)
             return
         watching = Watching(
-            self._engine,
-            action.generation,
-            plan,
-            self.endpoint,
-            config.watch,
-            self.ring,
-            self._apply,
-            self._notice,
-            self._cgroup,
-            self._figures.engine(),
-            Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
-            partial(self.cards.taken_since, prepared.inventory.gpus),
-            answers=self.part.answers,
+            WatchedRun(
+                engine=self._engine,
+                generation=action.generation,
+                plan=plan,
+                endpoint=self.endpoint,
+                section=config.watch,
+                ring=self.ring,
+                apply=self._apply,
+                notice=self._notice,
+                cgroup=self._cgroup,
+                on_reading=self._figures.engine(),
+                canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+                occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
+                answers=self.part.answers,
+            )
         )
-
         label = self._shared.label(self._name)
 
         def on_lines(lines: Sequence[str]) -> None:
@@ -300,8 +301,8 @@ class EngineRun:
 
     def look(self, used: frozenset[int]) -> None:
         """Look after a living engine on the cards `used`."""
-        kernel = self._heard[:]
-        self._heard.clear()
+        kernel = self._kernel_lines[:]
+        self._kernel_lines.clear()
         child, watching = self.child, self.watching
         if child is None or watching is None or self.ending:
             return
@@ -332,4 +333,4 @@ class EngineRun:
 
     def _on_kernel_line(self, line: str) -> None:
         if self.watching is not None and self.child is not None and not self.ending:
-            self.watching.heard_kernel(self.child, [line])
+            self.watching.on_kernel_lines(self.child, [line])

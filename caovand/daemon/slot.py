@@ -220,16 +220,9 @@ class Slot:
         )
 
     def _rules(self) -> LifecycleRules:
-        watch, gateway = self.config.watch, self.config.gateway
-        return LifecycleRules(
-            failures=watch.failures,
-            stall_s=watch.stall_s,
-            stable_after_s=watch.stable_after_s,
-            drain_s=watch.shutdown_timeout_s,
-            gateway_drain_s=gateway.drain_s if gateway.listen else 0.0,
-            recheck_s=watch.recheck_s,
-            judge=self._judge,
-        )
+        gateway = self.config.gateway
+        drain_s = gateway.drain_s if gateway.listen else 0.0
+        return LifecycleRules(self.config.watch, drain_s, self._judge)
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
         """The ladder's decision; a failed `retry --full` goes back to what served."""
@@ -584,7 +577,7 @@ class Slot:
         env = {**self._shared.environ, **dict(self.config.engine.env)}
         return Case(
             finding,
-            watching.evidence() if watching else (),
+            watching.causes.evidence() if watching else (),
             {},
             samples=tuple(self._shared.cards.history),
             kernel=tuple(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.config import PolicySection
 from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
@@ -57,7 +57,7 @@ class DraftTuner:
     ) -> None:
         self.policy = policy
         self._path, self._notice, self._mark, self._warn = path, notice, mark, warn
-        self._records, self._failed_at = from_document(store.read_json(path)) or ({}, 0.0)
+        self._records, self._failed_at = from_document(state_file.read_or_none(path)) or ({}, 0.0)
         self._generation = -1
         self._before: Point | None = None
         self._context: float | None = None
@@ -208,7 +208,7 @@ class DraftTuner:
         document = to_document(self._records.values(), self._failed_at)
         self._records = (from_document(document) or ({}, 0.0))[0]
         try:
-            store.write_json(self._path, document)
+            state_file.write(self._path, document)
         except OSError as problem:
             if not self._unsaved:
                 self._warn(f"cannot remember what the draft tuner measured: {problem}")

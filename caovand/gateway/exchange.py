@@ -37,6 +37,7 @@ from caovand.gateway.desk import Desk, Refused, Ticket
 FIRST_COMMENT_S = 1.0
 COMMENT_S = 5.0
 MAX_FAULT_BYTES = 256 << 10
+SHORT_BYTES = 64 << 10
 STREAM = "text/event-stream"
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
@@ -126,7 +127,7 @@ class Exchange:
             self._session.request(
                 call.method,
                 URL(facts.url + call.path, encoded=True),
-                data=io.BytesIO(call.body) if call.body else None,
+                data=_payload(call.body),
                 headers=headers,
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -277,6 +278,11 @@ class Exchange:
         await self._response.write(event)
         await self._response.write_eof()
         return self._response
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """A short body goes out in one write with the head; a long one in pieces, without a copy."""
+    return (body if len(body) <= SHORT_BYTES else io.BytesIO(body)) or None
 
 
 def to_engine(headers: Mapping[str, str]) -> dict[str, Any]:

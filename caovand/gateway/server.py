@@ -28,6 +28,9 @@ from caovand.gateway.link import Link
 
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
 CONNECT_S = 5.0
+REUSE_S = 2.0
+"""Idle connections are not reused after this: engines close theirs after 5 s, and a request that
+crosses with that would be lost."""
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
@@ -218,8 +221,9 @@ def _too_large(most: int) -> Fault:
 
 async def _fields(body: bytes) -> Fields:
     found = Fields()
-    for found in fields(body):  # noqa: B007  (the last one counts)
-        await asyncio.sleep(0)
+    for number, found in enumerate(fields(body)):  # noqa: B007  (the last one counts)
+        if number:
+            await asyncio.sleep(0)
     return found
 
 
@@ -228,10 +232,9 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
-    # The engine is the daemon's own child on this machine: its certificate is not checked. An
-    # engine that closes an idle connection would lose the request that is sent on it.
+    # The engine is the daemon's own child on this machine: its certificate is not checked.
     session = ClientSession(
-        connector=TCPConnector(limit=0, force_close=True, ssl=False),
+        connector=TCPConnector(limit=0, keepalive_timeout=REUSE_S, ssl=False),
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         cookie_jar=DummyCookieJar(),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, store
+from caovand.adapters import safe_files, state_file
 from caovand.core.problem import ProblemError
 
 FORMAT = 1
@@ -28,7 +28,7 @@ def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
     path = folder / f"{prefix}{stamp}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, {"format": FORMAT, **document})
+        state_file.write(path, {"format": FORMAT, **document})
     except OSError as problem:
         raise NoResult(
             f"keep the result in {path}",

@@ -30,9 +30,10 @@ from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.problem import Problem
-from caovand.engines.vllm.memory.estimate import Load, estimate
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.checkup import checkup
+from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.estimate import estimate
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.fake_daemon import FakeDaemon, status
 from tests.core.machines import (
     CPU,

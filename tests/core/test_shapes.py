@@ -10,7 +10,8 @@ import pytest
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.facts.occupancy import reclaimed
-from caovand.engines.vllm.memory.estimate import Load, weights_bytes
+from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.core.machines import GIB, QWEN_27B_MEASURED, made_up, turing
 
 SHAPE: dict[str, Any] = {

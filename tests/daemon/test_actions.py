@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import processes, store
+from caovand.adapters import processes, state_file
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -235,7 +235,7 @@ async def compared(daemon: Running) -> None:
 def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, free = store.read_json, []
+    read, free = state_file.read_or_none, []
 
     def no_descriptor_left(path: Path) -> Any:
         if path.name == memories.STARTS and not free:
@@ -252,7 +252,7 @@ def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
         await daemon.until(State.SERVING)
         assert len(daemon.texts("start")) == 1
 
-    monkeypatch.setattr(store, "read_json", no_descriptor_left)
+    monkeypatch.setattr(state_file, "read_or_none", no_descriptor_left)
     play(world, story)
 
 

@@ -201,6 +201,13 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
         inspection.check_cheap(wishes_of(server={"api_key_file": "/etc/nokey", "port": port}))
 
 
+def test_a_missing_engine_is_waited_for_and_named_as_such(tmp_path: Path) -> None:
+    wishes = wishes_of(engine={"python": str(tmp_path / "none")})
+    with pytest.raises(inspection.Obstacle, match=r"engine install") as caught:
+        inspection.look(wishes, directories({}, 1000))
+    assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)
+
+
 def test_an_engine_that_another_user_could_change_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -213,4 +220,4 @@ def test_an_engine_that_another_user_could_change_is_waited_for(
     wishes = wishes_of(engine={"python": str(tmp_path / "none")})
     with pytest.raises(inspection.Obstacle, match="it belongs to uid 7") as caught:
         inspection.look(wishes, directories({}, 1000))
-    assert caught.value.hold
+    assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)

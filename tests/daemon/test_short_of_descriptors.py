@@ -14,8 +14,9 @@ from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core import limits
 from caovand.core.config_parser import parse
 from caovand.core.health import detector
-from caovand.core.health.detector import Broken, DetectorRules
+from caovand.core.health.detector import DetectorRules
 from caovand.core.health.observation import Progress, Tick, Unseen
+from caovand.core.health.signs import Broken
 from caovand.daemon import inspection
 from tests.core.machines import CUDA
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.estimate import Load
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.planning import planner
+from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.estimate import load_of_plan
+from caovand.engines.vllm.planning import fit, planner
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.draft import Draft
 from tests.core.machines import (
     A100,
@@ -73,7 +74,7 @@ def weighed(
 ) -> tuple[Plan, list[Load]]:
     """The plan, and the loads that were sized on the way to it."""
     seen: list[Load] = []
-    sized = planner.sized
+    sized = fit.sized
 
     def noting(draft: Draft, others: list[Draft]) -> Draft:
         found = sized(draft, others)
@@ -93,7 +94,7 @@ def check(name: str, asked: dict[str, Any], machine: Any, monkeypatch: pytest.Mo
         return
     finally:
         monkeypatch.undo()
-    load = load_of(found, inventory(*machine))
+    load = load_of_plan(found, inventory(*machine))
     assert not seen or alike(load) in [alike(one) for one in seen], name
     planned = found.settings["max_model_len"]
     if planned.origin == "policy" and not found.advice:

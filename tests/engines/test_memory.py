@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.vllm.memory.candidate import MIB, Load, reserve_mib, utilization
 from caovand.engines.vllm.memory.estimate import (
-    MIB,
-    Load,
     estimate,
     kv_bytes,
     longest_context,
-    reserve_mib,
     room_for_context,
     spare,
-    utilization,
-    weights_bytes,
 )
+from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.core.machines import (
     A100,
     GEMMA_4,

@@ -15,26 +15,20 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Nod
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.memory.estimate import (
+from caovand.engines.vllm.machine.ranks import Nodes
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Load
+from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, load_of_plan, shares
+from caovand.engines.vllm.memory.kv_cache import layout_for, pages
+from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
+from caovand.engines.vllm.memory.steps import (
     COLLECTIVE_MIB,
-    GIB,
-    MIB,
+    DRAFTER_MIB,
     ROUNDED_MIB,
     VISION_MIB,
-    Load,
-    estimate,
-    kv_bytes,
-    layout_for,
     overheads,
-    shares,
-    weights_bytes,
 )
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.memory.graphs import DRAFTER_MIB
-from caovand.engines.vllm.memory.kv_cache import pages
-from caovand.engines.vllm.memory.stages import PARTITION, own_partition, stage_model
-from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
-from caovand.engines.vllm.planning.spanning import Nodes
+from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -323,7 +317,7 @@ def test_a_3090_beside_an_11_gib_2080_ti(engine: Any) -> None:
     setting = found.env[PARTITION]
     first, last = map(int, setting.value.split(","))
     assert first + last == 64
-    load = load_of(found, machine)
+    load = load_of_plan(found, machine)
     assert load.stages == (first, last)
     chosen = blocks(machine, load, (first, last))
     assert chosen > 0

@@ -17,8 +17,9 @@ import pytest
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.engines.vllm.memory.estimate import Load, estimate, spare
-from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.estimate import estimate, spare
+from caovand.engines.vllm.memory.settings import load_of
 from tests.core.machines import CUDA, H200, HOST, STARTS, made_up, named
 
 ROUNDED_GIB = 0.06

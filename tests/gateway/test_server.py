@@ -81,6 +81,21 @@ def test_a_stream_comes_chunk_by_chunk(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_connection_to_the_engine_is_used_again_unless_the_engine_closed_it(
+    tmp_path: Path,
+) -> None:
+    async def test(one: World) -> None:
+        for _ in range(2):
+            assert (await one.post())[0] == 200
+        first, second = one.engine.peers
+        assert first is second
+        assert first is not None
+        first.close()
+        assert (await one.post())[0] == 200
+
+    run(tmp_path, test)
+
+
 def test_a_client_that_goes_ends_its_request_at_the_engine(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         for begins in (True, False):

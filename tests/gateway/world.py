@@ -82,6 +82,8 @@ class FakeEngine:
         self.answer: Handler = whole
         self.models = {"data": [{"id": "adapter"}, {"id": 7}, "odd"]}
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.peers: list[asyncio.BaseTransport | None] = []
+        """The connections that these came on."""
         self.left = 0
         self._runner: web.AppRunner | None = None
 
@@ -106,6 +108,7 @@ class FakeEngine:
         if request.path == "/v1/models":
             return web.json_response(self.models)
         body = await request.read()
+        self.peers.append(request.transport)
         self.asked.append((request.method, request.raw_path, dict(request.headers), body))
         answering = asyncio.ensure_future(self.answer(request))
         try:

@@ -205,6 +205,12 @@ def test_a_worker_is_not_asked(box: Box, ctl: Ctl, words: tuple[str, ...]) -> No
     assert f"run `caovanctl {words[0]}` on the head" in text
 
 
+def test_a_head_is_asked(box: Box, ctl: Ctl) -> None:
+    cluster = {"role": "head", "nodes": []}
+    box.daemon.answers["status"] = box.status(cluster=cluster, served=None, state="HOLD")
+    assert "no model is served" in ctl("bench").err
+
+
 def test_no_model_is_served(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = box.status(served=None, state="HOLD", reason="no card")
     said = ctl("bench")

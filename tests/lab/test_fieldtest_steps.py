@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters.engine_install.commands import Finished
 from caovand.cli.errors import CommandError
 from caovand.cli.progress import Screen
 from caovand.core.config import Config
@@ -102,6 +103,21 @@ def test_kernels_that_were_not_used_are_measured_once_they_are(take: Take) -> No
 def test_they_are_measured_on_a_card_that_they_are_made_for(take: Take) -> None:
     mixed = (*named("A100"), replace(turing(1)[0], index=1))
     assert take(replace(BEFORE, machine=replace(MACHINE, gpus=mixed))) == [turing(1)[0].name]
+
+
+@pytest.mark.parametrize(("uuid", "named_as"), [("GPU-1", "GPU-1"), ("", "1")])
+def test_the_kernels_see_that_card_alone(
+    monkeypatch: pytest.MonkeyPatch, uuid: str, named_as: str
+) -> None:
+    seen: list[str] = []
+
+    def run(_: object, env: dict[str, str], __: object) -> Any:
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        return Finished(0, "")
+
+    monkeypatch.setattr(kernels, "run", run)
+    kernels.measured(FIXED, replace(turing(1)[0], index=1, uuid=uuid), lambda _: None)
+    assert set(seen) == {named_as}
 
 
 @pytest.fixture

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from caovand.cli.client import Client
+from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.watch import Watch
 from tests.cli.conftest import Ctl
 from tests.lab.test_bench import Box, box
 
@@ -41,3 +46,24 @@ def test_first_requests_that_fail_are_a_problem(box: Box, ctl: Ctl) -> None:
     assert "cannot soak: the engine refused the API key (HTTP 401)" in said.err
     box.engine.status = 500
     assert "cannot soak: the first requests failed: /tokenize: HTTP 500" in ctl("soak", "1").err
+
+
+class Events:
+    """A daemon that answers with these events, once."""
+
+    def __init__(self, *kinds: str) -> None:
+        self._entries: list[dict[str, Any]] = [
+            {"seq": number, "kind": kind, "text": f"a {kind}"}
+            for number, kind in enumerate(kinds, 1)
+        ]
+
+    def ask(self, op: str, since: int = 0) -> Any:
+        if op == "status":
+            return {"rungs": [], "served": None, "daemon": {"pid": 1}}
+        return {"events": [entry for entry in self._entries if entry["seq"] > since]}
+
+
+def test_only_events_that_the_verdict_names_are_kept() -> None:
+    watch = Watch(cast(Client, Events("state", "failure", "figures")), Ledger())
+    watch.look()
+    assert [(event.kind, event.text) for event in watch.events] == [("failure", "a failure")]

@@ -37,6 +37,10 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No usable card was found: run nvidia-smi. After a driver update, reboot; after suspend, "
         "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
+    "engine-unusable": (
+        "The engine is not installed, or must not or cannot be run: `caovanctl doctor` names the "
+        "fault. Install or repair the engine, or correct [engine] python.",
+    ),
     "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
     "shm-full": (
         "/dev/shm is too small for the engine's processes: run the container with --ipc=host or "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import state_file
 from caovand.cli.errors import CommandError, Exit
 
 SUBJECT = "subject"
@@ -34,7 +34,7 @@ class Work:
 
     def of(self, step: str) -> Any:
         """The result of a step; None before it was taken."""
-        return store.read_json(self.folder / f"{step}.json")
+        return state_file.read_or_none(self.folder / f"{step}.json")
 
     def keep(self, step: str, document: Any) -> None:
         """Keep the result of a step; raises CommandError."""
@@ -49,7 +49,7 @@ def keep(path: Path, document: Any) -> None:
     """Write a document, with its folder; CommandError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, document)
+        state_file.write(path, document)
     except OSError as problem:
         raise CommandError(
             Exit.FAILED,

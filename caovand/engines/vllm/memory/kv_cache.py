@@ -17,6 +17,7 @@ from math import ceil
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.candidate import Load
 
 FULL, WINDOW, STATE = "full_attention", "sliding_attention", ("linear_attention", "mamba")
 TURBOQUANT = {
@@ -222,3 +223,20 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
         for one, count in zip(found, counts, strict=True)
         for first in range(count)
     ) or ((),)
+
+
+def layout_for(model: ModelCard, load: Load) -> Layout:
+    """The cache blocks of this load."""
+    return layout(
+        model,
+        dtype=load.kv_dtype,
+        activation=load.activation,
+        tensor_parallel=load.tensor_parallel,
+        mtp=load.mtp,
+        # So many steps are under way at once: one a stage, and one being scheduled.
+        batch_tokens=load.batch_tokens * (len(load.stages) + 1 if load.stages else 1),
+        aligned_states=load.aligned_states,
+        alignment=load.alignment,
+        version=load.version,
+        state_dtype=load.state_dtype,
+    )

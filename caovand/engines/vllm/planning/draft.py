@@ -11,10 +11,10 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import TURING
-from caovand.engines.vllm.planning.ranks import PIPELINE, serving
-from caovand.engines.vllm.planning.sizing import Sizing
-from caovand.engines.vllm.planning.spelling import whole_number
+from caovand.engines.vllm.flags.spelling import whole_number
+from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.ranks import PIPELINE, serving
+from caovand.engines.vllm.sizing.space import Sizing
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 """The variable that lists the plugins to load (all, where it is not set), and ours."""

@@ -1,63 +1,80 @@
 """The rules: one function for each flag, from a draft to a setting, or None to leave it out.
 
-They run in the order of `flag_table`, the cards being sized (`resize`) in between; a rule may read
-what was decided before it.
+They run in the order of `decisions`, the cards being sized (`fit`) in between; a rule may read what
+was decided before it. The CPU build has a modest cache, sized from the machine's memory so that it
+stays the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 
+from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import HOPPER
-from caovand.engines.vllm.memory.estimate import Load
-from caovand.engines.vllm.planning import cpu, toolchain, turing
-from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
+from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.machine.attention import NO_NVCC
+from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
+from caovand.engines.vllm.memory.candidate import MIB, Load
+from caovand.engines.vllm.memory.kv_cache import Layout, layout_for
+from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
-from caovand.engines.vllm.planning.eight_bits import own_type
-from caovand.engines.vllm.planning.length import beyond_limit
-from caovand.engines.vllm.planning.precision import lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.planning.resize import block_tokens, graphs_for, share_of_unknown
-from caovand.engines.vllm.planning.search import USUAL_SEQUENCES
-from caovand.engines.vllm.planning.sizing import Sizing
-from caovand.engines.vllm.planning.spelling import count
-from caovand.engines.vllm.planning.toolchain import NO_NVCC
+from caovand.engines.vllm.planning.fit import asked_load, block_tokens, graphs_for, share_of_unknown
+from caovand.engines.vllm.planning.precision import cannot_build, own_type
+from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
+from caovand.engines.vllm.sizing.space import Sizing
+
+MAX_OF_RAM = 16
+REQUESTS = 2
+STEP_MIB = 64
+UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
+
+
+def _layout_on_cpu(draft: Draft, model: ModelCard) -> Layout:
+    return layout_for(model, asked_load(draft))
+
+
+def _cache_bytes_on_cpu(draft: Draft) -> int:
+    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
+    model = draft.model
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
+        return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    longest = _layout_on_cpu(draft, model).longest(_cache_bytes_on_cpu(draft), model.max_model_len)
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(
+        longest, f"the longest that fits {_cache_bytes_on_cpu(draft) // MIB} MiB of cache"
+    )
+
+
+def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return None
+    if not draft.model.layer_types:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
+        )
+    asked = count(draft.value("max_model_len"))
+    if not asked and not draft.model.limit_known:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
+        )
+    context = asked or draft.model.max_model_len
+    one = _layout_on_cpu(draft, draft.model).needed(context)
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _cache_bytes_on_cpu(draft):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _cache_bytes_on_cpu(draft))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")
+
 
 STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
-
-
-def host(draft: Draft) -> Setting | None:
-    return _configured(draft, "server", "host")
-
-
-def port(draft: Draft) -> Setting | None:
-    return _configured(draft, "server", "port")
-
-
-def served_model_name(draft: Draft) -> Setting | None:
-    typed = draft.config.model.served_name
-    if typed:
-        return user(typed, "[model] served_name")
-    name = draft.model.path.rstrip("/").rpartition("/")[2]
-    return policy(name, "the last part of the model's path")
-
-
-def revision(draft: Draft) -> Setting | None:
-    typed = draft.config.model.revision
-    return user(typed, "[model] revision") if typed else None
-
-
-def chat_template(draft: Draft) -> Setting | None:
-    typed = draft.config.model.chat_template
-    return user(typed, "[model] chat_template") if typed else None
-
-
-def trust_remote_code(draft: Draft) -> Setting | None:
-    if not draft.config.model.trust_remote_code:
-        return None
-    return user(True, "[model] trust_remote_code")
 
 
 def dtype(draft: Draft) -> Setting | None:
@@ -88,14 +105,14 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
             " model's own",
         )
     if not typed:
-        return turing.kv_cache_dtype(draft)
+        return precision.kv_cache_dtype_on_turing(draft)
     known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
             f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.version} has no such type; '
             f"use {nearest(typed, known)}"
         )
-    refused = turing.refused_cache(draft, typed)
+    refused = precision.refused_cache(draft, typed)
     if refused and not draft.pinned("kv_cache_dtype"):
         return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
@@ -147,7 +164,7 @@ def disable_custom_all_reduce(draft: Draft) -> Setting | None:
 
 
 def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
-    if not draft.turing or turing.attention(draft) != "FLASHINFER":
+    if not draft.turing or precision.attention(draft) != "FLASHINFER":
         return None
     return policy(True, "kernel choices for these cards are measured once, while starting")
 
@@ -155,7 +172,7 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
     hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
-    if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
+    if not hopper or draft.model.linear is None or not cannot_build(draft):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
@@ -183,7 +200,7 @@ def max_model_len(draft: Draft) -> Setting | None:
             )
         return user(typed, "[model] max_model_len")
     if not draft.cuda:
-        return cpu.max_model_len(draft)
+        return _max_model_len_on_cpu(draft)
     if draft.sizing is None:
         return None
     context = draft.sizing.load.context
@@ -335,18 +352,3 @@ def additional_config(draft: Draft) -> Setting | None:
     if own:
         return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
     return Setting(ours, draft.mode_setting.origin, reason)
-
-
-def enable_server_load_tracking(draft: Draft) -> Setting | None:
-    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
-
-
-def shutdown_timeout(draft: Draft) -> Setting | None:
-    seconds = ceil(draft.config.watch.shutdown_timeout_s)
-    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
-    return Setting(seconds, draft.config.origin("watch", "shutdown_timeout_s"), reason)
-
-
-def _configured(draft: Draft, section: str, key: str) -> Setting:
-    value = getattr(getattr(draft.config, section), key)
-    return Setting(value, draft.config.origin(section, key), f"[{section}] {key}")
