@@ -127,6 +127,7 @@ class Slot:
                 key=self._key,
                 planning=self.engine.planning,
                 starts=self._starts,
+                keys=shared.keys,
                 changes=shared.changes,
                 notice=self.notice,
             )
