@@ -15,6 +15,7 @@ from caovand.adapters.log import Echo
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.keys import Keys
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
@@ -58,6 +59,7 @@ class Shared:
     cards: Cards
     engines: Engines
     history: History
+    keys: Keys
     sums: asyncio.Lock
     """Held by the slot that checks all-reduce."""
     several: bool
