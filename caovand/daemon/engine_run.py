@@ -12,11 +12,12 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from caovand.adapters import safe_files
-from caovand.adapters.child import CannotSpawn, Child, end_orphans, named
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
 from caovand.adapters.http import Endpoint
-from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
+from caovand.adapters.processes import engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core import limits, secrets
 from caovand.core.config import Config, Mode, WatchSection
@@ -326,6 +327,16 @@ class EngineRun:
             if not self._shared.shortage.met("see the engine's processes", problem):
                 raise
         return tuple(members.values())
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """What the log of the living engine says; nothing once the engine has exited."""
+        return self.watching.reported if self.child and self.watching else {}
+
+    def samples(self) -> list[GpuSample]:
+        """The latest samples of the cards that the engine uses."""
+        latest = self._shared.cards.latest
+        return [latest[index] for index in sorted(self.cards.used & latest.keys())]
 
     def _on_gpu(self, sample: GpuSample) -> None:
         if self.watching is not None and self.child is not None:

@@ -82,7 +82,7 @@ ALL_REDUCE_S = 40e-6
 SENT = 2
 """Tensors that a stage sends to the next: hidden states, and the residual."""
 ASSUMED = Network(117e6, 200e-6)
-"""A link that was not measured: gigabit Ethernet through a switch."""
+"""A link of unknown speed: gigabit Ethernet through a switch."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ ALONE = Nodes()
 
 
 def nodes_of(inventory: Inventory) -> Nodes:
-    """The nodes that serve the model together, over the link as it was measured or is assumed."""
+    """The nodes that serve the model together, over their link, or the one that is assumed."""
     return Nodes(1 + len(inventory.others), inventory.link or ASSUMED)
 
 
@@ -172,7 +172,7 @@ def decide(work: Work, link: Network, bytes_s: Sequence[float]) -> tuple[bool, s
         f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
     )
     if link.rdma:
-        text += "; that is the link as TCP measured it, and NCCL uses InfiniBand or RoCE"
+        text += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
     return split.seconds < stages.seconds, text
 
 

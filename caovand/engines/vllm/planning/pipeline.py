@@ -202,7 +202,7 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
     held = [draft.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
     if machine.link is None:
-        return False, "their link is not measured, and stages need the least of it"
+        return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not draft.model.architecture:
         return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
