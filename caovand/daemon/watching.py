@@ -54,7 +54,7 @@ PROBE_PROMPT = tuple(range(32, 48))
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """The run of an engine that is watched; `apply` takes events, `notice` texts.
+    """The run of one engine; `apply` takes events, `notice` publishes texts.
 
     `cgroup` is the engine's own, if any. `on_reading` takes each scrape of its metrics. `canary`
     compares its answers. `occupied` is as in Causes. An engine without `answers` has no clients
@@ -182,7 +182,7 @@ class Watching:
         self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
     def _met(self, stranger: Stranger) -> None:
-        """Another process has the engine's port: it counts when two checks in a row find it.
+        """Handle another process on the engine's port, a failure if two checks in a row find it.
 
         Requests are still served, and a restart would end them.
         """
@@ -195,7 +195,7 @@ class Watching:
     # -- readiness and end ------------------------------------------------------------------
 
     async def prove(self, child: Child) -> None:
-        """Wait for the child to do real work; Proven, or Failed if it never will."""
+        """Wait until the child does real work; apply Proven, or Failed if it never will."""
 
         run = self._run
 
@@ -220,13 +220,13 @@ class Watching:
         self.serves()
 
     def serves(self) -> None:
-        """It does real work: Proven."""
+        """Apply Proven: the engine does real work."""
         with self._lock:
             self._watch = detector.proven(self._watch, _now())
         self._run.apply(Proven(at=_now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
-        """Wait for the child's end; Exited with the cause from its log."""
+        """Wait for the child's end; apply Exited with the cause from its log."""
         kills = OomKills(self._run.cgroup)
         code = await child.ended()
         # Its last lines, which have the cause, are still in the pipe.
@@ -332,7 +332,7 @@ class Watching:
         self.probed_at = _now()
 
     async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
-        """Whether a fixed prompt was answered wrongly, which is then the failure."""
+        """Compare the answer to the fixed prompt; fail and return True if it is wrong."""
         canary = self._run.canary
         finding = await canary.check(self._endpoint, timeout_s, phase) if canary else None
         if finding is not None:

@@ -79,12 +79,12 @@ Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit 
 
 
 def begin(at: float) -> Watch:
-    """The watch over a child that has just started."""
+    """Begin the watch over a child that has just started."""
     return Watch(moved_at=at, heard_at=at)
 
 
 def proven(watch: Watch, at: float) -> Watch:
-    """The child serves from now on."""
+    """Record that the child serves from now on."""
     return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
 
 
