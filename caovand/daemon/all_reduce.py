@@ -20,7 +20,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan
 
 
-async def check_sums(
+async def check_all_reduce(
     engine: Engine,
     plan: Plan,
     inventory: Inventory,

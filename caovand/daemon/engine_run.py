@@ -32,7 +32,7 @@ from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkil
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon import inspection, memories
-from caovand.daemon.all_reduce import check_sums
+from caovand.daemon.all_reduce import check_all_reduce
 from caovand.daemon.canary import Canary, FirstAnswers
 from caovand.daemon.cards import InUse, memory_back
 from caovand.daemon.cluster.part import Part
@@ -87,7 +87,7 @@ class EngineRun:
         self._apply, self._notice, self._figures = apply, notice, figures
         self._answers = answers
         self.part = Part()
-        self._wrong_sums: Finding | None = None
+        self._all_reduce_failure: Finding | None = None
         self._unrecorded = ""
         self._kernel_lines: list[str] = []
         self._env: Mapping[str, str] = {}  # of the last start
@@ -135,12 +135,12 @@ class EngineRun:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
 
-    async def check_sums(self, plan: Plan, inventory: Inventory) -> None:
+    async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
         """Check all-reduce over the cards; a wrong result fails the next start."""
         command = self._engine.planning.command(plan, inventory.engine, self._cache)
         env = self._environment(inventory.engine.python, command.env)
-        cache, turn = Path(self._cache), self._shared.sums
-        self._wrong_sums = await check_sums(
+        cache, turn = Path(self._cache), self._shared.all_reduce
+        self._all_reduce_failure = await check_all_reduce(
             self._engine, plan, inventory, env, cache, self._notice, turn
         )
 
@@ -156,8 +156,8 @@ class EngineRun:
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
         self._kernel_lines.clear()
-        if self._wrong_sums is not None:
-            self._exit_unstarted(self._wrong_sums, action.generation)
+        if self._all_reduce_failure is not None:
+            self._exit_unstarted(self._all_reduce_failure, action.generation)
             return
         watching = Watching(
             WatchedRun(

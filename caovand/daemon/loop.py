@@ -82,7 +82,7 @@ class Supervisor:
             cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
             engines=Engines(),
             history=History(directories.state, config.history.days, self.notice),
-            sums=asyncio.Lock(),
+            all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
         self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)

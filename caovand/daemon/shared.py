@@ -58,7 +58,7 @@ class Shared:
     cards: Cards
     engines: Engines
     history: History
-    sums: asyncio.Lock
+    all_reduce: asyncio.Lock
     """Locked by the slot that checks all-reduce."""
     several: bool
     """Whether the daemon has more than one slot: then its output names them."""

@@ -32,9 +32,9 @@ from caovand.core.health.observation import (
     ChildExit,
     Health,
     LogLine,
+    NotObserved,
     ProbeResult,
     Tick,
-    Unseen,
 )
 from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
@@ -143,7 +143,7 @@ class Watching:
         """Check the kernel's lines, and once the HTTP server unless a check is under way."""
         self.on_kernel_lines(child, kernel)
         # Without answers there are no counters: silence would be taken for a hang.
-        self.observe(Tick(_now()) if self._run.answers else Unseen(_now()))
+        self.observe(Tick(_now()) if self._run.answers else NotObserved(_now()))
         self._give_up(child)
         if self._polling or not self._watch.serving or not self._run.answers:
             return
@@ -159,7 +159,7 @@ class Watching:
             self._met(problem)
         except Exception as problem:
             if limits.reached(problem):
-                self.observe(Unseen(_now()))
+                self.observe(NotObserved(_now()))
             raise
         else:
             self._shared = False
@@ -320,7 +320,7 @@ class Watching:
         path, prompt = api.completions, api.prompt(PROBE_PROMPT)
         asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
         try:
-            await proof.tried(*asked, lacking=lambda: self.observe(Unseen(_now())))
+            await proof.tried(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:
             self._met(problem)
         except Unanswered as problem:
