@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from caovand.core.gateway.naming import EFFORTS
+
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
@@ -202,7 +204,10 @@ class WatchSection:
         high=86400,
     )
     confirm_s: float = key(
-        30.0, "Seconds that test completion has, at least, to refute the hang.", low=1, high=86400
+        30.0,
+        "Minimum seconds for that test completion to come back and refute the hang.",
+        low=1,
+        high=86400,
     )
     idle_probe_s: float = key(
         0.0,
@@ -288,7 +293,7 @@ class GatewaySection:
     )
     drain_s: float = key(
         60.0,
-        "Seconds that begun answers have to finish before a planned restart.",
+        "Seconds that answers in progress have to finish before a planned restart.",
         low=0,
         high=3600,
     )
@@ -301,6 +306,28 @@ class GatewaySection:
         low=1,
         high=4096,
         once=True,
+    )
+    aliases: Pairs = key(
+        (),
+        "More names clients may use, each with the served name it stands for.",
+        example='{ "gpt-4o" = "my-model", "thinker" = "my-model:high" }',
+    )
+    temperature: float | None = key(
+        None,
+        'Temperature of requests that set none; "auto" leaves it to the engine.',
+        low=0,
+        high=2,
+    )
+    max_tokens: int | None = key(
+        None,
+        'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
+        low=1,
+        high=16_777_216,
+    )
+    reasoning_effort: str | None = key(
+        None,
+        'Reasoning effort of requests that set none; "auto" leaves it to the engine.',
+        choices=EFFORTS,
     )
 
 
@@ -330,21 +357,21 @@ class ClusterSection:
     nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
     min_nodes: int | None = key(
         None,
-        'Fewest nodes to serve with while others are missing, the head included; "auto": all.',
+        'Minimum nodes to serve with while others are missing, the head included; "auto": all.',
         low=1,
         high=64,
         once=True,
     )
     wait_s: float = key(
         60.0,
-        "Seconds that nodes have to be missing until fewer serve, and back until all serve.",
+        "Seconds that nodes must be missing before fewer serve, and back before all serve again.",
         low=0,
         high=86_400,
         once=True,
     )
     executor: str = key(
         "mp",
-        "What starts vLLM's ranks, as the head has it; mp: vLLM itself; ray: Ray, which every"
+        "What starts vLLM's ranks; the head's value counts; mp: vLLM itself; ray: Ray, which every"
         " node's engine must have in its environment.",
         choices=("mp", "ray"),
         once=True,
@@ -369,7 +396,7 @@ class LogSection:
 
     level: str = key(
         "info",
-        "Least severe message of caovand's own to log; the engine's lines are always logged.",
+        "Minimum severity of caovand's own messages; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
         once=True,
     )

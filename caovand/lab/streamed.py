@@ -1,4 +1,4 @@
-"""Completions asked for as clients do, most of them streamed: when each piece of an answer came.
+"""Request completions as clients do, most of them streamed, and time each piece of an answer.
 
 Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
 is not trusted: a request ends in an Answered, in Unanswered or in Refused.
@@ -6,18 +6,17 @@ is not trusted: a request ends in an Answered, in Unanswered or in Refused.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from caovand.adapters.http import Endpoint, Unanswered, connected, count_in, quoted
+from caovand.adapters.http import Endpoint, Unanswered, ask, connected, count_in, quoted, shut
 from caovand.lab.core.bench.record import Answered
 
 SILENCE_S = 1800.0
@@ -39,7 +38,7 @@ class Refused(Unanswered):
 
 @dataclass(frozen=True)
 class Told:
-    """What came of one request: its text and why it ended; no `answered` if its client left."""
+    """The result of one request: its text and why it ended; no `answered` if its client left."""
 
     text: str
     finish: str
@@ -113,9 +112,7 @@ class Streams:
         with self._lock:
             self._stopped = True
             for link in self._open:
-                with contextlib.suppress(OSError):
-                    # SSLSocket's own shutdown would leave a reader with a socket without TLS.
-                    socket.socket.shutdown(link, socket.SHUT_RDWR)
+                shut(link)
 
     def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Told:
         """Ask for one answer; the client disconnects after so many pieces of it, 0 for never.
@@ -136,9 +133,9 @@ class Streams:
 
         return self._request(self._body(prompt, tokens, stream=False, **more), read)
 
-    def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> str:
+    def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> dict[str, Any]:
         usage = {"stream_options": {"include_usage": True}} if stream else {}
-        return json.dumps({
+        return {
             "model": self._model,
             "prompt": prompt,
             "max_tokens": tokens,
@@ -147,7 +144,7 @@ class Streams:
             "stream": stream,
             **usage,
             **more,
-        })  # fmt: skip
+        }
 
     def _asked(
         self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
@@ -159,48 +156,34 @@ class Streams:
 
     def _request(
         self,
-        body: str,
+        body: Mapping[str, Any],
         read: Callable[[http.client.HTTPResponse, float], T],
         ready: threading.Barrier | None = None,
     ) -> T:
         """Send a request, once all are `ready`, and read the answer."""
-        try:
-            with self._connected() as connection:
-                if ready is not None:
-                    ready.wait()
-                return self._exchange(connection, body, read)
-        except (Unanswered, threading.BrokenBarrierError):
-            raise
-        except Exception as problem:  # http.client may raise anything on a malformed answer
-            text = quoted(self._endpoint, str(problem) or type(problem).__name__)
-            raise Unanswered(f"{self._path}: {text}") from None
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        with connected(self._endpoint, self._silence_s) as connection:
+        with connected(self._endpoint, self._path, self._silence_s) as connection:
             link = connection.sock
             with self._lock:
                 if self._stopped:
                     raise Unanswered("stopped")
                 self._open.add(link)
             try:
-                yield connection
+                if ready is not None:
+                    ready.wait()
+                return self._exchange(connection, body, read)
             finally:
                 with self._lock:
                     self._open.discard(link)
+        raise AssertionError("the connection has no time limit")
 
     def _exchange(
         self,
         connection: http.client.HTTPConnection,
-        body: str,
+        body: Mapping[str, Any],
         read: Callable[[http.client.HTTPResponse, float], T],
     ) -> T:
-        headers = {"Content-Type": "application/json"}
-        if self._endpoint.key:
-            headers["Authorization"] = f"Bearer {self._endpoint.key}"
         sent = time.monotonic()
-        connection.request("POST", self._path, body, headers)
-        answer = connection.getresponse()
+        answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
             raise Refused(self._path, answer.status, quoted(self._endpoint, text))
@@ -247,7 +230,7 @@ class Streams:
 
 
 def choice(document: Any) -> tuple[str, str]:
-    """The text of the first choice in a completion or a piece of one, and why it ended."""
+    """Read the text of the first choice in a completion or a piece of one, and why it ended."""
     try:
         found = document["choices"][0]
         text, finish = found.get("text"), found.get("finish_reason")
