@@ -17,7 +17,7 @@ from caovand.adapters import link_trial
 from caovand.adapters.link_trial import Door, Failed, connect, receive, send
 from tests.daemon_process import ROOT, free_port
 from tests.descriptors import descriptors, run
-from tests.patience import PATIENCE_S, soon
+from tests.patience import PATIENCE_S, soon, turns
 from tests.two_nodes import TwoNodes, two_nodes
 
 ASKS, ANSWERS = b"a" * 32, b"b" * 32
@@ -90,7 +90,7 @@ def test_a_door_waits_while_there_are_no_descriptors() -> None:
         async with opened() as (door, admitting):
             client = socket.socket()
             client.setblocking(False)
-            await asyncio.sleep(0)  # it listens
+            await turns()  # it listens
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             spare = os.dup(client.fileno())
             os.close(spare)  # the lowest number that is free
@@ -296,7 +296,7 @@ def test_a_transfer_that_is_given_up_ends_at_once() -> None:
         link, other = await pair(door)
         began = time.monotonic()
         moving = asyncio.ensure_future(receive(link))
-        await asyncio.sleep(0)  # it begins
+        await turns()  # it begins
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await moving

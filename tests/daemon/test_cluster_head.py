@@ -36,6 +36,7 @@ from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, WORKER
 from tests.daemon_process import free_port
+from tests.patience import turns
 
 MEMORY = forecast(plan(), inventory())
 GOOD = Link("10.0.0.1", 7071, up_bytes_s=1.2e9, down_bytes_s=1.2e9)
@@ -192,7 +193,7 @@ def test_nobody_waits_for_the_report_of_a_worker_that_is_gone() -> None:
         with tried.head._links.asking.ask("n2", "boot of n2", trial) as asked:
             outcome = asyncio.ensure_future(asked.outcome())
             tried.head._look()
-            await asyncio.sleep(0)
+            await turns()
             assert not outcome.done()
             tried.head._roster.members["n2"].gone = True
             tried.head._look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -377,17 +378,15 @@ class Workers:
         self.deaf: set[str] = set()
         self.pace = Pace()
 
-    async def pass_messages(self) -> None:
-        while True:
-            for peer, worker in self.trying.items():
-                if peer.name not in self.deaf:
-                    worker.follow(self.links.asking.trial(peer.name), peer.address)
-                    self.links.asking.heard(peer.name, worker.outcome)
-            await asyncio.sleep(0.01)
+    def pass_messages(self) -> None:
+        for peer, worker in self.trying.items():
+            if peer.name not in self.deaf:
+                worker.follow(self.links.asking.trial(peer.name), peer.address)
+                self.links.asking.heard(peer.name, worker.outcome)
 
     @contextlib.asynccontextmanager
     async def hearing(self) -> AsyncIterator[None]:
-        passing = asyncio.ensure_future(self.pass_messages())
+        passing = asyncio.ensure_future(soon(self.pass_messages, math.inf))
         try:
             yield
         finally:
